@@ -15,10 +15,11 @@ import org.lance.spark.load.Protocol;
  */
 @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
 public final class LanceBlobFunction extends scala.runtime.AbstractFunction1 {
-  // The function that Python has made, and the application that it was made for.
+  // Python's function, and the id of the application that it belongs to.
   private static UserDefinedPythonFunction function = null;
   private static String application = null;
 
+  /** Creates the builder. LanceLazyFunctions passes the same parameters to all functions; this one needs none. */
   public LanceBlobFunction(String name, String catalog) {}
 
   public Object apply(Object arguments) {

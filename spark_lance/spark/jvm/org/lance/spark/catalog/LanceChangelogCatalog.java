@@ -29,7 +29,7 @@ public class LanceChangelogCatalog extends LanceViewCatalog {
 
   /** The changes of a table in a range of its versions. */
   public static final class Changes implements Changelog {
-    private static final String[] OF_SPARK = {
+    private static final String[] SPARK_OPTIONS = {
       "startingVersion", "endingVersion", "startingTimestamp", "endingTimestamp", "startingBoundInclusive",
       "endingBoundInclusive", "deduplicationMode", "computeUpdates"
     };
@@ -38,17 +38,17 @@ public class LanceChangelogCatalog extends LanceViewCatalog {
     private final LanceTable changes;
     private final Map<String, String> range;
     private final NamedReference[] key;
-    private final boolean collapses;
+    private final boolean isNet;
 
     Changes(LanceTable table, ChangelogContext context, CaseInsensitiveStringMap options) {
       this.table = table;
       this.displayName = table.name();
       this.range = range(context.range());
-      this.collapses = context.deduplicationMode() == ChangelogContext.DeduplicationMode.NET_CHANGES;
+      this.isNet = context.deduplicationMode() == ChangelogContext.DeduplicationMode.NET_CHANGES;
       String names = (String) table.properties().get("primary_key");
       this.key = key(names);
       boolean isIdentified = names != null || "true".equals(table.properties().get("enable_stable_row_ids"));
-      if (collapses && names == null) {
+      if (isNet && names == null) {
         throw new IllegalArgumentException("netChanges needs a primary key, and " + displayName
             + " declares none: CALL " + displayName.split("\\.")[0] + ".system.create_changelog_view(table => '"
             + displayName.substring(displayName.indexOf('.') + 1) + "', net_changes => true)");
@@ -107,11 +107,11 @@ public class LanceChangelogCatalog extends LanceViewCatalog {
     private CaseInsensitiveStringMap withRange(CaseInsensitiveStringMap options) {
       Map<String, String> all = new HashMap<>();
       for (Map.Entry<String, String> option : options.asCaseSensitiveMap().entrySet()) {
-        boolean isOfSpark = false;
-        for (String name : OF_SPARK) {
-          isOfSpark |= name.equalsIgnoreCase((String) option.getKey());
+        boolean isSparkOption = false;
+        for (String name : SPARK_OPTIONS) {
+          isSparkOption |= name.equalsIgnoreCase((String) option.getKey());
         }
-        if (!isOfSpark) {
+        if (!isSparkOption) {
           all.put(option.getKey(), option.getValue());
         }
       }
@@ -131,9 +131,9 @@ public class LanceChangelogCatalog extends LanceViewCatalog {
       return false;
     }
 
-    // Spark has to know it only where it takes them out.
+    // Spark uses this only for netChanges.
     public boolean containsIntermediateChanges() {
-      return collapses;
+      return isNet;
     }
 
     public boolean representsUpdateAsDeleteAndInsert() {

@@ -91,7 +91,12 @@ public class LanceConstrainedTable extends LanceTable {
     return columns;
   }
 
-  /** Describes a change of constraints to Python; returns whether it is one. */
+  /**
+   * Describes a change of constraints for Python.
+   *
+   * @param description receives the description
+   * @return whether the change is one of constraints
+   */
   public static Boolean describe(TableChange change, Map<String, Object> description) {
     if (change instanceof TableChange.AddConstraint) {
       description.put(Protocol.KIND, "add_constraint");

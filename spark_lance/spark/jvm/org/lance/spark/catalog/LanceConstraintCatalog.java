@@ -20,11 +20,14 @@ public class LanceConstraintCatalog extends LanceTableCatalog {
   }
 
   public Table createTable(Identifier identifier, TableInfo info) {
-    return created(
+    return createWithConstraints(
         identifier, schema(info.columns()), info.partitions(), info.properties(), LanceConstrainedTable.toJson(info.constraints()));
   }
 
-  // CREATE TABLE LIKE (Spark 4.2 and newer). The settings of a Lance table come along, unless the statement has its own.
+  /**
+   * Creates a table for CREATE TABLE LIKE (Spark 4.2 and newer). It gets the properties of a Lance table, except for
+   * those that the statement sets.
+   */
   public Table createTableLike(Identifier identifier, TableInfo info, Table source) {
     Map<String, String> properties = new HashMap<>();
     if (source instanceof LanceTable) {
@@ -33,24 +36,24 @@ public class LanceConstraintCatalog extends LanceTableCatalog {
       properties.remove(TableCatalog.PROP_IS_MANAGED_LOCATION);
     }
     properties.putAll(info.properties());
-    return created(
+    return createWithConstraints(
         identifier, schema(info.columns()), info.partitions(), properties, LanceConstrainedTable.toJson(info.constraints()));
   }
 
   public StagedTable stageCreate(Identifier identifier, TableInfo info) {
-    return staged("create", identifier, info);
+    return stage("create", identifier, info);
   }
 
   public StagedTable stageReplace(Identifier identifier, TableInfo info) {
-    return staged("replace", identifier, info);
+    return stage("replace", identifier, info);
   }
 
   public StagedTable stageCreateOrReplace(Identifier identifier, TableInfo info) {
-    return staged("create_or_replace", identifier, info);
+    return stage("create_or_replace", identifier, info);
   }
 
-  private StagedTable staged(String mode, Identifier identifier, TableInfo info) {
-    return staged(
+  private StagedTable stage(String mode, Identifier identifier, TableInfo info) {
+    return stage(
         mode, identifier, schema(info.columns()), info.partitions(), info.properties(), LanceConstrainedTable.toJson(info.constraints()));
   }
 }

@@ -38,7 +38,11 @@ public final class LancePartitions {
   private final Transform[] transforms;
   private final StructType schema;
 
-  // fields: the answer's, see PartitionFieldAnswer in spark/sql/protocol.py; null for none.
+  /**
+   * Creates the partition fields of an answer.
+   *
+   * @param fields see PartitionFieldAnswer in spark/sql/protocol.py; null for none
+   */
   public LancePartitions(List<Object> fields) {
     int count = fields == null ? 0 : fields.size();
     this.transforms = new Transform[count];
@@ -75,19 +79,22 @@ public final class LancePartitions {
     return kind.equals("day") ? Expressions.days(column) : Expressions.hours(column);
   }
 
+  /** Returns whether the table has no partition fields. */
   public boolean isEmpty() {
     return transforms.length == 0;
   }
 
+  /** Returns the partition fields as transforms of columns. */
   public Transform[] transforms() {
     return (Transform[]) transforms.clone();
   }
 
+  /** Returns the types of the partition values by name of field. */
   public StructType schema() {
     return schema;
   }
 
-  // Partitions as lists of texts, as Python takes them.
+  /** Returns partitions as lists of strings, for Python. */
   List<Object> toJson(InternalRow[] partitions) {
     List<Object> result = new ArrayList<>();
     for (InternalRow partition : partitions) {
@@ -101,7 +108,13 @@ public final class LancePartitions {
     return result;
   }
 
-  // The partitions of an answer whose fields equal the values of a row.
+  /**
+   * Returns the partitions whose fields equal the values of a row.
+   *
+   * @param partitions the partitions of an answer as lists of strings
+   * @param names the names of the fields to compare
+   * @param values the values of these fields
+   */
   InternalRow[] matching(List<List<Object>> partitions, String[] names, InternalRow values) {
     List<InternalRow> result = new ArrayList<>();
     for (List<Object> texts : partitions) {
@@ -119,7 +132,7 @@ public final class LancePartitions {
     return (InternalRow[]) result.toArray(new InternalRow[0]);
   }
 
-  // The partition of texts, as Python gives them.
+  /** Returns the partition values from an answer of Python as a row of {@link #schema}. */
   public InternalRow row(List<Object> texts) {
     Object[] values = new Object[schema.length()];
     for (int i = 0; i < values.length; i++) {

@@ -38,6 +38,7 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     this.description = description;
   }
 
+  /** Loads a procedure by a question of the catalog. An unknown name is refused by {@link #bind}. */
   static LanceProcedures load(Map<String, Object> question) {
     return new LanceProcedures(question, Json.object(Bridge.ask(question, null)));
   }
@@ -50,7 +51,7 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     return (String) description.get(Protocol.DESCRIPTION);
   }
 
-  // Spark hides the reason where a procedure cannot be loaded, so an unknown one is refused here.
+  // Spark hides the reason if a procedure cannot be loaded, so an unknown one is refused here.
   public BoundProcedure bind(StructType input) {
     if (description.get(Protocol.PROBLEM) != null) {
       throw new IllegalArgumentException((String) description.get(Protocol.PROBLEM));
@@ -80,7 +81,8 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     return DataType.fromJson((String) parameter.get(Protocol.TYPE));
   }
 
-  // Arguments travel in the order of the parameters; rows come back as lists of texts, numbers and truth values.
+  // Arguments go to Python in the order of the parameters. Rows are returned as lists of strings, numbers and
+  // booleans.
   public Iterator<Scan> call(InternalRow arguments) {
     List<Map<String, Object>> parameters = Json.objects(description.get(Protocol.PARAMETERS));
     List<Object> values = new ArrayList<>();
@@ -91,7 +93,7 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     Map<String, Object> request = new HashMap<>(question);
     request.put(Protocol.VERB, Protocol.CALL_PROCEDURE);
     request.put(Protocol.ARGUMENTS, values);
-    // Spark binds procedures while it analyses, and then the session that called is the active one.
+    // Spark runs the call during analysis, so the active session is the caller's.
     SparkSession session = SparkSession.active();
     request.put(Protocol.SESSION, session.sessionUUID());
     Map<String, Object> answer = Json.object(Bridge.ask(request, session));
@@ -101,7 +103,7 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     return Collections.<Scan>singletonList(new Result(answer)).iterator();
   }
 
-  // Spark's value of an argument as a text, number, truth value, list or map of texts.
+  /** Returns an argument as a string, number or boolean, or as a list or map of these. */
   private static Object toJson(Object value, DataType type) {
     if (value instanceof ArrayData) {
       DataType element = ((ArrayType) type).elementType();

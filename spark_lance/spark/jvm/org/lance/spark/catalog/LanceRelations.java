@@ -33,7 +33,11 @@ import scala.jdk.javaapi.CollectionConverters;
 public final class LanceRelations {
   private LanceRelations() {}
 
-  // The relation of the changes of a Lance table; the same name where it is none.
+  /**
+   * Returns the relation of the changes of a Lance table.
+   *
+   * @return the name itself if it belongs to another table
+   */
   public static LogicalPlan changes(UnresolvedRelation tableName) {
     LogicalPlan relation = SparkSession.active().sessionState().analyzer().execute(plain(tableName));
     ChangesReplacement replacement = new ChangesReplacement(tableName.options(), tableName.isStreaming());
@@ -41,8 +45,12 @@ public final class LanceRelations {
     return replacement.isReplaced ? changes : tableName;
   }
 
-  // INSERT ... REPLACE USING (columns), or ON a condition, as an overwrite with the option of that name. A statement
-  // about another table stays as it is.
+  /**
+   * Turns INSERT ... REPLACE USING (columns) or ON condition into an overwrite with the option replaceUsing or
+   * replaceOn.
+   *
+   * @return the statement itself if it is about another table
+   */
   public static LogicalPlan replaceRows(LogicalPlan insert) {
     Object[] parts = new Object[insert.productArity()];
     boolean isLance = false;
@@ -52,7 +60,7 @@ public final class LanceRelations {
         UnresolvedRelation tableName = (UnresolvedRelation) part;
         isLance = isLance(tableName);
         Map<String, String> options = new HashMap<>(tableName.options().asCaseSensitiveMap());
-        describe(Shim.replaceCriteria(insert), options);
+        addReplaceOptions(Shim.replaceCriteria(insert), options);
         part = tableName.copy(tableName.multipartIdentifier(), new CaseInsensitiveStringMap(options), false);
       } else if (insert.productElementName(i).equals("replaceCriteriaOpt")) {
         part = scala.Option.empty();
@@ -67,7 +75,7 @@ public final class LanceRelations {
     return (LogicalPlan) insert.makeCopy(parts);
   }
 
-  private static void describe(Object criteria, Map<String, String> options) {
+  private static void addReplaceOptions(Object criteria, Map<String, String> options) {
     Seq<?> columns = Shim.replaceColumns(criteria);
     if (columns != null) {
       try {
@@ -85,7 +93,12 @@ public final class LanceRelations {
     }
   }
 
-  // Refuses CREATE TABLE ... LIKE for a table of a catalog of ours, with what to write; returns others as they are.
+  /**
+   * Refuses CREATE TABLE ... LIKE in a catalog of this package if Spark cannot run it there. The error has the
+   * statement to write instead.
+   *
+   * @return the statement itself if it is not refused
+   */
   public static LogicalPlan createTableLike(LogicalPlan statement) {
     String[] names = new String[2];
     boolean isOurs = false;
@@ -115,7 +128,7 @@ public final class LanceRelations {
     return statement;
   }
 
-  // Whether CREATE TABLE LIKE names the format lance, or no format and a Lance table.
+  /** Returns whether CREATE TABLE LIKE names the format lance, or names no format and a Lance table. */
   private static boolean makesLance(LogicalPlan statement, Seq<String> source) {
     scala.Option<String> provider = Shim.tableProvider(statement);
     for (int i = 0; i < statement.productArity(); i++) {
@@ -128,7 +141,7 @@ public final class LanceRelations {
     }
     UnresolvedRelation tableName = new UnresolvedRelation(source, new CaseInsensitiveStringMap(new HashMap<String, String>()), false);
     LogicalPlan relation = SparkSession.active().sessionState().analyzer().execute(tableName);
-    // A view has the default format.
+    // A view as source means the default format.
     while (relation.children().size() == 1 && !(relation instanceof View)) {
       relation = (LogicalPlan) relation.children().apply(0);
     }
@@ -136,7 +149,12 @@ public final class LanceRelations {
         && ((DataSourceV2Relation) relation).table() instanceof LanceTable;
   }
 
-  // Refuses CREATE VIEW in a catalog of ours where Spark keeps views in its own catalog only, with what to write.
+  /**
+   * Refuses CREATE VIEW in a catalog of this package if Spark only supports views in spark_catalog. The error has the
+   * statement to write instead.
+   *
+   * @return the statement itself if it is not refused
+   */
   public static LogicalPlan refuseView(LogicalPlan statement) {
     Object child = statement.productElement(0);
     if (child instanceof UnresolvedIdentifier && isOurs(((UnresolvedIdentifier) child).nameParts())) {
@@ -147,8 +165,10 @@ public final class LanceRelations {
     return statement;
   }
 
-  // A view of a catalog of ours that follows the columns of its query, with these columns. Where they differ from the stored
-  // ones, Spark would store them in its own catalog, for another view of the same name.
+  /**
+   * Returns a view with the columns of its query, for views with schema evolution in a catalog of this package. If
+   * the stored columns differ, Spark would store the new ones in spark_catalog, for another view of the same name.
+   */
   public static LogicalPlan evolveView(LogicalPlan plan) {
     View view = (View) plan;
     StructType columns = view.child().schema();
@@ -162,7 +182,7 @@ public final class LanceRelations {
     return isOurs ? Shim.withSchema(view, columns) : view;
   }
 
-  // Whether a name is in a catalog of ours.
+  /** Returns whether a name is in a catalog of this package. */
   private static boolean isOurs(Seq<?> name) {
     return catalogOf(name) instanceof LanceTableCatalog;
   }
@@ -187,7 +207,7 @@ public final class LanceRelations {
     return tableName.copy(tableName.multipartIdentifier(), new CaseInsensitiveStringMap(new HashMap<String, String>()), tableName.isStreaming());
   }
 
-  /** Replaces the relation of a table by that of its changes. */
+  /** Replaces the relation of a table by the relation of its changes. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class ChangesReplacement extends scala.runtime.AbstractPartialFunction {
     private final CaseInsensitiveStringMap options;

@@ -30,13 +30,19 @@ public final class LanceSaveModes {
 
   private LanceSaveModes() {}
 
-  // The catalog of the session that has tables by path, and no others.
+  /** Returns the catalog of the session that only has tables by path. */
   public static String catalog() {
     SQLConf conf = (SQLConf) SQLConf$.MODULE$.get();
     conf.setConfString("spark.sql.catalog." + Bridge.PATHS, Bridge.CATALOG);
     return Bridge.PATHS;
   }
 
+  /**
+   * Returns the identifier of a table by path, for a read or a write.
+   *
+   * @param source Spark's data source of the read or write
+   * @throws IllegalArgumentException if the options have no path
+   */
   public static Identifier identifier(PythonDataSourceV2 source, CaseInsensitiveStringMap options) {
     String path = options.get("path");
     if (path == null) {
@@ -44,14 +50,14 @@ public final class LanceSaveModes {
     }
     boolean writes = Callers.isWriter();
     if (writes) {
-      // Only the path reaches the catalog from a write that makes a table, and it has to find out what is there.
-      Map<String, String> store = new HashMap<>();
+      // A write that creates a table passes only the path to the catalog, which has to open the store.
+      Map<String, String> storageOptions = new HashMap<>();
       for (Map.Entry<String, String> option : options.asCaseSensitiveMap().entrySet()) {
         if (((String) option.getKey()).toLowerCase().startsWith(STORAGE)) {
-          store.put(option.getKey(), option.getValue());
+          storageOptions.put(option.getKey(), option.getValue());
         }
       }
-      Bridge.beginWrite(absolute(path), store);
+      Bridge.beginWrite(absolute(path), storageOptions);
     }
     return new PathIdentifier(source, options, absolute(path), writes);
   }
@@ -61,12 +67,12 @@ public final class LanceSaveModes {
   }
 
   /** A path with the options of one read or write. */
-  public static final class PathIdentifier implements Identifier, Bridge.Loads {
+  public static final class PathIdentifier implements Identifier, Bridge.LoadableIdentifier {
     private final PythonDataSourceV2 source;
     private final CaseInsensitiveStringMap options;
     private final String path;
     private final boolean writes;
-    // One for all plans of a DataFrame, so that its version stays what it was.
+    // All plans of a DataFrame share the table, so its version does not change.
     private Table table = null;
 
     PathIdentifier(PythonDataSourceV2 source, CaseInsensitiveStringMap options, String path, boolean writes) {

@@ -58,7 +58,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     return all;
   }
 
-  /** The catalog of Lance tables that a catalog is, or has; null if there is none. */
+  /** Returns the catalog of Lance tables that a catalog is or contains; null if there is none. */
   public static LanceTableCatalog lanceOf(CatalogPlugin catalog) {
     if (catalog instanceof LanceSessionCatalog) {
       return ((LanceSessionCatalog) catalog).lance;
@@ -66,7 +66,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     return catalog instanceof LanceTableCatalog ? (LanceTableCatalog) catalog : null;
   }
 
-  // SHOW TABLES, which asks only Spark's own class which names are those of temporary views.
+  /** Rewrites SHOW TABLES for Spark's own catalog class: only that class lists temporary views. */
   public static LogicalPlan showTables(LogicalPlan statement) {
     LogicalPlan namespace = (LogicalPlan) statement.children().apply(0);
     if (!(namespace instanceof ResolvedNamespace) || !(((ResolvedNamespace) namespace).catalog() instanceof LanceSessionCatalog)) {
@@ -90,7 +90,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
   public Table loadTable(Identifier identifier) {
     Table entry = registryTable(identifier);
     if (entry == null) {
-      return lance.loadTable(within(identifier));
+      return lance.loadTable(qualify(identifier));
     }
     if (isLance(entry)) {
       Table table = lance.loadTable(identifier);
@@ -106,22 +106,22 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     }
     Table entry = registryTable(identifier);
     boolean isOther = entry != null && !isLance(entry);
-    return isOther ? loadTable(identifier) : lance.loadTable(entry == null ? within(identifier) : identifier, privileges);
+    return isOther ? loadTable(identifier) : lance.loadTable(entry == null ? qualify(identifier) : identifier, privileges);
   }
 
   public Table loadTable(Identifier identifier, String version) throws NoSuchTableException {
     Table entry = registryTable(identifier);
     boolean isOther = entry != null && !isLance(entry);
-    return isOther ? super.loadTable(identifier, version) : lance.loadTable(within(identifier), version);
+    return isOther ? super.loadTable(identifier, version) : lance.loadTable(qualify(identifier), version);
   }
 
   public Table loadTable(Identifier identifier, long micros) throws NoSuchTableException {
     Table entry = registryTable(identifier);
     boolean isOther = entry != null && !isLance(entry);
-    return isOther ? super.loadTable(identifier, micros) : lance.loadTable(within(identifier), micros);
+    return isOther ? super.loadTable(identifier, micros) : lance.loadTable(qualify(identifier), micros);
   }
 
-  // The table as the registry has it; null if there is none of the name.
+  /** Returns the registry's entry of a table; null if there is none. */
   private Table registryTable(Identifier identifier) {
     if (identifier.namespace().length != 1) {
       return null;
@@ -151,21 +151,28 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     return FORMAT.equalsIgnoreCase((String) properties.get(TableCatalog.PROP_PROVIDER));
   }
 
-  // The name of a metadata table or branch of a table of the current database: t.history is no table t of a database.
-  private Identifier within(Identifier identifier) {
+  /**
+   * Returns the full name of a metadata table or branch of a table of the current database, such as t.history. Other
+   * names are returned unchanged.
+   */
+  private Identifier qualify(Identifier identifier) {
     String[] namespace = identifier.namespace();
     if (namespace.length != 1 || namespaceExists(namespace)) {
       return identifier;
     }
     String[] current = SparkSession.active().sessionState().catalogManager().currentNamespace();
-    boolean isOwn = SparkSession.active().sessionState().catalogManager().currentCatalog() == this;
-    if (!isOwn || current.length != 1 || !isLance(Identifier.of(current, namespace[0]))) {
+    boolean isCurrent = SparkSession.active().sessionState().catalogManager().currentCatalog() == this;
+    if (!isCurrent || current.length != 1 || !isLance(Identifier.of(current, namespace[0]))) {
       return identifier;
     }
     return Identifier.of(new String[] {current[0], namespace[0]}, identifier.name());
   }
 
-  // Gives the registry the columns of a table and returns the table. JDBC tools read the columns from the registry.
+  /**
+   * Updates the table's columns in the registry, because JDBC tools read them there.
+   *
+   * @return the table
+   */
   @SuppressWarnings("deprecation") // Columns have no public way to a schema.
   private Table syncColumns(Identifier identifier, Table entry, Table table) {
     StructType columns = Shim.registryColumns(table.schema());
@@ -217,7 +224,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
   @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public StagedTable stageCreate(Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
     if (isLance(properties)) {
-      checkOther(identifier);
+      checkNotOtherFormat(identifier);
       return lance.stageCreate(identifier, schema, partitions, properties);
     }
     return new CreatedTable(this, identifier, createTable(identifier, schema, partitions, properties));
@@ -225,7 +232,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
 
   @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public StagedTable stageReplace(Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
-    checkReplaced(identifier, properties);
+    checkReplacement(identifier, properties);
     return lance.stageReplace(identifier, schema, partitions, properties);
   }
 
@@ -235,7 +242,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     if (!isLance(properties) && registryTable(identifier) == null) {
       return stageCreate(identifier, schema, partitions, properties);
     }
-    checkReplaced(identifier, properties);
+    checkReplacement(identifier, properties);
     return lance.stageCreateOrReplace(identifier, schema, partitions, properties);
   }
 
@@ -257,7 +264,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     return stageCreateOrReplace(identifier, LanceTableCatalog.schema(columns), partitions, properties);
   }
 
-  // Refuses columns that another format would not compute.
+  /** Refuses generated and identity columns in tables of other formats, which would not compute them. */
   private static void checkComputed(Identifier identifier, Column[] columns, Map<String, String> properties) {
     for (Column column : columns) {
       if (!isLance(properties) && (column.generationExpression() != null || column.identityColumnSpec() != null)) {
@@ -268,16 +275,19 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     }
   }
 
-  // CREATE TABLE of a name that another format has.
-  private void checkOther(Identifier identifier) {
+  /** Throws TableAlreadyExistsException if the name belongs to a table of another format. */
+  private void checkNotOtherFormat(Identifier identifier) {
     Table entry = registryTable(identifier);
     if (entry != null && !isLance(entry)) {
       Platform.throwException(Bridge.exists(identifier));
     }
   }
 
-  // Only Lance tables are replaced in one step.
-  private void checkReplaced(Identifier identifier, Map<String, String> properties) {
+  /**
+   * Refuses to replace a table of another format, or a Lance table by another format: only Lance tables are replaced
+   * in one step.
+   */
+  private void checkReplacement(Identifier identifier, Map<String, String> properties) {
     Table entry = registryTable(identifier);
     String name = identifier.namespace().length == 1 ? identifier.namespace()[0] + "." + identifier.name() : identifier.name();
     if (entry != null && !isLance(entry)) {
@@ -325,8 +335,8 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
   }
 
   /**
-   * A table of another format for saveAsTable with the format lance. Spark would drop its own table first and then fail to
-   * write, as its way for such tables takes no formats of Python.
+   * A table of another format, for saveAsTable with the format lance. Spark would first drop its own kind of table,
+   * and then fail to write, because it cannot write such tables with Python data sources.
    */
   public static final class ForeignTable implements Table {
     private final Table table;
@@ -353,7 +363,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     }
   }
 
-  /** A table of another format that exists before its rows are written, as Spark's own catalog has it. */
+  /** A table of another format, which is created before its rows are written, as in Spark's own catalog. */
   public static final class CreatedTable implements StagedTable, SupportsWrite {
     private final LanceSessionCatalog catalog;
     private final Identifier identifier;

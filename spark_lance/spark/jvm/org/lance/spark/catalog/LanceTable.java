@@ -58,30 +58,30 @@ public class LanceTable
     TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
     TableCapability.OVERWRITE_BY_FILTER, TableCapability.OVERWRITE_DYNAMIC, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE
   };
-  // What file sources and Delta have in _metadata. Reads of it are refused, with the columns to use instead.
+  // The columns of _metadata in file sources and Delta. Reads are refused, with the columns to use instead.
   private static final StructType FILE = StructType.fromDDL(
       "file_path STRING, file_name STRING, file_size BIGINT, file_block_start BIGINT, file_block_length BIGINT, "
           + "file_modification_time TIMESTAMP, row_index BIGINT, row_id BIGINT, row_commit_version BIGINT");
-  // Members that all questions about the table have: the catalog, its options and the table's name.
-  private final Map<String, Object> origin;
+  // Members of all requests about the table: the catalog, its options and the table's name.
+  private final Map<String, Object> requestBase;
   private final String displayName;
   private final StructType schema;
-  // With CHAR and VARCHAR where the columns were declared so; Spark replaces them by strings itself.
-  private final StructType declared;
+  // The schema with CHAR and VARCHAR as declared; Spark replaces them by strings.
+  private final StructType declaredSchema;
   private final Map<String, String> properties;
-  // Options of every read and write (the path, those of the store), and of reads only (what pins the version).
+  // Options of every read and write (path and storage), and of reads only (the pinned version).
   private final Map<String, String> storeOptions;
   private final Map<String, String> versionOptions;
   private final StructType hidden;
-  // What Spark may push down into reads without options of their own; null if only such options tell.
+  // What Spark may push down into reads without options; null if it depends on options.
   private final Map<String, Object> pushdown;
   private final boolean writable;
   private final LancePartitions partitions;
 
-  // By it Python tells this table from one that takes its place.
+  // Identifies this table in Python's cache; a table that replaces it has another key.
   private final String cacheKey = java.util.UUID.randomUUID().toString();
 
-  // The table of a question and its answer.
+  /** Returns the table of an answer. Its class depends on the release of Spark. */
   public static LanceTable of(Map<String, Object> question, Map<String, Object> answer) {
     OptionalUnit kind = null;
     if (Shim.hasConstraints()) {
@@ -95,14 +95,14 @@ public class LanceTable
   }
 
   public LanceTable(Map<String, Object> question, Map<String, Object> answer) {
-    this.origin = new HashMap<>();
-    this.origin.put(Protocol.CATALOG, question.get(Protocol.CATALOG));
-    this.origin.put(Protocol.OPTIONS, question.get(Protocol.OPTIONS));
-    // The answer names the branch that the session directs the statement to.
-    this.origin.put(Protocol.NAME, answer.getOrDefault(Protocol.NAME, question.get(Protocol.NAME)));
+    this.requestBase = new HashMap<>();
+    this.requestBase.put(Protocol.CATALOG, question.get(Protocol.CATALOG));
+    this.requestBase.put(Protocol.OPTIONS, question.get(Protocol.OPTIONS));
+    // The answer has the name of the branch that the session directs the statement to.
+    this.requestBase.put(Protocol.NAME, answer.getOrDefault(Protocol.NAME, question.get(Protocol.NAME)));
     this.displayName = (String) answer.get(Protocol.DISPLAY_NAME);
     this.schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
-    this.declared = (StructType) DataType.fromJson((String) answer.get(Protocol.DECLARED));
+    this.declaredSchema = (StructType) DataType.fromJson((String) answer.get(Protocol.DECLARED));
     this.hidden = (StructType) DataType.fromJson((String) answer.get(Protocol.HIDDEN));
     this.properties = Json.texts(answer.get(Protocol.PROPERTIES));
     this.storeOptions = Json.texts(answer.get(Protocol.ALWAYS));
@@ -112,7 +112,11 @@ public class LanceTable
     this.partitions = new LancePartitions(Json.list(answer.get(Protocol.PARTITION_FIELDS)));
   }
 
-  // The table of the changes that a read with these options is about.
+  /**
+   * Returns the table of the changes that a read with these options returns.
+   *
+   * @param streams whether a stream reads them
+   */
   LanceTable changes(CaseInsensitiveStringMap options, boolean streams) {
     Map<String, Object> question = question(Protocol.LOAD_CHANGES);
     question.put(Protocol.USER_OPTIONS, new HashMap<>(Bridge.zoned(options).asCaseSensitiveMap()));
@@ -120,14 +124,15 @@ public class LanceTable
     return new LanceTable(question, Json.object(Bridge.ask(question, null)));
   }
 
-  // The table that answers a question.
+  /** Asks Python for a table. */
   public static LanceTable load(Map<String, Object> question) {
     return of(question, Json.object(Bridge.ask(question, null)));
   }
 
+  /** Returns a request about the table. */
   public final Map<String, Object> question(String verb) {
     Map<String, Object> question = Bridge.question(verb);
-    question.putAll(origin);
+    question.putAll(requestBase);
     return question;
   }
 
@@ -143,23 +148,24 @@ public class LanceTable
     return (String) versionOptions.get(Protocol.VERSION);
   }
 
-  // A statement WITH SCHEMA EVOLUTION sees CHAR and VARCHAR as strings with metadata. Spark replaces these types in every
-  // other statement, but not there, and its rules for the columns of a write would never end.
+  // In a statement WITH SCHEMA EVOLUTION, CHAR and VARCHAR are strings with metadata. Spark replaces them in every
+  // other statement, but not there, and its rules for the columns of a write would not terminate.
   @SuppressWarnings("deprecation") // The columns with CHAR and VARCHAR, as Spark compares them.
   public StructType schema() {
     return Callers.isSchemaEvolution()
-        ? CharVarcharUtils$.MODULE$.replaceCharVarcharWithStringInSchema(declared) : declared;
+        ? CharVarcharUtils$.MODULE$.replaceCharVarcharWithStringInSchema(declaredSchema) : declaredSchema;
   }
 
   public Map<String, String> properties() {
     return properties;
   }
 
-  // For statements that change rows: the path and the options of the store.
+  /** Returns the path and the storage options, for statements that change rows. */
   public Map<String, String> options() {
     return storeOptions;
   }
 
+  /** Returns whether the table can be changed: it is neither an older version nor a metadata table. */
   public boolean writable() {
     return writable;
   }
@@ -175,7 +181,7 @@ public class LanceTable
         capabilities.add(capability);
       }
     }
-    // Spark adds the columns of MERGE WITH SCHEMA EVOLUTION by alterTable.
+    // Spark adds the columns of MERGE WITH SCHEMA EVOLUTION with alterTable.
     TableCapability evolution = Shim.schemaEvolution();
     if (writable && evolution != null) {
       capabilities.add(evolution);
@@ -214,7 +220,7 @@ public class LanceTable
     return new SparkWriteBuilder(this, info, false);
   }
 
-  // Refuses options of a statement that mean nothing, or lead to another table.
+  // Refuses options of a statement that have no effect, or that name another table.
   final void check(CaseInsensitiveStringMap options, String use) {
     if (options.isEmpty()) {
       return;
@@ -230,7 +236,7 @@ public class LanceTable
     Map<String, String> all = new HashMap<>(storeOptions);
     Map<String, String> rest = new CaseInsensitiveStringMap(userOptions).asCaseSensitiveMap();
     if (!writable) {
-      // Spark has loaded the version that these name, and it is pinned.
+      // Spark has loaded the version of these options, and the table pins it.
       rest = withoutTimeTravel(rest);
     }
     if (pinning) {
@@ -258,7 +264,7 @@ public class LanceTable
     return (Boolean) Bridge.ask(question, null);
   }
 
-  // Partitions: groups of rows, which appear and disappear with their rows.
+  // Partitions exist as long as they have rows.
 
   public StructType partitionSchema() {
     if (partitions.isEmpty() && !Callers.isShowTableExtended()) {
@@ -277,7 +283,6 @@ public class LanceTable
             "partitions of " + displayName + " have no LOCATION: INSERT INTO " + displayName + " SELECT the rows of the files");
       }
     }
-    // A partition exists as long as it has rows.
   }
 
   public boolean dropPartition(InternalRow partition) {
@@ -336,7 +341,7 @@ public class LanceTable
     Bridge.ask(question, null);
   }
 
-  // Whether Python finds the rows of predicates as Spark would; it does so for all that it takes in scans.
+  /** Returns whether Python applies predicates exactly as Spark does. */
   final boolean areExact(Predicate[] predicates) {
     Predicate[] remaining = withoutAlwaysTrue(predicates);
     boolean all = true;
@@ -346,7 +351,7 @@ public class LanceTable
     return all;
   }
 
-  // The predicates but for those that are always true.
+  /** Returns the predicates that are not always true. */
   static Predicate[] withoutAlwaysTrue(Predicate[] predicates) {
     List<Predicate> remaining = new ArrayList<>();
     for (Predicate predicate : predicates) {
@@ -382,7 +387,7 @@ public class LanceTable
     }
   }
 
-  /** Builds Spark's own scan of the columns that are needed. */
+  /** Builds Spark's own scan with the required columns. */
   public static final class SparkScanBuilder implements ScanBuilder, SupportsPushDownRequiredColumns {
     private final LanceTable table;
     private final CaseInsensitiveStringMap options;
@@ -406,7 +411,7 @@ public class LanceTable
           scanOptions.put((String) column.metadata().getString("lance.option"), "true");
         }
       }
-      // A stream begins before the version that the table has pinned, and goes on behind it.
+      // A stream reads versions before and after the pinned one.
       return scan(table.options(scanOptions, !Callers.isMicroBatch()));
     }
 
@@ -422,7 +427,7 @@ public class LanceTable
     private final LogicalWriteInfo info;
     private final Map<String, String> moreOptions = new HashMap<>();
     private boolean truncates;
-    // The declaration of a table that the write makes or replaces; null for other writes.
+    // The declaration of a table that the write creates or replaces; null for other writes.
     private String declaration = null;
 
     SparkWriteBuilder(LanceTable table, LogicalWriteInfo info, boolean truncates) {
@@ -446,7 +451,7 @@ public class LanceTable
       return this;
     }
 
-    // A table without partitions is one partition.
+    // A table without partitions counts as one partition.
     public WriteBuilder overwriteDynamicPartitions() {
       if (!table.partitions.isEmpty()) {
         moreOptions.put("partitionOverwriteMode", "dynamic");
@@ -467,7 +472,7 @@ public class LanceTable
       truncates = true;
       Predicate[] remaining = withoutAlwaysTrue(predicates);
       if (remaining.length > 0) {
-        // A list of predicates as JSON in place of SQL: see spark/sink/write_schema.py.
+        // Predicates as a JSON list instead of SQL: see spark/sink/write_schema.py.
         moreOptions.put("replaceWhere", Bridge.json(LancePushdown.toJson(remaining)));
       }
       return this;
@@ -509,11 +514,11 @@ public class LanceTable
     }
   }
 
-  /** A table that appears, or changes, with the rows that a statement writes into it. */
+  /** A table that a statement creates or replaces together with its rows. */
   public static final class Staged extends LanceTable implements StagedTable {
     private final Map<String, Object> question;
     private final Map<String, Object> staged;
-    private boolean written = false;
+    private boolean hasWrite = false;
 
     public Staged(Map<String, Object> question, Map<String, Object> answer) {
       super(question, answer);
@@ -523,7 +528,7 @@ public class LanceTable
 
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
       check(info.options(), "write");
-      written = true;
+      hasWrite = true;
       SparkWriteBuilder writing = new SparkWriteBuilder(this, info, (Boolean) staged.get(Protocol.TRUNCATES));
       if (LanceUnits.hasOption(info.options(), "replacement")
           || ((Boolean) staged.get(Protocol.TRUNCATES) && keepsColumns(info.options()))) {
@@ -536,7 +541,7 @@ public class LanceTable
       return writing;
     }
 
-    // Whether the columns of the table that is replaced stay.
+    /** Returns whether the replaced table keeps its columns. */
     private static boolean keepsColumns(CaseInsensitiveStringMap options) {
       String replaces = options.get("overwriteSchema");
       return replaces == null ? Bridge.isTrue(options.get("mergeSchema")) : !Bridge.isTrue(replaces);
@@ -553,7 +558,7 @@ public class LanceTable
     private void finish(String verb) {
       Map<String, Object> request = new HashMap<>(question);
       request.put(Protocol.VERB, verb);
-      request.put(Protocol.WRITTEN, Boolean.valueOf(written));
+      request.put(Protocol.WRITTEN, Boolean.valueOf(hasWrite));
       request.put(Protocol.STAGED, staged);
       Bridge.ask(request, null);
     }

@@ -59,21 +59,21 @@ import org.lance.spark.transport.LanceFunctions;
  * <p>The driver's Python answers every call. Tables are of the class LanceTable.
  */
 public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
-  // The metadata of identity columns, and of columns with the SQL of their values; Python has the same names.
+  // Metadata keys of identity columns and of generated columns, as in Python.
   public static final String IDENTITY = "spark_lance.identity";
   public static final String GENERATION_EXPRESSION = "spark_lance.generation_expression";
 
-  // What stands before a name that need not be there, and that Spark looks up nevertheless.
-  private static final Pattern UNCACHED =
+  // The text before the name in a statement that accepts a missing table, although Spark looks the name up.
+  private static final Pattern UNCACHE_IF_EXISTS =
       Pattern.compile("UNCACHE\\s+TABLE\\s+IF\\s+EXISTS\\s+$", Pattern.CASE_INSENSITIVE);
   private String name;
-  // The settings of the catalog when Spark first used it.
+  // The settings of the catalog when Spark initialized it.
   private Map<String, String> options;
   // The version of spark_lance.
   private String release;
 
   // The name that saveAsTable looked up last. Spark Connect creates the table later, when no writer is on the stack.
-  private static final ThreadLocal<Identifier> SAVING = new ThreadLocal<>();
+  private static final ThreadLocal<Identifier> SAVED_NAME = new ThreadLocal<>();
 
   public void initialize(String name, CaseInsensitiveStringMap options) {
     this.name = name;
@@ -97,12 +97,12 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return new String[0];
   }
 
-  // The session's settings of the catalog now: a session can set a root after the first use.
+  /** Returns the session's current settings of the catalog: a session can set a root after the first use. */
   private Map<String, String> options() {
     String prefix = "spark.sql.catalog." + name;
     Map<String, String> settings = settings((SQLConf) SQLConf$.MODULE$.get());
     if (!settings.containsKey(prefix)) {
-      // Spark resolves a view under the settings that the view has captured, and these have no catalogs.
+      // Spark resolves a view with the settings that the view has captured, which have no catalogs.
       settings = settings(SparkSession.active().sessionState().conf());
     }
     if (!settings.containsKey(prefix)) {
@@ -122,6 +122,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return scala.jdk.javaapi.CollectionConverters.asJava(conf.getAllConfs());
   }
 
+  /** Returns a request with the name and the options of the catalog. */
   public Map<String, Object> question(String verb) {
     Map<String, Object> question = Bridge.question(verb);
     question.put(Protocol.CATALOG, name);
@@ -129,6 +130,11 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return question;
   }
 
+  /**
+   * Returns a request about a table or namespace.
+   *
+   * @param parts the parts of its name, without the catalog
+   */
   public Map<String, Object> question(String verb, String[] parts) {
     Map<String, Object> question = question(verb);
     question.put(Protocol.NAME, Bridge.list(parts));
@@ -144,6 +150,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return Bridge.ask(parts == null ? question(verb) : question(verb, parts), null);
   }
 
+  /** Returns the namespace and the name of an identifier as one array. */
   static String[] parts(Identifier identifier) {
     String[] namespace = identifier.namespace();
     String[] parts = new String[namespace.length + 1];
@@ -213,16 +220,16 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   public Table loadTable(Identifier identifier) {
-    if (identifier instanceof Bridge.Loads) {
-      return ((Bridge.Loads) identifier).load();
+    if (identifier instanceof Bridge.LoadableIdentifier) {
+      return ((Bridge.LoadableIdentifier) identifier).load();
     }
     return (Table) load(identifier, question(Protocol.LOAD_TABLE, identifier));
   }
 
-  // The table of a statement that writes to it. Spark's own implementation loads it as for a read.
+  /** Loads the table of a statement that writes to it. The default implementation loads it as for a read. */
   public Table loadTable(Identifier identifier, Set<TableWritePrivilege> privileges) {
-    if (identifier instanceof Bridge.Loads) {
-      return ((Bridge.Loads) identifier).load();
+    if (identifier instanceof Bridge.LoadableIdentifier) {
+      return ((Bridge.LoadableIdentifier) identifier).load();
     }
     Map<String, Object> question = question(Protocol.LOAD_TABLE, identifier);
     question.put(Protocol.WRITES, Boolean.TRUE);
@@ -241,23 +248,27 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return (Table) load(identifier, question);
   }
 
-  // Where the catalog is called like the format, a name of two parts that the analyzer does not find here is next
-  // taken for a file of the format, which ends in an error that says nothing of a table. So the analyzer hears at once
-  // that there is none; whoever else asks, as writers do that make what is missing, gets the exception to catch. Of a
-  // branch that is missing the analyzer would not tell why, so it hears this, too, at once.
+  /**
+   * Loads a table or view.
+   *
+   * <p>If the catalog has the name of the format, "lance", the analyzer takes a missing name of two parts for a file
+   * of this format. That error would not mention a table. So the analyzer gets an error that ends the statement.
+   * Other callers, such as writers that create a missing table, get NoSuchTableException. A missing branch also ends
+   * the statement, because the analyzer would not report the reason.
+   */
   Object load(Identifier identifier, Map<String, Object> question) {
     if (Callers.isSavingAsTable()) {
-      SAVING.set(identifier);
+      SAVED_NAME.set(identifier);
     }
     try {
       return relation(question);
     } catch (RuntimeException problem) {
       throw problem;
     } catch (Exception problem) {
-      boolean atOnce = problem instanceof Bridge.NoSuchBranchException
+      boolean endsStatement = problem instanceof Bridge.NoSuchBranchException
           || (name.equalsIgnoreCase("lance") && identifier.namespace().length == 0);
-      if (atOnce && problem instanceof NoSuchTableException && Callers.isResolvingRelations()) {
-        if (UNCACHED.matcher(before()).find()) {
+      if (endsStatement && problem instanceof NoSuchTableException && Callers.isResolvingRelations()) {
+        if (UNCACHE_IF_EXISTS.matcher(textBeforeName()).find()) {
           return new MissingTable(identifier.name());
         }
         Platform.throwException(Bridge.missing((NoSuchTableException) problem, name, identifier));
@@ -270,13 +281,16 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     }
   }
 
-  // Spark takes t.history for table history of namespace t. Where it is a table in the current namespace, the error has the
-  // whole name. It is not loaded by the short one, which Spark looks up again later, perhaps from another namespace.
+  /**
+   * Refuses t.history if t is a table of the current namespace, with the whole name in the error. Spark takes it for
+   * table history of namespace t. It cannot be loaded by the short name, which Spark may look up again later from
+   * another namespace.
+   */
   private void refuseMetadataTable(Identifier identifier) {
     CatalogManager catalogs = SparkSession.active().sessionState().catalogManager();
     String[] current = catalogs.currentNamespace();
     if (identifier.namespace().length != 1 || current.length == 0 || catalogs.currentCatalog() != this
-        || !Callers.isResolvingRelations() || UNCACHED.matcher(before()).find()) {
+        || !Callers.isResolvingRelations() || UNCACHE_IF_EXISTS.matcher(textBeforeName()).find()) {
       return;
     }
     String[] namespace = (String[]) Arrays.copyOf(current, current.length + 1);
@@ -294,15 +308,15 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
         Bridge.missing(Bridge.noSuchTable(identifier, "write " + Bridge.quoted(name, whole)), name, identifier));
   }
 
-  // The text of a statement before the name that the analyzer looks up.
-  private static String before() {
+  /** Returns the text of a statement before the name that the analyzer looks up; empty if there is no text. */
+  private static String textBeforeName() {
     Origin origin = CurrentOrigin$.MODULE$.get();
     boolean hasText = origin.sqlText().isDefined() && origin.startIndex().isDefined();
     int start = hasText ? ((Integer) origin.startIndex().get()).intValue() : 0;
     return hasText ? ((String) origin.sqlText().get()).substring(0, start) : "";
   }
 
-  /** A table that does not exist, returned where that is no error. Nothing of it is cached. */
+  /** Stands for a missing table in a statement that accepts it. Spark finds no cache of it. */
   private static final class MissingTable implements Table {
     private final String name;
 
@@ -335,7 +349,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     } catch (RuntimeException problem) {
       throw problem;
     } catch (Exception problem) {
-      // The statement may go on to make it.
+      // The statement may create the table next, and needs the options of its store.
       missing = problem instanceof NoSuchTableException && ((String) question.get(Protocol.VERB)).startsWith("load_");
       Platform.throwException(problem);
       return null;
@@ -346,17 +360,17 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     }
   }
 
-  // The table of an answer; LanceViewCatalog also has views.
+  /** Returns the table of an answer. LanceViewCatalog overrides it for views. */
   Object relation(Map<String, Object> question, Map<String, Object> answer) {
     return LanceTable.of(question, answer);
   }
 
   @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public Table createTable(Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
-    return created(identifier, schema, partitions, properties, Collections.emptyList());
+    return createWithConstraints(identifier, schema, partitions, properties, Collections.emptyList());
   }
 
-  final Table created(
+  final Table createWithConstraints(
       Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties, List<Object> constraints) {
     return table(definition(Protocol.CREATE_TABLE, identifier, schema, partitions, properties, constraints));
   }
@@ -367,8 +381,8 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     question.put(Protocol.CONSTRAINTS, constraints);
     question.put(Protocol.SCHEMA, schema.json());
     question.put(Protocol.PROPERTIES, properties);
-    question.put(Protocol.DEFAULT_FORMAT, Callers.namesDefaultFormat() || identifier.equals(SAVING.get()));
-    SAVING.remove();
+    question.put(Protocol.DEFAULT_FORMAT, Callers.namesDefaultFormat() || identifier.equals(SAVED_NAME.get()));
+    SAVED_NAME.remove();
     List<Object> transforms = new ArrayList<>();
     question.put(Protocol.PARTITIONS, transforms);
     for (Transform transform : partitions) {
@@ -377,29 +391,32 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return question;
   }
 
-  // Spark 4.0 calls the methods with columns; without them it would lose the expressions of generated columns.
+  // The schema of the other method lacks the expressions of generated columns.
   @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public Table createTable(Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
-    return created(identifier, schema(columns), partitions, properties, Collections.emptyList());
+    return createWithConstraints(identifier, schema(columns), partitions, properties, Collections.emptyList());
   }
 
   @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public StagedTable stageCreate(Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
-    return staged("create", identifier, schema(columns), partitions, properties, Collections.emptyList());
+    return stage("create", identifier, schema(columns), partitions, properties, Collections.emptyList());
   }
 
   @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public StagedTable stageReplace(Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
-    return staged("replace", identifier, schema(columns), partitions, properties, Collections.emptyList());
+    return stage("replace", identifier, schema(columns), partitions, properties, Collections.emptyList());
   }
 
   @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public StagedTable stageCreateOrReplace(
       Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
-    return staged("create_or_replace", identifier, schema(columns), partitions, properties, Collections.emptyList());
+    return stage("create_or_replace", identifier, schema(columns), partitions, properties, Collections.emptyList());
   }
 
-  // The schema of columns, with the expressions of generated ones and the declarations of identity columns.
+  /**
+   * Returns the schema of columns, with the expressions of generated columns and the declarations of identity
+   * columns.
+   */
   static StructType schema(Column[] columns) {
     StructField[] fields = CatalogV2Util.v2ColumnsToStructType(columns).fields();
     for (int i = 0; i < fields.length; i++) {
@@ -426,21 +443,21 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
 
   @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public StagedTable stageCreate(Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
-    return staged("create", identifier, schema, partitions, properties, Collections.emptyList());
+    return stage("create", identifier, schema, partitions, properties, Collections.emptyList());
   }
 
   @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public StagedTable stageReplace(Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
-    return staged("replace", identifier, schema, partitions, properties, Collections.emptyList());
+    return stage("replace", identifier, schema, partitions, properties, Collections.emptyList());
   }
 
   @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public StagedTable stageCreateOrReplace(
       Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
-    return staged("create_or_replace", identifier, schema, partitions, properties, Collections.emptyList());
+    return stage("create_or_replace", identifier, schema, partitions, properties, Collections.emptyList());
   }
 
-  final StagedTable staged(
+  final StagedTable stage(
       String mode, Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties, List<Object> constraints) {
     Map<String, Object> question = definition(Protocol.STAGE_TABLE, identifier, schema, partitions, properties, constraints);
     question.put(Protocol.MODE, mode);
@@ -476,6 +493,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return table(question);
   }
 
+  /** Returns a change of a table as JSON. */
   static Map<String, Object> toJson(TableChange change) {
     Map<String, Object> description = new HashMap<>();
     describe(change, description);
@@ -533,13 +551,17 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     } else if (change instanceof TableChange.ClusterBy) {
       description.put(Protocol.KIND, "cluster_by");
       description.put(Protocol.COLUMNS, texts(((TableChange.ClusterBy) change).clusteringColumns()));
-    } else if (!isOfConstraint(change, description)) {
+    } else if (!describeConstraint(change, description)) {
       description.put(Protocol.KIND, change.getClass().getSimpleName());
     }
   }
 
-  // Describes a change of constraints, which Spark has since 4.1; returns whether it is one.
-  private static boolean isOfConstraint(TableChange change, Map<String, Object> description) {
+  /**
+   * Describes a change of constraints, which are new in Spark 4.1.
+   *
+   * @return whether the change is one of constraints
+   */
+  private static boolean describeConstraint(TableChange change, Map<String, Object> description) {
     OptionalUnit unit =
         OptionalUnit.find("org.lance.spark.catalog.LanceConstrainedTable", LanceTableCatalog.class.getClassLoader());
     return unit != null && (Boolean) unit.call("describe", change, description);
@@ -553,12 +575,12 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return names;
   }
 
-  // SQL of a constant.
+  /** Returns the SQL of a constant. */
   private static String constant(org.apache.spark.sql.connector.expressions.Literal<?> value) {
     return new Literal(value.value(), value.dataType()).sql();
   }
 
-  // Nothing, "first", or "after" with the name of the column before.
+  /** Adds the position of a column: null, "first", or "after" with the name of the column before. */
   private static void position(Map<String, Object> description, TableChange.ColumnPosition position) {
     boolean isAfter = position instanceof TableChange.After;
     description.put(Protocol.POSITION, position == null ? null : isAfter ? "after" : "first");
@@ -570,7 +592,8 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     description.put(Protocol.COLUMN, Bridge.list(path));
   }
 
-  // Functions: the transforms of partition fields. Spark looks for other names among its own, and proposes similar ones.
+  // Functions: the transforms of partition fields. For other names Spark searches its own functions, and proposes
+  // similar ones.
 
   public Identifier[] listFunctions(String[] namespace) {
     if (namespace.length > 1 || (namespace.length == 1 && !namespace[0].equals("system"))) {
@@ -594,7 +617,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return function;
   }
 
-  // Procedures: a unit of their own.
+  // Procedures
 
   public Identifier[] listProcedures(String[] namespace) {
     if (namespace.length != 1 || !namespace[0].equals("system")) {

@@ -35,7 +35,7 @@ public class LanceViewCatalog extends LanceConstraintCatalog implements Relation
   // Tables and views
 
   public Relation loadRelation(Identifier identifier) {
-    if (identifier instanceof Bridge.Loads) {
+    if (identifier instanceof Bridge.LoadableIdentifier) {
       return loadTable(identifier);
     }
     return (Relation) load(identifier, question(Protocol.LOAD_RELATION, identifier));
@@ -45,7 +45,8 @@ public class LanceViewCatalog extends LanceConstraintCatalog implements Relation
     return answer.containsKey(Protocol.VIEW) ? view(Json.object(answer.get(Protocol.VIEW))) : super.relation(question, answer);
   }
 
-  // A statement that looks for a table, such as INSERT or VERSION AS OF, would only hear that nothing has the name.
+  // Statements that need a table, such as INSERT or VERSION AS OF, get an error that names the view, and not a
+  // missing table.
   Object load(Identifier identifier, Map<String, Object> question) {
     try {
       return super.load(identifier, question);
@@ -86,7 +87,7 @@ public class LanceViewCatalog extends LanceConstraintCatalog implements Relation
     }
   }
 
-  // Spark's own implementation loads every table for its type.
+  // The default implementation loads every table to find its type.
   public TableSummary[] listTableSummaries(String[] namespace) {
     Identifier[] tables = listTables(namespace);
     TableSummary[] summaries = new TableSummary[tables.length];

@@ -50,7 +50,7 @@ public final class Bridge {
   private Bridge() {}
 
   /** An identifier with its table, for reads and writes whose options belong to the identifier. */
-  public interface Loads {
+  public interface LoadableIdentifier {
     /** Returns the table. */
     Table load();
   }

@@ -342,7 +342,7 @@ public final class LanceChange {
     LanceSessionRule.ViewRefresh.mark(target.relation);
     DataSourceV2Relation relation = target.relation;
     boolean byName = relation.catalog().isDefined() && relation.identifier().isDefined();
-    if (!byName || relation.identifier().get() instanceof Bridge.Loads) {
+    if (!byName || relation.identifier().get() instanceof Bridge.LoadableIdentifier) {
       session.sharedState().cacheManager().recacheByPlan(session, relation);
       return;
     }
