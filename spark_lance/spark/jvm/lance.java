@@ -1,11 +1,3 @@
-// The format `lance` for those who asked for all save modes: with it, df.write.format("lance").save(path) makes tables.
-//
-// Spark asks for a class of the format's own name before it asks for DefaultSource in a package of that name, so this
-// one comes first once it is published. It tells Spark of a catalog, and only formats that do so may create tables by
-// path. The price: Spark refuses a schema that is given to a read of such a format.
-//
-// Compiled in the driver by Janino.
-
 import lance.DefaultSource;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.SupportsCatalogOptions;
@@ -13,6 +5,13 @@ import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.OptionalUnit;
 
+/**
+ * The format {@code lance} for sessions with all save modes: {@code df.write.format("lance").save(path)} creates tables.
+ *
+ * <p>Spark looks for a class with the format's name before it looks for DefaultSource, so a published class of this name
+ * comes first. It names a catalog, because only formats with a catalog may create tables by path. The price: Spark
+ * refuses a user's schema for reads of such a format.
+ */
 public final class lance extends DefaultSource implements SupportsCatalogOptions {
   private static final OptionalUnit UNIT =
       OptionalUnit.find("org.lance.spark.catalog.LanceSaveModes", lance.class.getClassLoader());

@@ -1,12 +1,3 @@
-// The format `lance` as a class, for Spark to find in every thread.
-//
-// To write, Spark looks for formats of Python in the session that is active in the thread, and a session is active only
-// in the thread that made it. Before that it asks the class loader for this name: the format, a dot, DefaultSource.
-// The class is what Spark takes for every format of Python: it gives it the short name, which finds the source.
-//
-// Reads are described and planned by the driver's own Python, where it answers (LancePaths); otherwise Spark asks
-// Python worker processes, as it does for every format of Python.
-
 package lance;
 
 import java.util.Map;
@@ -19,13 +10,26 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.OptionalUnit;
 
+/**
+ * The format {@code lance} as a class, so that Spark finds it in every thread.
+ *
+ * <p>For a write, Spark looks for Python data sources in the active session of the thread, and only the thread that
+ * created a session has one. Before that, Spark asks the class loader for this name: the format, a dot, DefaultSource.
+ * Spark gives the instance its short name, which finds the source.
+ *
+ * <p>LancePaths describes and plans reads with the driver's Python. Without it, Spark asks Python worker processes, as
+ * for every Python data source.
+ */
 public class DefaultSource extends PythonDataSourceV2 {
   private Map<?, ?> description = null;
 
   public DefaultSource() {
   }
 
-  // The format itself. Spark would ask a Python worker for all formats that are installed, in a daemon of its own.
+  /**
+   * Returns the format itself. By default Spark asks a Python worker for all installed formats, in a daemon of its
+   * own.
+   */
   public UserDefinedPythonDataSource source() {
     OptionalUnit units = OptionalUnit.find("org.lance.spark.load.LanceUnits", loader());
     Object[] id = {SparkContext.getOrCreate().applicationId()};
@@ -36,8 +40,8 @@ public class DefaultSource extends PythonDataSourceV2 {
   public StructType inferSchema(CaseInsensitiveStringMap options) {
     try {
       description = (Map<?, ?>) call("describe", new Object[] {options});
-    } catch (IllegalArgumentException refused) {
-      // Spark's own way says what is wrong, as it does for every format of Python.
+    } catch (IllegalArgumentException problem) {
+      // Spark reports the problem as for every Python data source.
       description = null;
     }
     if (description == null) {
@@ -56,7 +60,11 @@ public class DefaultSource extends PythonDataSourceV2 {
     return table == null ? super.getTable(schema, partitions, properties) : table;
   }
 
-  // A static method of LancePaths; null where that class does not fit this release, or nobody has published it.
+  /**
+   * Calls a static method of LancePaths.
+   *
+   * @return null if that class does not fit this release of Spark, or if no session has published it
+   */
   private static Object call(String name, Object[] arguments) {
     OptionalUnit unit = OptionalUnit.find("org.lance.spark.scan.LancePaths", loader());
     return unit == null ? null : unit.call(name, arguments);

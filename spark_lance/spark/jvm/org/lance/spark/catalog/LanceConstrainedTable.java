@@ -115,6 +115,7 @@ public class LanceConstrainedTable extends LanceTable {
     return Boolean.FALSE;
   }
 
+  /** Returns constraints as JSON. */
   static List<Object> toJson(Constraint[] constraints) {
     List<Object> list = new ArrayList<>();
     for (Constraint constraint : constraints) {

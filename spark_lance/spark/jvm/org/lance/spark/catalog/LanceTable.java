@@ -192,10 +192,10 @@ public class LanceTable
   public MetadataColumn[] metadataColumns() {
     MetadataColumn[] columns = new MetadataColumn[hidden.length() == 0 ? 0 : hidden.length() + 1];
     for (int i = 0; i < hidden.length(); i++) {
-      columns[i] = new Hidden(hidden.fields()[i]);
+      columns[i] = new HiddenColumn(hidden.fields()[i]);
     }
     if (columns.length > 0) {
-      columns[hidden.length()] = new Hidden(new StructField(Bridge.FILE_METADATA, FILE, true, Metadata.empty()));
+      columns[hidden.length()] = new HiddenColumn(new StructField(Bridge.FILE_METADATA, FILE, true, Metadata.empty()));
     }
     return columns;
   }
@@ -220,7 +220,11 @@ public class LanceTable
     return new SparkWriteBuilder(this, info, false);
   }
 
-  // Refuses options of a statement that have no effect, or that name another table.
+  /**
+   * Refuses options of a statement that have no effect, or that name another table.
+   *
+   * @param use "read" or "write"
+   */
   final void check(CaseInsensitiveStringMap options, String use) {
     if (options.isEmpty()) {
       return;
@@ -232,6 +236,11 @@ public class LanceTable
     Bridge.ask(question, null);
   }
 
+  /**
+   * Returns the options of a read or write: the user's and the table's.
+   *
+   * @param pinning whether the table's version is added, unless the user chooses one
+   */
   CaseInsensitiveStringMap options(Map<String, String> userOptions, boolean pinning) {
     Map<String, String> all = new HashMap<>(storeOptions);
     Map<String, String> rest = new CaseInsensitiveStringMap(userOptions).asCaseSensitiveMap();
@@ -363,10 +372,10 @@ public class LanceTable
   }
 
   /** A hidden column, such as _rowid: selected only by name. */
-  public static final class Hidden implements MetadataColumn {
+  public static final class HiddenColumn implements MetadataColumn {
     private final StructField field;
 
-    Hidden(StructField field) {
+    HiddenColumn(StructField field) {
       this.field = field;
     }
 
@@ -436,11 +445,13 @@ public class LanceTable
       this.truncates = truncates;
     }
 
+    /** Adds an option. */
     SparkWriteBuilder with(String option, String value) {
       moreOptions.put(option, value);
       return this;
     }
 
+    /** Sets the declaration of a table that the write creates or replaces. */
     SparkWriteBuilder withDeclaration(String declaration) {
       this.declaration = declaration;
       return this;
@@ -529,16 +540,16 @@ public class LanceTable
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
       check(info.options(), "write");
       hasWrite = true;
-      SparkWriteBuilder writing = new SparkWriteBuilder(this, info, (Boolean) staged.get(Protocol.TRUNCATES));
+      SparkWriteBuilder builder = new SparkWriteBuilder(this, info, (Boolean) staged.get(Protocol.TRUNCATES));
       if (LanceUnits.hasOption(info.options(), "replacement")
           || ((Boolean) staged.get(Protocol.TRUNCATES) && keepsColumns(info.options()))) {
-        return writing; // saveAsTable: the other rows stay, and so does the schema
+        return builder; // saveAsTable: the other rows stay, and so does the schema
       }
-      writing.withDeclaration((String) staged.get(Protocol.DECLARATION));
+      builder.withDeclaration((String) staged.get(Protocol.DECLARATION));
       for (Map.Entry<String, String> option : Json.texts(staged.get(Protocol.OPTIONS)).entrySet()) {
-        writing.with((String) option.getKey(), (String) option.getValue());
+        builder.with((String) option.getKey(), (String) option.getValue());
       }
-      return writing;
+      return builder;
     }
 
     /** Returns whether the replaced table keeps its columns. */

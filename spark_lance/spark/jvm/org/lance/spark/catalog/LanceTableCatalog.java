@@ -370,6 +370,11 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return createWithConstraints(identifier, schema, partitions, properties, Collections.emptyList());
   }
 
+  /**
+   * Creates a table.
+   *
+   * @param constraints as JSON, see LanceConstrainedTable; empty before Spark 4.1
+   */
   final Table createWithConstraints(
       Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties, List<Object> constraints) {
     return table(definition(Protocol.CREATE_TABLE, identifier, schema, partitions, properties, constraints));
@@ -457,6 +462,12 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return stage("create_or_replace", identifier, schema, partitions, properties, Collections.emptyList());
   }
 
+  /**
+   * Stages a new or replaced table.
+   *
+   * @param mode "create", "replace" or "create_or_replace"
+   * @param constraints as JSON, see LanceConstrainedTable; empty before Spark 4.1
+   */
   final StagedTable stage(
       String mode, Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties, List<Object> constraints) {
     Map<String, Object> question = definition(Protocol.STAGE_TABLE, identifier, schema, partitions, properties, constraints);

@@ -45,8 +45,10 @@ public class LanceViewCatalog extends LanceConstraintCatalog implements Relation
     return answer.containsKey(Protocol.VIEW) ? view(Json.object(answer.get(Protocol.VIEW))) : super.relation(question, answer);
   }
 
-  // Statements that need a table, such as INSERT or VERSION AS OF, get an error that names the view, and not a
-  // missing table.
+  /**
+   * Loads a table or view. A statement that needs a table, such as INSERT or VERSION AS OF, gets an error that names
+   * the view, and not a missing table.
+   */
   Object load(Identifier identifier, Map<String, Object> question) {
     try {
       return super.load(identifier, question);

@@ -127,6 +127,7 @@ public final class LanceSessionRule {
     // Sources whose versions are no longer the newest.
     private static final Map<PythonDataSourceV2, Boolean> STALE = new WeakHashMap<>();
 
+    /** Renews the stale tables of a plan, and marks the table that the plan changes. It runs before the plan does. */
     static synchronized void refresh(LogicalPlan plan) {
       try {
         if (!STALE.isEmpty()) {

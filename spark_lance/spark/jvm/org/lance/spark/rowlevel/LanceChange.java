@@ -170,7 +170,7 @@ public final class LanceChange {
    * <p>LanceAssignments resolves the values. In sessions older than that rule, and with schema evolution, the values
    * come without Spark's casts, and Python casts them.
    *
-   * @param writtenAssignments the assignments as the statement's text has them
+   * @param textAssignments the assignments as the statement's text has them
    */
   public List<Object> values(Seq<Assignment> assignments, Seq<Assignment> textAssignments) {
     List<Object> pairs = new ArrayList<>();

@@ -79,6 +79,7 @@ public final class LanceStatements {
 
   /** The node of a rewritten statement. */
   public interface RewrittenStatement {
+    /** Returns the physical plan that runs the statement. */
     SparkPlan physicalPlan();
   }
 
@@ -336,6 +337,7 @@ public final class LanceStatements {
       return rewrittenStatement == null ? plan : (TreeNode<?>) rewrittenStatement;
     }
 
+    /** Logs why a statement was left to Spark. */
     static void warn(Throwable problem) {
       LoggerFactory.getLogger("spark_lance").warn("A statement was left to Spark: " + problem);
     }

@@ -148,7 +148,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
       boolean bounded = !ends[0].isNullAt(i);
       statistics.put(
           FieldReference.column(field.name()),
-          new Column(
+          new ScanColumnStatistics(
               (Number) counts.get(Protocol.NULLS),
               (Number) counts.get(Protocol.DISTINCT),
               bounded ? ends[0].get(i, field.dataType()) : null,
@@ -184,13 +184,13 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
   }
 
   /** The statistics of a column. */
-  public static final class Column implements ColumnStatistics {
+  public static final class ScanColumnStatistics implements ColumnStatistics {
     private final OptionalLong nulls;
     private final OptionalLong distinct;
     private final Object low;
     private final Object high;
 
-    Column(Number nulls, Number distinct, Object low, Object high, long rows) {
+    ScanColumnStatistics(Number nulls, Number distinct, Object low, Object high, long rows) {
       this.nulls = OptionalLong.of(Math.min(nulls.longValue(), rows));
       this.distinct =
           distinct == null ? OptionalLong.empty() : OptionalLong.of(Math.min(distinct.longValue(), rows));

@@ -96,8 +96,8 @@ public final class LanceScan {
   private static ScanBuilder create(
       String displayName, Map<String, Object> read, StructType schema, StructType hidden, Map<String, Object> pushdown, ScanBuilder sparkBuilder) {
     return Shim.takesCatalystFilters()
-        ? (ScanBuilder) new OfExpressions(displayName, read, schema, hidden, pushdown, sparkBuilder)
-        : new OfPredicates(displayName, read, schema, hidden, pushdown, sparkBuilder);
+        ? (ScanBuilder) new ExpressionBuilder(displayName, read, schema, hidden, pushdown, sparkBuilder)
+        : new PredicateBuilder(displayName, read, schema, hidden, pushdown, sparkBuilder);
   }
 
   /** Returns whether the driver plans the reads of the session. */
@@ -164,8 +164,11 @@ public final class LanceScan {
       this.sparkBuilder = sparkBuilder;
     }
 
-    // Takes over the predicates that Python applies exactly as Spark does, and returns them. @param candidates
-    // conditions that only skip rows; Spark applies its own filter to the rest
+    /**
+     * Pushes the predicates that Python applies exactly as Spark does, and returns them.
+     *
+     * @param candidates conditions that only skip rows; Spark applies its own filter to the rest
+     */
     List<Object> push(List<Object> predicates, List<Object> candidates) {
       isBatch = true;
       List<Object> exact = new ArrayList<>();
@@ -179,7 +182,7 @@ public final class LanceScan {
       return exact;
     }
 
-    // Returns the description of the table. It asks Python if the options of a read by name decide it.
+    // A read by name with options of its own is described here.
     private Map<String, Object> pushdown() {
       if (pushdown == null) {
         Map<String, Object> question = Bridge.question(Protocol.DESCRIBE_PUSHDOWN);
@@ -339,8 +342,8 @@ public final class LanceScan {
   }
 
   /** Takes Catalyst expressions, so conditions on JSON documents can skip rows. */
-  public static final class OfExpressions extends Builder implements SupportsPushDownCatalystFilters {
-    OfExpressions(String displayName, Map<String, Object> read, StructType schema, StructType hidden, Map<String, Object> pushdown, ScanBuilder sparkBuilder) {
+  public static final class ExpressionBuilder extends Builder implements SupportsPushDownCatalystFilters {
+    ExpressionBuilder(String displayName, Map<String, Object> read, StructType schema, StructType hidden, Map<String, Object> pushdown, ScanBuilder sparkBuilder) {
       super(displayName, read, schema, hidden, pushdown, sparkBuilder);
     }
 
@@ -374,8 +377,8 @@ public final class LanceScan {
   }
 
   /** Takes connector predicates, for releases of Spark that offer no expressions. */
-  public static final class OfPredicates extends Builder implements SupportsPushDownV2Filters {
-    OfPredicates(String displayName, Map<String, Object> read, StructType schema, StructType hidden, Map<String, Object> pushdown, ScanBuilder sparkBuilder) {
+  public static final class PredicateBuilder extends Builder implements SupportsPushDownV2Filters {
+    PredicateBuilder(String displayName, Map<String, Object> read, StructType schema, StructType hidden, Map<String, Object> pushdown, ScanBuilder sparkBuilder) {
       super(displayName, read, schema, hidden, pushdown, sparkBuilder);
     }
 

@@ -137,7 +137,7 @@ public final class LanceTaskScan
     return LanceRows.stream(question, schema, checkpoint);
   }
 
-  // Returns whether the scan reads only the first rows of an order.
+  // A scan with an order reads only its first rows.
   private boolean isOrdered() {
     return Boolean.TRUE.equals(initialPlan.get(Protocol.ORDERED));
   }
@@ -152,8 +152,10 @@ public final class LanceTaskScan
     return (NamedReference[]) names.toArray(new NamedReference[0]);
   }
 
-  // Takes the keys of all joins of one execution. Python skips keys that it cannot compare, and lists of more than
-  // MOST_KEYS are left to the join.
+  /**
+   * Narrows the next batch to the keys of all joins of one execution. Python skips keys that it cannot compare. Lists
+   * of more than MOST_KEYS keys are left to the join.
+   */
   public synchronized void filter(Predicate[] predicates) {
     filteredPlan = null;
     List<Predicate> few = new ArrayList<>();
@@ -191,12 +193,12 @@ public final class LanceTaskScan
     List<Object> values = Json.list(plan.get(Protocol.PARTITION_VALUES));
     for (int i = 0; i < partitions.length; i++) {
       byte[] bytes = bytes(pickled.get(i));
-      partitions[i] = fields == null ? new PythonInputPartition(i, bytes) : new Keyed(i, bytes, fields.row(Json.list(values.get(i))));
+      partitions[i] = fields == null ? new PythonInputPartition(i, bytes) : new KeyedPartition(i, bytes, fields.row(Json.list(values.get(i))));
     }
     return partitions;
   }
 
-  // Returns the partition fields if each task reads one partition; null otherwise.
+  /** Returns the partition fields if each task reads one partition; null otherwise. */
   private LancePartitions partitionFields() {
     List<Object> fields = Json.list(initialPlan.get(Protocol.PARTITION_FIELDS));
     return fields == null || fields.isEmpty() ? null : new LancePartitions(fields);
@@ -213,11 +215,11 @@ public final class LanceTaskScan
   /**
    * The work of a task on one partition of the table. Executors receive it without the key, whose class they lack.
    */
-  public static final class Keyed extends PythonInputPartition implements HasPartitionKey {
+  public static final class KeyedPartition extends PythonInputPartition implements HasPartitionKey {
     private static final long serialVersionUID = 1L;
     private final transient InternalRow key;
 
-    Keyed(int index, byte[] pickled, InternalRow key) {
+    KeyedPartition(int index, byte[] pickled, InternalRow key) {
       super(index, pickled);
       this.key = key;
     }

@@ -116,8 +116,8 @@ public final class LanceDistance extends scala.runtime.AbstractFunction1 {
     return call(Vectors.class, "dense", VECTOR, new Expression[] {values});
   }
 
-  // Returns null if the array contains a null: then array_contains is null and not false. If it finds a NaN before,
-  // the distance is NaN in any case.
+  // If the array contains a null, array_contains is null and not false. If it finds a NaN before, the distance is NaN
+  // in any case.
   private static Expression nullIfNullInside(Expression array, Expression distance) {
     if (!((ArrayType) array.dataType()).containsNull()) {
       return distance;

@@ -172,6 +172,7 @@ public final class LanceNearest extends Rule {
       this.vector = vector;
     }
 
+    /** Returns the match of a distance expression; null for other expressions. */
     static Match of(Expression expression) {
       Expression distance = expression;
       while (distance instanceof If || distance instanceof Cast) {

@@ -551,7 +551,7 @@ public final class Shim {
     }
   }
 
-  // Calls a method, and throws what it throws.
+  // Throws what the method throws.
   private static Object invoke(Method method, Object object, Object... arguments) {
     try {
       return method.invoke(object, arguments);

@@ -29,15 +29,16 @@ public final class LanceColumnCopies {
   private LanceColumnCopies() {}
 
   /** A batch of columns that is handed over as one row. Its columns are valid until the next batch is read. */
-  public static final class Whole extends GenericInternalRow {
+  public static final class BatchRow extends GenericInternalRow {
     private static final long serialVersionUID = 1L;
     private final ColumnarBatch batch;
 
-    Whole(ColumnarBatch batch) {
+    BatchRow(ColumnarBatch batch) {
       super(new Object[0]);
       this.batch = batch;
     }
 
+    /** Returns the batch. */
     ColumnarBatch batch() {
       return batch;
     }
@@ -102,7 +103,7 @@ public final class LanceColumnCopies {
       ColumnarBatch batch = next;
       next = null;
       if (asBatches) {
-        return new Whole(batch);
+        return new BatchRow(batch);
       }
       rows = batch.rowIterator();
       return rows.next();
@@ -152,7 +153,7 @@ public final class LanceColumnCopies {
    */
   static void copy(LanceRowNode to, ColumnVector vector, DataType type, boolean[] parentValid, int from, int count) {
     boolean[] valid = null;
-    if (to instanceof LanceRowNodes.Nothing) {
+    if (to instanceof LanceRowNodes.Nulls) {
       valid = new boolean[count];
     } else if (parentValid != null || vector.hasNull()) {
       valid = new boolean[count];

@@ -49,10 +49,12 @@ public final class LanceMessage {
     this.rows = (int) head.length();
   }
 
+  /** Returns the number of rows. */
   int rows() {
     return rows;
   }
 
+  /** Returns the bytes of the buffers. */
   long bytes() {
     return bytes;
   }
@@ -95,6 +97,7 @@ public final class LanceMessage {
     }
   }
 
+  /** Returns the error for a damaged message. */
   static IllegalStateException damaged(String problem) {
     return new IllegalStateException("a batch that a Python worker has placed in shared memory " + problem);
   }

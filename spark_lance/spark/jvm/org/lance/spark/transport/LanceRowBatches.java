@@ -256,8 +256,8 @@ public final class LanceRowBatches {
       long size = 0L;
       while (count < factory.maxRows && size < factory.maxBytes && (columnarBatch != null || rows.hasNext())) {
         Object next = columnarBatch == null ? rows.next() : null;
-        if (next instanceof LanceColumnCopies.Whole) {
-          columnarBatch = ((LanceColumnCopies.Whole) next).batch();
+        if (next instanceof LanceColumnCopies.BatchRow) {
+          columnarBatch = ((LanceColumnCopies.BatchRow) next).batch();
           offset = 0;
         }
         if (columnarBatch == null) {

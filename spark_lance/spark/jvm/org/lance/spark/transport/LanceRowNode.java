@@ -65,6 +65,7 @@ public abstract class LanceRowNode {
     return all;
   }
 
+  /** Removes all values, and keeps the memory. */
   void clear() {
     validity.count = 0;
     validity.set = 0;
@@ -77,6 +78,7 @@ public abstract class LanceRowNode {
     }
   }
 
+  /** Frees the memory of the column and its children. */
   void close() {
     validity.bytes.close();
     for (LanceRowNode.GrowingBuffer buffer : buffers) {
@@ -94,6 +96,7 @@ public abstract class LanceRowNode {
     long[] origin = new long[0];
     boolean[] valid = new boolean[0];
 
+    /** Makes room for this number of places. */
     void reserve(int cells) {
       if (at.length < cells) {
         int room = Math.max(cells, 2 * at.length);
@@ -128,6 +131,7 @@ public abstract class LanceRowNode {
       return bytes.memoryAddress() + size;
     }
 
+    /** Returns the bytes so far as a buffer of Arrow. */
     ArrowBuf content() {
       room(0L);
       bytes.writerIndex(size);
@@ -152,6 +156,7 @@ public abstract class LanceRowNode {
       this.bytes = new GrowingBuffer(memory);
     }
 
+    /** Appends the first {@code more} flags. */
     void add(boolean[] flags, int more) {
       int position = count & 7;
       // The last byte may be filled in part.
@@ -175,6 +180,7 @@ public abstract class LanceRowNode {
       bytes.size = (count + 7) / 8;
     }
 
+    /** Appends {@code more} flags that are set. */
     void addSet(int more) {
       boolean[] flags = ALL_SET;
       int head = Math.min(more, -count & 7);

@@ -96,7 +96,7 @@ public final class LanceRowNodes {
     }
     String name = name(type);
     if (name.equals("Null")) {
-      return new Nothing(memory);
+      return new Nulls(memory);
     }
     if (name.equals("String") || name.equals("Binary")) {
       return new Bytes(memory);
@@ -111,9 +111,9 @@ public final class LanceRowNodes {
     return new Fixed(memory, width.intValue());
   }
 
-  /** Nulls: Arrow has no bytes for them. */
-  static final class Nothing extends LanceRowNode {
-    Nothing(BufferAllocator memory) {
+  /** A column of the type null, which has no bytes in Arrow. */
+  static final class Nulls extends LanceRowNode {
+    Nulls(BufferAllocator memory) {
       super(memory, growingBuffers(memory, 0), new LanceRowNode[0]);
     }
 
@@ -194,11 +194,11 @@ public final class LanceRowNodes {
 
   /** Decimals of 16 bytes, least significant first. */
   static final class Decimals extends LanceRowNode {
-    private final boolean words;
+    private final boolean isWord;
 
-    Decimals(BufferAllocator memory, boolean words) {
+    Decimals(BufferAllocator memory, boolean isWord) {
       super(memory, growingBuffers(memory, 1), new LanceRowNode[0]);
-      this.words = words;
+      this.isWord = isWord;
     }
 
     void append(Object base, int count) {
@@ -206,7 +206,7 @@ public final class LanceRowNodes {
       for (int i = 0; i < count; i++) {
         long low = 0L;
         long high = 0L;
-        if (cells.valid[i] && words) {
+        if (cells.valid[i] && isWord) {
           low = Platform.getLong(base, cells.at[i]);
           high = low >> 63;
         } else if (cells.valid[i]) {
@@ -246,6 +246,11 @@ public final class LanceRowNodes {
       return to;
     }
 
+    /**
+     * Returns the offset after a value of {@code more} bytes or items.
+     *
+     * @throws IllegalStateException if the column exceeds 2 GiB
+     */
     int extend(int more) {
       end += more;
       if (end > Integer.MAX_VALUE) {
@@ -355,6 +360,12 @@ public final class LanceRowNodes {
       return items(base, start, parts[0]);
     }
 
+    /**
+     * Appends the items of an array to a column.
+     *
+     * @param start the address of the array
+     * @return the number of items
+     */
     static int items(Object base, long start, LanceRowNode column) {
       int count = (int) Platform.getLong(base, start);
       long nulls = start + LanceRowNode.WORD;

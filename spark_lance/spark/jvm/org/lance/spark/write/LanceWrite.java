@@ -209,10 +209,12 @@ public final class LanceWrite {
       this.batchSwitch = batchSwitch;
     }
 
+    /** Returns Spark's description of the write. */
     LogicalWriteInfo info() {
       return info;
     }
 
+    /** Returns a request about the write. */
     Map<String, Object> question(String verb) {
       Map<String, Object> write = new HashMap<>();
       write.put(Protocol.OPTIONS, new HashMap<>(info.options().asCaseSensitiveMap()));
@@ -271,6 +273,7 @@ public final class LanceWrite {
     return Base64.getDecoder().decode((String) text);
   }
 
+  /** Returns bytes as base64. */
   static String text(byte[] bytes) {
     return Base64.getEncoder().encodeToString(bytes);
   }
