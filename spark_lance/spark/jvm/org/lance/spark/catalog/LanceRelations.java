@@ -117,7 +117,7 @@ public final class LanceRelations {
         names[count++] = name.mkString(".");
       }
     }
-    if (count == 2 && catalogOf(parts[0]) instanceof LanceSessionCatalog && makesLance(statement, Seqs.<String>cast(parts[1]))) {
+    if (count == 2 && catalogOf(parts[0]) instanceof LanceSessionCatalog && createsLanceTable(statement, Seqs.<String>cast(parts[1]))) {
       throw new UnsupportedOperationException("CREATE TABLE LIKE makes no Lance tables: write CREATE TABLE " + names[0]
           + " USING lance AS SELECT * FROM " + names[1] + " LIMIT 0");
     }
@@ -129,7 +129,7 @@ public final class LanceRelations {
   }
 
   /** Returns whether CREATE TABLE LIKE names the format lance, or names no format and a Lance table. */
-  private static boolean makesLance(LogicalPlan statement, Seq<String> source) {
+  private static boolean createsLanceTable(LogicalPlan statement, Seq<String> source) {
     scala.Option<String> provider = Shim.tableProvider(statement);
     for (int i = 0; i < statement.productArity(); i++) {
       if (statement.productElementName(i).equals("provider")) {

@@ -209,10 +209,10 @@ public class LanceTable
       return sparkBuilder;
     }
     CaseInsensitiveStringMap all = options(options.asCaseSensitiveMap(), true);
-    boolean named = writable && LanceUnits.hasOption(options, "version");
+    boolean choosesVersion = writable && LanceUnits.hasOption(options, "version");
     return (ScanBuilder)
         planner.call(
-            "builder", true, displayName, all, !named, schema, cacheKey, hidden, options.isEmpty() ? pushdown : null, sparkBuilder);
+            "builder", true, displayName, all, !choosesVersion, schema, cacheKey, hidden, options.isEmpty() ? pushdown : null, sparkBuilder);
   }
 
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
@@ -243,29 +243,29 @@ public class LanceTable
    */
   CaseInsensitiveStringMap options(Map<String, String> userOptions, boolean pinning) {
     Map<String, String> all = new HashMap<>(storeOptions);
-    Map<String, String> rest = new CaseInsensitiveStringMap(userOptions).asCaseSensitiveMap();
+    Map<String, String> otherOptions = new CaseInsensitiveStringMap(userOptions).asCaseSensitiveMap();
     if (!writable) {
       // Spark has loaded the version of these options, and the table pins it.
-      rest = withoutTimeTravel(rest);
+      otherOptions = withoutTimeTravel(otherOptions);
     }
     if (pinning) {
       all.putAll(versionOptions);
-      if (LanceUnits.hasOption(rest, "version")) {
+      if (LanceUnits.hasOption(otherOptions, "version")) {
         all.remove("version");
       }
     }
-    all.putAll(rest);
+    all.putAll(otherOptions);
     return new CaseInsensitiveStringMap(all);
   }
 
   private static Map<String, String> withoutTimeTravel(Map<String, String> options) {
-    Map<String, String> rest = new HashMap<>();
+    Map<String, String> otherOptions = new HashMap<>();
     for (Map.Entry<String, String> option : options.entrySet()) {
       if (!LanceUnits.isOption((String) option.getKey(), "timeTravel")) {
-        rest.put(option.getKey(), option.getValue());
+        otherOptions.put(option.getKey(), option.getValue());
       }
     }
-    return rest;
+    return otherOptions;
   }
 
   public boolean truncateTable() {
@@ -286,8 +286,8 @@ public class LanceTable
 
   public void createPartitions(InternalRow[] identifiers, Map<String, String>[] properties) {
     partitionSchema();
-    for (Map<String, String> one : properties) {
-      if (one.containsKey("location")) {
+    for (Map<String, String> partitionProperties : properties) {
+      if (partitionProperties.containsKey("location")) {
         throw new UnsupportedOperationException(
             "partitions of " + displayName + " have no LOCATION: INSERT INTO " + displayName + " SELECT the rows of the files");
       }

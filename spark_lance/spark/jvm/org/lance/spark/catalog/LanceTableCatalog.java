@@ -295,9 +295,9 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     }
     String[] namespace = (String[]) Arrays.copyOf(current, current.length + 1);
     namespace[current.length] = identifier.namespace()[0];
-    Identifier whole = Identifier.of(namespace, identifier.name());
+    Identifier fullName = Identifier.of(namespace, identifier.name());
     try {
-      Bridge.ask(question(Protocol.LOAD_TABLE, whole), null);
+      Bridge.ask(question(Protocol.LOAD_TABLE, fullName), null);
     } catch (Exception problem) {
       if (!(problem instanceof NoSuchTableException || problem instanceof NoSuchNamespaceException)) {
         Platform.throwException(problem);
@@ -305,7 +305,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
       return;
     }
     Platform.throwException(
-        Bridge.missing(Bridge.noSuchTable(identifier, "write " + Bridge.quoted(name, whole)), name, identifier));
+        Bridge.missing(Bridge.noSuchTable(identifier, "write " + Bridge.quoted(name, fullName)), name, identifier));
   }
 
   /** Returns the text of a statement before the name that the analyzer looks up; empty if there is no text. */

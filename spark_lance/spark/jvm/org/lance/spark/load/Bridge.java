@@ -282,13 +282,13 @@ public final class Bridge {
     if (problem instanceof NoSuchBranchException) {
       displayName += " (" + ((NoSuchBranchException) problem).reason + ")";
     }
-    Map<String, String> whole = new LinkedHashMap<>();
-    whole.put("relationName", displayName);
-    whole.put("searchPath", "[`" + catalog + "`]");
-    for (String name : whole.keySet()) {
+    Map<String, String> nameParameters = new LinkedHashMap<>();
+    nameParameters.put("relationName", displayName);
+    nameParameters.put("searchPath", "[`" + catalog + "`]");
+    for (String name : nameParameters.keySet()) {
       // Older releases of Spark have no search path.
       if (parameters.contains(name)) {
-        parameters = Seqs.updated(parameters, name, (String) whole.get(name));
+        parameters = Seqs.updated(parameters, name, (String) nameParameters.get(name));
       }
     }
     return new AnalysisException("TABLE_OR_VIEW_NOT_FOUND", parameters);

@@ -257,8 +257,8 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     }
   }
 
-  private static Matcher matcher(String pattern, String text, String rest) {
-    return Pattern.compile("\\s*" + pattern + rest, Pattern.CASE_INSENSITIVE | Pattern.DOTALL).matcher(text);
+  private static Matcher matcher(String pattern, String text, String ending) {
+    return Pattern.compile("\\s*" + pattern + ending, Pattern.CASE_INSENSITIVE | Pattern.DOTALL).matcher(text);
   }
 
   private void refuseDirectory(String text) {

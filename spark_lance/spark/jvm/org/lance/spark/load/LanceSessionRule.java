@@ -161,14 +161,14 @@ public final class LanceSessionRule {
       PythonTable table = table(relation);
       if (table != null && STALE.containsKey(Shim.sourceOf(table))) {
         String name = Shim.formatOf(table);
-        PythonDataSourceV2 fresh = new PythonDataSourceV2();
-        fresh.setShortName(name);
+        PythonDataSourceV2 newSource = new PythonDataSourceV2();
+        newSource.setShortName(name);
         if (table.getClass() == PythonTable.class) {
           // This pins the version for later scans. Tables that the driver plans pin it themselves.
-          fresh.getOrCreateDataSourceInPython(
+          newSource.getOrCreateDataSourceInPython(
               name, ((DataSourceV2Relation) relation).options(), scala.Option.apply(table.schema()));
         }
-        Shim.replaceSource(table, fresh);
+        Shim.replaceSource(table, newSource);
       }
     }
 

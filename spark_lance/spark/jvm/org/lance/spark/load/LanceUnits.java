@@ -157,11 +157,11 @@ public final class LanceUnits extends URLStreamHandler {
 
   /** Returns whether any of the options is of a kind. */
   public static boolean hasOption(Map<String, String> options, String kind) {
-    boolean has = false;
+    boolean hasAny = false;
     for (String option : options.keySet()) {
-      has = has || isOption(option, kind);
+      hasAny = hasAny || isOption(option, kind);
     }
-    return has;
+    return hasAny;
   }
 
   /**
@@ -236,9 +236,9 @@ public final class LanceUnits extends URLStreamHandler {
    */
   private Map<String, byte[]> compile(String unit) throws CompileException, ClassNotFoundException {
     if (types == null) {
-      ClassLoader others = new OtherClasses(loader, units);
+      ClassLoader otherClasses = new OtherClasses(loader, units);
       ResourceFinder finder = new PathResourceFinder(new File[] {sources});
-      types = new JavaSourceIClassLoader(finder, "UTF-8", new ClassLoaderIClassLoader(others));
+      types = new JavaSourceIClassLoader(finder, "UTF-8", new ClassLoaderIClassLoader(otherClasses));
       types.setSourceVersion(8);
       types.setTargetVersion(8);
     }
@@ -248,8 +248,8 @@ public final class LanceUnits extends URLStreamHandler {
     if (types.loadIClass(Descriptor.fromClassName(unit)) == null) {
       throw new ClassNotFoundException(unit);
     }
-    for (Object one : types.getUnitCompilers()) {
-      UnitCompiler compiler = (UnitCompiler) one;
+    for (Object unitCompiler : types.getUnitCompilers()) {
+      UnitCompiler compiler = (UnitCompiler) unitCompiler;
       if (compiler.findClass(unit) != null) {
         return codes(compiler);
       }
@@ -322,12 +322,12 @@ public final class LanceUnits extends URLStreamHandler {
   private void save(Map<String, byte[]> codes, File unitFolder) {
     try {
       Files.createDirectories(folder.toPath());
-      Path fresh = Files.createTempDirectory(folder.toPath(), ".unit");
+      Path temporaryFolder = Files.createTempDirectory(folder.toPath(), ".unit");
       for (Map.Entry<String, byte[]> code : codes.entrySet()) {
         String name = (String) code.getKey();
-        Files.write(fresh.resolve(name.substring(name.lastIndexOf('.') + 1) + ".class"), (byte[]) code.getValue());
+        Files.write(temporaryFolder.resolve(name.substring(name.lastIndexOf('.') + 1) + ".class"), (byte[]) code.getValue());
       }
-      Files.move(fresh, unitFolder.toPath(), new StandardCopyOption[] {StandardCopyOption.ATOMIC_MOVE});
+      Files.move(temporaryFolder, unitFolder.toPath(), new StandardCopyOption[] {StandardCopyOption.ATOMIC_MOVE});
     } catch (IOException problem) {
       LoggerFactory.getLogger("spark_lance").debug("compiled classes are not kept: " + problem);
     }

@@ -63,12 +63,12 @@ public final class LanceAssignments {
    * @return the statement itself if Spark has not resolved its children yet, or if it changes no Lance table
    */
   public static LogicalPlan resolveValues(LogicalPlan plan) {
-    boolean merges = plan instanceof MergeIntoTable;
-    LogicalPlan table = merges ? ((MergeIntoTable) plan).targetTable() : ((UpdateTable) plan).table();
+    boolean isMerge = plan instanceof MergeIntoTable;
+    LogicalPlan table = isMerge ? ((MergeIntoTable) plan).targetTable() : ((UpdateTable) plan).table();
     if (!plan.childrenResolved()) {
       return plan;
     }
-    LanceTarget target = new LanceTarget(merges ? "MERGE" : "UPDATE");
+    LanceTarget target = new LanceTarget(isMerge ? "MERGE" : "UPDATE");
     try {
       if (!target.resolve(table)) {
         return plan;
@@ -76,7 +76,7 @@ public final class LanceAssignments {
     } catch (UnsupportedOperationException problem) {
       return plan; // the rewrite of the statement reports it
     }
-    if (!isReady(plan, target) || (merges && changesSchema((MergeIntoTable) plan, target))) {
+    if (!isReady(plan, target) || (isMerge && changesSchema((MergeIntoTable) plan, target))) {
       return plan;
     }
     return (LogicalPlan) plan.transformExpressions(Seqs.partial(new ValueResolution(target, false)));
@@ -148,17 +148,17 @@ public final class LanceAssignments {
    */
   @SuppressWarnings("deprecation") // Columns have no public way to a schema.
   private static DataType rawType(Expression key, LanceTarget target) {
-    DataType raw = key.dataType();
+    DataType declaredType = key.dataType();
     if (key instanceof GetStructField) {
       DataType parent = rawType(((GetStructField) key).child(), target);
-      raw = parent instanceof StructType ? ((StructType) parent).fields()[((GetStructField) key).ordinal()].dataType() : raw;
+      declaredType = parent instanceof StructType ? ((StructType) parent).fields()[((GetStructField) key).ordinal()].dataType() : declaredType;
     } else if (key instanceof Attribute && target.names.containsKey(((Attribute) key).exprId())) {
       StructField field = target.relation.table().schema().apply((String) target.names.get(((Attribute) key).exprId()));
       Option<DataType> rawDeclaration = CharVarcharUtils$.MODULE$.getRawType(field.metadata());
-      raw = rawDeclaration.isDefined() ? (DataType) rawDeclaration.get() : field.dataType();
+      declaredType = rawDeclaration.isDefined() ? (DataType) rawDeclaration.get() : field.dataType();
     }
     // A column of another type, such as blobs, which are read as descriptions.
-    return CharVarcharUtils$.MODULE$.replaceCharVarcharWithString(raw).equals(key.dataType()) ? raw : key.dataType();
+    return CharVarcharUtils$.MODULE$.replaceCharVarcharWithString(declaredType).equals(key.dataType()) ? declaredType : key.dataType();
   }
 
   /**
@@ -220,8 +220,8 @@ public final class LanceAssignments {
 
   private static Expression resolveValue(Assignment assignment, LanceTarget target) {
     Expression key = assignment.key();
-    DataType raw = rawType(key, target);
-    Expression value = withoutCasts(withoutLengthChecks(assignment.value(), raw));
+    DataType declaredType = rawType(key, target);
+    Expression value = withoutCasts(withoutLengthChecks(assignment.value(), declaredType));
     // Blobs are read as descriptions and written as bytes.
     boolean isBlob = key.dataType() instanceof StructType && value.dataType() instanceof BinaryType;
     if (value instanceof Value || isBlob) {
@@ -233,7 +233,7 @@ public final class LanceAssignments {
     }
     // The declared type makes Spark check the lengths of CHAR and VARCHAR in structs, arrays and maps, too.
     Attribute column = DataTypeUtils$.MODULE$.toAttribute(
-        new StructField(name(key), raw, key.nullable(), org.apache.spark.sql.types.Metadata.empty()));
+        new StructField(name(key), declaredType, key.nullable(), org.apache.spark.sql.types.Metadata.empty()));
     Problems problems = new Problems();
     Expression result = Shim.resolveUpdate(target.relation.table().name(), value, column, conf, problems, path(key));
     if (!problems.messages.isEmpty()) {

@@ -232,10 +232,10 @@ public final class LanceChange {
   /** Adds the columns of tables that were resolved again to the columns of target and source. */
   private void addTables(LogicalPlan analyzed) {
     LogicalPlan targetPlan = analyzed instanceof Join ? ((Join) analyzed).left() : analyzed;
-    LanceTarget other = new LanceTarget(target.kind);
-    if (other.resolve(targetPlan)) {
-      target.names.putAll(other.names);
-      target.identities.addAll(other.identities);
+    LanceTarget textTarget = new LanceTarget(target.kind);
+    if (textTarget.resolve(targetPlan)) {
+      target.names.putAll(textTarget.names);
+      target.identities.addAll(textTarget.identities);
     }
     Seq<Attribute> sourceOutput = analyzed instanceof Join ? ((Join) analyzed).right().output() : Seqs.<Attribute>empty();
     for (int i = 0; i < sourceOutput.size(); i++) {

@@ -62,27 +62,27 @@ public final class LanceQueries {
     for (Attribute column : Seqs.view(plan.output())) {
       columns = Seqs.append(columns, column);
     }
-    boolean any = false;
+    boolean hasQueries = false;
     for (Object[] query : queries) {
       if (!query[0].equals(rows)) {
         continue;
       }
-      if (!any) {
-        boolean both = rows.equals("pairs");
+      if (!hasQueries) {
+        boolean isPairs = rows.equals("pairs");
         if (!rows.equals("source")) {
-          mapColumns(plan, targetNames, both ? targetAlias : null, byId);
+          mapColumns(plan, targetNames, isPairs ? targetAlias : null, byId);
         }
         if (!rows.equals("target")) {
-          mapColumns(plan, sourceNames, both ? sourceAlias : null, byId);
+          mapColumns(plan, sourceNames, isPairs ? sourceAlias : null, byId);
         }
-        any = true;
+        hasQueries = true;
       }
       Expression value = (Expression) ((Expression) query[2]).transformDown(Seqs.partial(new ColumnReplacement(byId)));
       columns = Seqs.append(
           columns,
           new Alias(value, (String) query[1], NamedExpression.newExprId(), Seqs.empty(), scala.Option.empty(), Seqs.empty()));
     }
-    if (!any) {
+    if (!hasQueries) {
       return frame;
     }
     LogicalPlan join = RewriteCorrelatedScalarSubquery.apply(new Project(columns, plan));

@@ -302,18 +302,18 @@ public final class LanceStatements {
       if (!isDefinedAt(node)) {
         return otherwise.apply(node);
       }
-      boolean merges = node instanceof MergeIntoTable;
-      boolean writes = node instanceof V2WriteCommand;
-      if (writes && !changesColumns((LogicalPlan) node)) {
+      boolean isMerge = node instanceof MergeIntoTable;
+      boolean isWrite = node instanceof V2WriteCommand;
+      if (isWrite && !changesColumns((LogicalPlan) node)) {
         OptionalUnit unit = OptionalUnit.ofThread(MISSING_COLUMNS);
         return unit == null ? node : unit.call("write", node);
       }
-      OptionalUnit unit = OptionalUnit.ofThread(merges ? SOURCES : writes ? NEW_COLUMNS : RELATIONS);
+      OptionalUnit unit = OptionalUnit.ofThread(isMerge ? SOURCES : isWrite ? NEW_COLUMNS : RELATIONS);
       String reads = node instanceof UnresolvedRelation ? "changes" : "replaceRows";
       if (isRefusedView(node)) {
         return unit == null ? node : unit.call("refuseView", node);
       }
-      return unit == null ? node : unit.call(isLike(node) ? "createTableLike" : merges ? "fitSource" : writes ? "addColumns" : reads, node);
+      return unit == null ? node : unit.call(isLike(node) ? "createTableLike" : isMerge ? "fitSource" : isWrite ? "addColumns" : reads, node);
     }
   }
 
@@ -413,15 +413,15 @@ public final class LanceStatements {
      * Asks a unit for a physical plan.
      *
      * @param part the scan or write of the plan, whose class loader has the unit
-     * @param what the kind of plan, for the warning
+     * @param planKind the kind of plan, for the warning
      * @return null if Spark has to plan it
      */
-    private static SparkPlan planWithUnit(String planner, Object part, LogicalPlan plan, String what) {
+    private static SparkPlan planWithUnit(String planner, Object part, LogicalPlan plan, String planKind) {
       try {
         OptionalUnit unit = OptionalUnit.find(planner, part.getClass().getClassLoader());
         return unit == null ? null : (SparkPlan) unit.call("planPhysical", plan);
       } catch (Throwable problem) {
-        LoggerFactory.getLogger("spark_lance").warn(what + " was left to Spark's own plan: " + problem);
+        LoggerFactory.getLogger("spark_lance").warn(planKind + " was left to Spark's own plan: " + problem);
         return null;
       }
     }

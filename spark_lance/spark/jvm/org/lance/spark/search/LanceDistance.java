@@ -73,9 +73,9 @@ public final class LanceDistance extends scala.runtime.AbstractFunction1 {
   }
 
   private Expression distance(Expression left, Expression right) {
-    Expression[] both = {left, right};
+    Expression[] vectors = {left, right};
     if (function.equals("l2_distance")) {
-      return call(Vectors.class, "sqdist", DataTypes.DoubleType, both);
+      return call(Vectors.class, "sqdist", DataTypes.DoubleType, vectors);
     }
     Expression product =
         new Invoke(left, "dot", DataTypes.DoubleType, seq(new Expression[] {right}), none(), true, false, true);
@@ -130,8 +130,8 @@ public final class LanceDistance extends scala.runtime.AbstractFunction1 {
     return new Literal(Double.valueOf(value), DataTypes.DoubleType);
   }
 
-  private static Expression call(Class<?> where, String name, DataType type, Expression[] arguments) {
-    return new StaticInvoke(where, type, name, seq(arguments), none(), true, false, true, scala.Option.empty());
+  private static Expression call(Class<?> owner, String name, DataType type, Expression[] arguments) {
+    return new StaticInvoke(owner, type, name, seq(arguments), none(), true, false, true, scala.Option.empty());
   }
 
   private static scala.collection.immutable.Seq<AbstractDataType> none() {

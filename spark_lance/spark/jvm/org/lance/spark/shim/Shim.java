@@ -161,9 +161,9 @@ public final class Shim {
 
   /** Whether Spark may still change the columns of the table of a MERGE. */
   public static boolean changesSchema(MergeIntoTable merge) {
-    boolean asks = asksForSchemaChanges();
-    Method ready = method(MergeIntoTable.class, asks ? "schemaEvolutionReady" : "canEvaluateSchemaEvolution");
-    Method changes = method(MergeIntoTable.class, asks ? "pendingSchemaChanges" : "needSchemaEvolution");
+    boolean hasSchemaChanges = asksForSchemaChanges();
+    Method ready = method(MergeIntoTable.class, hasSchemaChanges ? "schemaEvolutionReady" : "canEvaluateSchemaEvolution");
+    Method changes = method(MergeIntoTable.class, hasSchemaChanges ? "pendingSchemaChanges" : "needSchemaEvolution");
     if (!merge.withSchemaEvolution() || ready == null || changes == null) {
       return merge.withSchemaEvolution();
     }
@@ -171,7 +171,7 @@ public final class Shim {
       return true;
     }
     Object pending = invoke(changes, merge, new Object[0]);
-    return asks ? !((scala.collection.immutable.Seq) pending).isEmpty() : Boolean.TRUE.equals(pending);
+    return hasSchemaChanges ? !((scala.collection.immutable.Seq) pending).isEmpty() : Boolean.TRUE.equals(pending);
   }
 
   /** Returns the action of MERGE that updates columns. */
@@ -469,10 +469,10 @@ public final class Shim {
     while (parts.size() < count) {
       parts.add(call(CatalogTable$.MODULE$, "apply$default$" + (parts.size() + 1)));
     }
-    Map<String, Object> more = new HashMap<>();
-    more.put("provider", scala.Option.apply("lance"));
-    more.put("comment", scala.Option.apply(comment));
-    Object table = copyOf((scala.Product) construct(CatalogTable.class, parts.toArray()), more);
+    Map<String, Object> optionalFields = new HashMap<>();
+    optionalFields.put("provider", scala.Option.apply("lance"));
+    optionalFields.put("comment", scala.Option.apply(comment));
+    Object table = copyOf((scala.Product) construct(CatalogTable.class, parts.toArray()), optionalFields);
     // Spark checks that the folder of a managed table is empty, and this one has the table.
     session.sessionState().catalog().createTable((CatalogTable) table, false, false);
   }

@@ -211,13 +211,13 @@ public final class LanceColumnVector extends ColumnVector {
     int last = 0;
     if (rows > 0) {
       last = Platform.getInt(null, offsets);
-      boolean rising = last >= 0;
+      boolean ascending = last >= 0;
       for (int i = 1; i <= rows; i++) {
         int next = Platform.getInt(null, offsets + 4L * i);
-        rising &= next >= last;
+        ascending &= next >= last;
         last = next;
       }
-      if (!rising) {
+      if (!ascending) {
         throw damaged("has offsets that fall");
       }
     }

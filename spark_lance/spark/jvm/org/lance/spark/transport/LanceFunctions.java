@@ -253,10 +253,10 @@ public final class LanceFunctions implements UnboundFunction {
         DecimalType decimal = (DecimalType) type;
         BigDecimal value = input.getDecimal(at, decimal.precision(), decimal.scale()).toJavaBigDecimal();
         BigInteger number = value.setScale(decimal.scale(), RoundingMode.UNNECESSARY).unscaledValue();
-        BigInteger rest = number.mod(BigInteger.valueOf(width));
+        BigInteger remainder = number.mod(BigInteger.valueOf(width));
         int precision = ((DecimalType) truncatedType()).precision();
-        BigInteger least = BigInteger.ONE.subtract(BigInteger.TEN.pow(precision));
-        BigInteger result = number.subtract(rest).max(least);
+        BigInteger minimum = BigInteger.ONE.subtract(BigInteger.TEN.pow(precision));
+        BigInteger result = number.subtract(remainder).max(minimum);
         return Decimal.apply(new BigDecimal(result, decimal.scale()), precision, decimal.scale());
       }
       long value = whole(input, at);
@@ -294,10 +294,10 @@ public final class LanceFunctions implements UnboundFunction {
       int word = (bytes[i] & 0xFF) | (bytes[i + 1] & 0xFF) << 8 | (bytes[i + 2] & 0xFF) << 16 | (bytes[i + 3] & 0xFF) << 24;
       state = mix(state, word);
     }
-    int rest = 0;
+    int remainder = 0;
     for (int i = whole; i < bytes.length; i++) {
-      rest |= (bytes[i] & 0xFF) << 8 * (i - whole);
+      remainder |= (bytes[i] & 0xFF) << 8 * (i - whole);
     }
-    return finish(whole < bytes.length ? state ^ scramble(rest) : state, bytes.length);
+    return finish(whole < bytes.length ? state ^ scramble(remainder) : state, bytes.length);
   }
 }

@@ -77,15 +77,15 @@ public final class LanceMessage {
     return (int) node.nullCount();
   }
 
-  /** Returns the address of the next buffer, which must have at least {@code least} bytes. */
-  long buffer(long least) {
+  /** Returns the address of the next buffer, which must have at least {@code minBytes} bytes. */
+  long buffer(long minBytes) {
     if (nextBuffer >= head.buffersLength()) {
       throw damaged("has no more than " + nextBuffer + " buffers");
     }
     Buffer next = head.buffers(nextBuffer++);
     long start = next.offset();
-    if (start < 0 || start % 8 != 0 || next.length() < least || start > bytes || next.length() > bytes - start) {
-      throw damaged("has " + next.length() + " bytes at " + start + " of " + bytes + " in place of " + least);
+    if (start < 0 || start % 8 != 0 || next.length() < minBytes || start > bytes || next.length() > bytes - start) {
+      throw damaged("has " + next.length() + " bytes at " + start + " of " + bytes + " in place of " + minBytes);
     }
     return body + start;
   }

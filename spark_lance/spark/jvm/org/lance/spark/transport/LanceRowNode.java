@@ -119,9 +119,9 @@ public abstract class LanceRowNode {
 
     /** Returns the address of the end, with room for {@code more} bytes and one word. */
     long room(long more) {
-      long least = size + more + WORD;
-      if (bytes == null || bytes.capacity() < least) {
-        ArrowBuf larger = memory.buffer(Math.max(least, bytes == null ? 1024L : 2L * bytes.capacity()));
+      long minCapacity = size + more + WORD;
+      if (bytes == null || bytes.capacity() < minCapacity) {
+        ArrowBuf larger = memory.buffer(Math.max(minCapacity, bytes == null ? 1024L : 2L * bytes.capacity()));
         if (bytes != null) {
           Platform.copyMemory(null, bytes.memoryAddress(), null, larger.memoryAddress(), size);
         }

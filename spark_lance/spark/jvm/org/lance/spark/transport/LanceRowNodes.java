@@ -211,11 +211,11 @@ public final class LanceRowNodes {
           high = low >> 63;
         } else if (cells.valid[i]) {
           // Big-endian, without leading sign bytes.
-          long place = Platform.getLong(base, cells.at[i]);
-          long from = cells.origin[i] + (place >>> 32);
+          long offsetAndSize = Platform.getLong(base, cells.at[i]);
+          long from = cells.origin[i] + (offsetAndSize >>> 32);
           low = Platform.getByte(base, from) < 0 ? -1L : 0L;
           high = low;
-          for (int b = 0; b < (int) place; b++) {
+          for (int b = 0; b < (int) offsetAndSize; b++) {
             high = high << 8 | low >>> 56;
             low = low << 8 | Platform.getByte(base, from + b) & 0xFFL;
           }
@@ -287,9 +287,9 @@ public final class LanceRowNodes {
       for (int i = 0; i < count; i++) {
         int size = 0;
         if (cells.valid[i]) {
-          long place = Platform.getLong(base, cells.at[i]);
-          long from = cells.origin[i] + (place >>> 32);
-          size = (int) place;
+          long offsetAndSize = Platform.getLong(base, cells.at[i]);
+          long from = cells.origin[i] + (offsetAndSize >>> 32);
+          size = (int) offsetAndSize;
           // Rows pad each value to whole words.
           if (size > 2 * LanceRowNode.WORD) {
             Platform.copyMemory(base, from, null, to, size);

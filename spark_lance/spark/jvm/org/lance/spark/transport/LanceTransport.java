@@ -194,18 +194,18 @@ public final class LanceTransport {
   }
 
   private static boolean hasBytes(DataType type) {
-    boolean any = type instanceof BinaryType;
+    boolean hasBinary = type instanceof BinaryType;
     if (type instanceof StructType) {
       StructType struct = (StructType) type;
       for (StructField field : struct.fields()) {
-        any = any || hasBytes(field.dataType());
+        hasBinary = hasBinary || hasBytes(field.dataType());
       }
     } else if (type instanceof ArrayType) {
-      any = hasBytes(((ArrayType) type).elementType());
+      hasBinary = hasBytes(((ArrayType) type).elementType());
     } else if (type instanceof MapType) {
-      any = hasBytes(((MapType) type).keyType()) || hasBytes(((MapType) type).valueType());
+      hasBinary = hasBytes(((MapType) type).keyType()) || hasBytes(((MapType) type).valueType());
     }
-    return any;
+    return hasBinary;
   }
 
   private static boolean isSupported(DataType type) {
