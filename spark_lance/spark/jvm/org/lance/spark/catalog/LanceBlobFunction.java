@@ -10,8 +10,8 @@ import org.lance.spark.load.Protocol;
 /**
  * The builder of the SQL function lance_blob.
  *
- * <p>LanceLazyFunctions makes it at the first call of the function. Python then makes the function itself, once per
- * application, because this takes as long as a small query.
+ * <p>LanceLazyFunctions creates it at the first call of the function. Python then creates the function itself, once
+ * per application, because this takes as long as a small query.
  */
 @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
 public final class LanceBlobFunction extends scala.runtime.AbstractFunction1 {

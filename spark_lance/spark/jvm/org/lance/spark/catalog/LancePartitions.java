@@ -31,9 +31,7 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 
-/**
- * The partition fields of a table in Spark's terms, and the partitions that its rows are in. LanceTable calls it.
- */
+/** The partition fields of a table as Spark's transforms, and conversions of partition values. */
 public final class LancePartitions {
   private final Transform[] transforms;
   private final StructType schema;

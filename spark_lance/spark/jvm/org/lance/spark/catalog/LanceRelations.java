@@ -24,11 +24,11 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Rewrites of table names that Spark cannot resolve by itself: reads of changes, INSERT ... REPLACE USING, CREATE
- * TABLE ... LIKE.
+ * Rewrites statements that Spark cannot resolve by itself: reads of changes, INSERT ... REPLACE USING, CREATE TABLE
+ * ... LIKE, and views.
  *
- * <p>Spark loads a table by its name, and gives the options to the scan only. So the columns would be those of the
- * rows. LanceStatements calls these methods before Spark resolves names; each returns a plan with another table.
+ * <p>Spark loads a table by its name, and passes the options only to the scan. So a read of changes would have the
+ * columns of the rows. LanceStatements calls these methods before Spark resolves names; each returns a plan.
  */
 public final class LanceRelations {
   private LanceRelations() {}

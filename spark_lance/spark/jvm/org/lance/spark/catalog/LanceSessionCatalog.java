@@ -37,11 +37,11 @@ import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
 
 /**
- * The session's own catalog with Lance tables in it: spark.sql.catalog.spark_catalog.
+ * The session catalog spark_catalog with Lance tables.
  *
- * <p>Spark's own catalog keeps the registry: names, formats and locations of all tables. Calls about other tables pass
- * through to it. Lance tables are those of LanceTableCatalog. Python answers its requests with the locations in the
- * registry (spark/sql/session_names.py).
+ * <p>Spark's own catalog keeps the registry: names, formats and locations of all tables. Calls about tables of other
+ * formats go to it. LanceTableCatalog handles Lance tables. Python finds their locations in the registry
+ * (spark/sql/session_names.py).
  */
 public final class LanceSessionCatalog extends DelegatingCatalogExtension implements StagingTableCatalog, ProcedureCatalog {
   private static final String FORMAT = "lance";
@@ -173,7 +173,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
    *
    * @return the table
    */
-  @SuppressWarnings("deprecation") // Columns have no public way to a schema.
+  @SuppressWarnings("deprecation") // Spark has no public method from columns to a schema.
   private Table syncColumns(Identifier identifier, Table entry, Table table) {
     StructType columns = Shim.registryColumns(table.schema());
     if (!columns.equals(entry.schema())) {
@@ -349,7 +349,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
       return table.name();
     }
 
-    @SuppressWarnings("deprecation") // Columns have no public way to a schema.
+    @SuppressWarnings("deprecation") // Spark has no public method from columns to a schema.
     public StructType schema() {
       return table.schema();
     }
@@ -379,7 +379,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
       return table.name();
     }
 
-    @SuppressWarnings("deprecation") // Columns have no public way to a schema.
+    @SuppressWarnings("deprecation") // Spark has no public method from columns to a schema.
     public StructType schema() {
       return table.schema();
     }

@@ -33,7 +33,7 @@ import org.lance.spark.shim.Shim;
 
 /** Requests to the driver's Python and its answers, both as JSON. All other classes call Python through this one. */
 public final class Bridge {
-  /** The column of Spark's file sources that has the place of a row. */
+  /** The column of Spark's file sources with the file of each row. */
   public static final String FILE_METADATA = "_metadata";
   // The class of catalogs in settings. LanceUnits derives it from LanceTableCatalog under this stable name.
   public static final String CATALOG = "org.lance.spark.catalog.LanceCatalog";
@@ -186,7 +186,7 @@ public final class Bridge {
 
   private static Throwable problem(String kind, String message, String[] name, String hint) {
     if (kind.equals("NoSuchNamespace") && hint != null) {
-      // Spark's message has room for a reason only after the name.
+      // In Spark's message, a reason can only follow the name.
       String displayName = "`" + String.join("`.`", Arrays.asList(name)) + "` (" + hint + ")";
       return new NoSuchNamespaceException(
           "SCHEMA_NOT_FOUND", new scala.collection.immutable.Map.Map1<>("schemaName", displayName));

@@ -3,7 +3,7 @@ package org.lance.spark.load;
 import java.util.List;
 import java.util.Map;
 
-/** Parts of requests and answers (spark/sql/protocol.py) by their types. Jackson reads them as Object. */
+/** Casts for the parts of requests and answers (spark/sql/protocol.py), which Jackson reads as Object. */
 @SuppressWarnings("unchecked") // Types of members exist for the compiler only; Protocol has them.
 public final class Json {
   private Json() {}

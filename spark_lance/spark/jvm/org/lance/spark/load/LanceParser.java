@@ -160,7 +160,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     this.catalog = catalog;
   }
 
-  /** Wraps the parser of the enabled session, and of sessions made later. */
+  /** Wraps the parser of the enabled session, and of sessions that are created later. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class Start implements BiConsumer {
     public void accept(Object session, Object request) {

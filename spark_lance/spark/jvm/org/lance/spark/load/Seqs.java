@@ -16,7 +16,7 @@ import scala.jdk.javaapi.CollectionConverters;
  * <p>Scala's collections are covariant and its functions contravariant. Java's types are neither, so the casts are
  * here.
  */
-@SuppressWarnings("unchecked") // Janino and the JVM know the classes only.
+@SuppressWarnings("unchecked") // Janino and the JVM do not check type arguments.
 public final class Seqs {
   private Seqs() {}
 

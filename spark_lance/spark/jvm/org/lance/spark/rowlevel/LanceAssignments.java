@@ -83,8 +83,8 @@ public final class LanceAssignments {
   }
 
   /**
-   * Returns whether Spark may still add columns to the table. Until then, casts that fail must stay, so that the
-   * check sees the types.
+   * Returns whether Spark may still add columns to the table. It asks about the statement without Spark's casts,
+   * because a cast that fails would hide the answer.
    */
   private static boolean changesSchema(MergeIntoTable merge, LanceTarget target) {
     return merge.withSchemaEvolution()
@@ -146,7 +146,7 @@ public final class LanceAssignments {
    * Returns the declared type of a column or field, with CHAR and VARCHAR. Spark has replaced these by STRING in the
    * plan.
    */
-  @SuppressWarnings("deprecation") // Columns have no public way to a schema.
+  @SuppressWarnings("deprecation") // Spark has no public method from columns to a schema.
   private static DataType rawType(Expression key, LanceTarget target) {
     DataType declaredType = key.dataType();
     if (key instanceof GetStructField) {
@@ -157,7 +157,7 @@ public final class LanceAssignments {
       Option<DataType> rawDeclaration = CharVarcharUtils$.MODULE$.getRawType(field.metadata());
       declaredType = rawDeclaration.isDefined() ? (DataType) rawDeclaration.get() : field.dataType();
     }
-    // A column of another type, such as blobs, which are read as descriptions.
+    // Blobs have another type in the plan: they are read as descriptions.
     return CharVarcharUtils$.MODULE$.replaceCharVarcharWithString(declaredType).equals(key.dataType()) ? declaredType : key.dataType();
   }
 

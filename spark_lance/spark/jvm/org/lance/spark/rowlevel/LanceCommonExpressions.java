@@ -12,10 +12,10 @@ import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.lance.spark.load.Seqs;
 
 /**
- * Puts the expressions of a statement back in place of the columns that Spark has made of them.
+ * Inlines the common expressions that Spark has moved into a projection.
  *
- * <p>Spark computes the values in BETWEEN, NULLIF and similar in a projection below the operator that uses them.
- * Random values are computed once for each row, by the job that writes the row.
+ * <p>Spark computes the values in BETWEEN, NULLIF and similar functions in a projection below the operator. The job
+ * that writes a row computes random values once for the row.
  */
 @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
 public final class LanceCommonExpressions extends scala.runtime.AbstractPartialFunction {

@@ -14,7 +14,10 @@ import org.apache.spark.sql.execution.arrow.ArrowWriter;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructType;
 
-/** The rows of a local relation as a stream of Arrow. Python calls it (spark/table/changing.py). No job runs. */
+/**
+ * Converts the rows of a local relation into a stream of Arrow, without a job. Python calls it
+ * (spark/table/changing.py).
+ */
 public final class LanceLocalRows {
   private LanceLocalRows() {}
 

@@ -49,14 +49,14 @@ import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 
 /**
- * Sources of MERGE: columns that are computed, and columns whose types the table must not follow.
+ * Rewrites the source of MERGE: computed columns that it lacks, and columns whose types the table must not take over.
  *
- * <p>LanceStatements calls this class before Spark resolves the statement. UPDATE SET * and INSERT * set no generated or
- * identity column that the source lacks. Spark would demand the column. Then the commit computes it.
+ * <p>LanceStatements calls this class before Spark resolves the statement. UPDATE SET * and INSERT * leave out generated
+ * and identity columns that the source lacks. Spark would require them; the commit computes them.
  *
- * <p>Before 4.3, WITH SCHEMA EVOLUTION demands every difference of types between a source and a table as a change of the
- * table. This class casts such columns of the source by store assignment, so that Spark finds no difference. A column
- * is not cast if the statement also uses it in a way in which the cast might change the result.
+ * <p>Before 4.3, WITH SCHEMA EVOLUTION turns every difference of types between source and table into a change of the
+ * table. This class casts such columns by store assignment, so that Spark finds no difference. It does not cast a column
+ * if the cast might change the result of another part of the statement.
  */
 public final class LanceSources {
 

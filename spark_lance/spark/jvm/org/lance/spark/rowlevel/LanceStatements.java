@@ -41,12 +41,12 @@ import org.slf4j.LoggerFactory;
 /**
  * Rules and a planner strategy that run DELETE, UPDATE and MERGE on Lance tables, in every session of the driver.
  *
- * <p>Spark resolves these statements for every table. It then refuses them if a source has no row-level operations, as
- * sources in Python. The optimizer rule replaces such a statement by a node of this package, and the strategy plans
- * that node. Spark calls both at every planning, in sessions older than the rules as well. They cannot be withdrawn,
- * so they are added once to the extensions that the sessions of a context share.
+ * <p>Spark resolves these statements for every table. It then refuses them if a source has no row-level operations,
+ * as Python data sources. The optimizer rule replaces such a statement by a node of this package, and the strategy
+ * plans that node. Spark calls both for every query, also in sessions that are older than the rules. Spark cannot
+ * remove them, so they are added once to the extensions that the sessions of a context share.
  *
- * <p>The work is in the unit LanceRowLevel, which is compiled with the first such statement. Without it the plan stays
+ * <p>The unit LanceRowLevel does the work, and is compiled with the first such statement. Without it the plan stays
  * unchanged, and Spark refuses the statement. The strategy also calls LanceWriteRows (writes of few rows),
  * LanceWriteColumns (writes of columns) and LanceLateral (searches for each row). LanceShardDistribution plans
  * micro-batches of upserts, and LanceLocalProjection computes values over few rows in the driver.

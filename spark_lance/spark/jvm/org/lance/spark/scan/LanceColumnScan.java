@@ -22,7 +22,8 @@ import org.lance.spark.load.Protocol;
 import org.lance.spark.transport.LanceTransport;
 
 /**
- * The scan of rows that the driver has read, too many for a local scan. Tasks without Python read them as columns.
+ * The scan of rows that the driver has read, if they are too many for a local scan. Tasks without Python read them as
+ * columns.
  */
 public final class LanceColumnScan implements Scan, Batch, SupportsReportStatistics {
   private final String displayName;

@@ -5,7 +5,7 @@ import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.lance.spark.load.Json;
 
-/** A metric of a planned scan in Spark's UI. Spark makes instances by the name of this class. */
+/** A metric of a planned scan in Spark's UI. Spark creates instances by the name of this class. */
 public final class LanceMetric implements CustomMetric, CustomTaskMetric {
   private final String name;
   private final String description;

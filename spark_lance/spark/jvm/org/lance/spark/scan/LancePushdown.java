@@ -21,7 +21,7 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 
-/** Spark's push-down as JSON for the driver's Python: conditions, aggregates and columns. */
+/** Converts what Spark pushes down into JSON for the driver's Python: predicates, aggregates and columns. */
 public final class LancePushdown {
   // The last type of a literal and its JSON: a list of IN has thousands of literals of one type.
   private static volatile Object[] cachedType = {null, null};
@@ -29,7 +29,7 @@ public final class LancePushdown {
   private static final List<String> TESTS =
       Arrays.asList(
           "=", "<=>", "<>", "<", "<=", ">", ">=", "IN", "STARTS_WITH", "ENDS_WITH", "CONTAINS");
-  // Tests whose literal may come first.
+  // Comparisons that Spark may pass with the literal first.
   private static final List<String> MIRRORED = Arrays.asList("=", "<=>", "<>", "<", "<=", ">", ">=");
   private static final List<String> NULL_TESTS = Arrays.asList("IS_NULL", "IS_NOT_NULL");
   // Types of literals with the same values in Python, as JSON. Decimals are added by prefix (see

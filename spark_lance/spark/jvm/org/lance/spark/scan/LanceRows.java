@@ -183,7 +183,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     }
   }
 
-  /** The statistics of a column. */
+  /** The statistics of a column: nulls, distinct values, minimum and maximum. */
   public static final class ScanColumnStatistics implements ColumnStatistics {
     private final OptionalLong nulls;
     private final OptionalLong distinct;

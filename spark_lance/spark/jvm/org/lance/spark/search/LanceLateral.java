@@ -40,12 +40,12 @@ import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
 /**
- * A search for each row of another relation: {@code FROM q, LATERAL vector_search('t', 'v', q.vector, k)}.
+ * Plans a search for each row of another relation: {@code FROM q, LATERAL vector_search('t', 'v', q.vector, k)}.
  *
  * <p>The same holds for text_search with the words, and for hybrid_search with words, vector or both. Spark resolves
- * the call to a Generate, as for every table function in LATERAL. LanceStatements replaces the Generate by the node of
- * this class. The node hands the rows to the driver's Python as a DataFrame, and gets a DataFrame with the results.
- * The tasks are those of that DataFrame.
+ * the call to a Generate, as for every table function in LATERAL. LanceStatements replaces the Generate by the node
+ * of this class. The node passes the rows to the driver's Python as a DataFrame, and receives a DataFrame with the
+ * results, whose tasks it runs.
  */
 public final class LanceLateral {
 

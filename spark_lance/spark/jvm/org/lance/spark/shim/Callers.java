@@ -29,7 +29,7 @@ public final class Callers {
     return isSave;
   }
 
-  /** Whether DataFrameWriter.saveAsTable is running. */
+  /** Returns whether DataFrameWriter.saveAsTable is running. */
   public static boolean isSavingAsTable() {
     for (StackTraceElement caller : Thread.currentThread().getStackTrace()) {
       if (caller.getClassName().endsWith("DataFrameWriter") && caller.getMethodName().startsWith("saveAsTable")) {
@@ -53,7 +53,10 @@ public final class Callers {
     return false;
   }
 
-  /** Whether spark.catalog is running. It parses the text of a namespace, which is empty for the root of a catalog. */
+  /**
+   * Returns whether spark.catalog is running. It parses the text of a namespace, which is empty for the root of a
+   * catalog.
+   */
   public static boolean isCatalogApi() {
     return isCalledBy("classic.Catalog");
   }
@@ -66,7 +69,7 @@ public final class Callers {
     return isCalledBy("DataFrameWriter") || isCalledBy("DataStreamWriter") || isCatalogApi();
   }
 
-  /** Whether SHOW TABLE EXTENDED is running, which asks each table for its partitions. */
+  /** Returns whether SHOW TABLE EXTENDED is running, which asks each table for its partitions. */
   public static boolean isShowTableExtended() {
     return isCalledBy("ShowTablesExtendedExec");
   }

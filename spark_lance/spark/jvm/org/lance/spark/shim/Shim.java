@@ -69,7 +69,7 @@ public final class Shim {
 
   private Shim() {}
 
-  // Sessions and their rules.
+  // Sessions and their rules
 
   /** Replaces the parser of an existing session. Extensions only change later sessions. */
   public static void replaceParser(SparkSession session, UnaryOperator<Object> change) {
@@ -130,7 +130,7 @@ public final class Shim {
     }
   }
 
-  // Capabilities of catalogs and tables.
+  // Capabilities of catalogs and tables
 
   /**
    * Returns the capability of tables that add the new columns of MERGE WITH SCHEMA EVOLUTION; null before Spark 4.1.
@@ -154,12 +154,12 @@ public final class Shim {
     return hasClass("org.apache.spark.sql.connector.catalog.constraints.Constraint");
   }
 
-  /** Whether this release has an error condition of this name. */
+  /** Returns whether this release of Spark has an error condition of this name. */
   public static boolean hasCondition(String condition) {
     return SparkThrowableHelper.getSqlState(condition) != null;
   }
 
-  /** Whether Spark may still change the columns of the table of a MERGE. */
+  /** Returns whether Spark may still change the columns of the table of a MERGE. */
   public static boolean changesSchema(MergeIntoTable merge) {
     boolean hasSchemaChanges = asksForSchemaChanges();
     Method ready = method(MergeIntoTable.class, hasSchemaChanges ? "schemaEvolutionReady" : "canEvaluateSchemaEvolution");
@@ -191,7 +191,7 @@ public final class Shim {
     return hasClass("org.apache.spark.sql.connector.catalog.RelationCatalog");
   }
 
-  /** Whether catalogs have CREATE TABLE LIKE. */
+  /** Returns whether catalogs have CREATE TABLE LIKE. */
   public static boolean makesTablesAlike() {
     return method(TableCatalog.class, "createTableLike") != null;
   }
@@ -205,7 +205,8 @@ public final class Shim {
   /** Returns whether Spark offers Catalyst expressions to any source. Spark 4.0 offers them only to file sources. */
   public static synchronized boolean takesCatalystFilters() {
     if (takesCatalystFilters == null) {
-      // The interface exists in Spark 4.0, too. Only the class that pushes filters tells the releases apart.
+      // The interface exists in Spark 4.0, too, so the code of the class that pushes filters is searched for its
+      // name.
       Class<?> pushes = PushDownUtils$.class;
       try {
         InputStream code = pushes.getResourceAsStream(pushes.getSimpleName() + ".class");
@@ -222,7 +223,7 @@ public final class Shim {
     return takesCatalystFilters;
   }
 
-  // Spark's classes of Python data sources.
+  // Spark's classes of Python data sources
 
   /**
    * Returns whether a source keeps the plan of a read. It does not in Spark 4.0, which loses the rows of a read
@@ -299,7 +300,7 @@ public final class Shim {
     return (String) read(field(PythonTable.class, "shortName"), table);
   }
 
-  // Statements.
+  // Statements
 
   /** Returns the provider of CREATE TABLE, REPLACE TABLE and their variants; null for other plans. */
   public static scala.Option<String> tableProvider(TreeNode<?> plan) {
@@ -473,7 +474,7 @@ public final class Shim {
     optionalFields.put("provider", scala.Option.apply("lance"));
     optionalFields.put("comment", scala.Option.apply(comment));
     Object table = copyOf((scala.Product) construct(CatalogTable.class, parts.toArray()), optionalFields);
-    // Spark checks that the folder of a managed table is empty, and this one has the table.
+    // Without this flag, Spark requires the folder of a managed table to be empty, but the table is in it.
     session.sessionState().catalog().createTable((CatalogTable) table, false, false);
   }
 
@@ -486,7 +487,7 @@ public final class Shim {
   public static void changeRegisteredColumns(SparkSession session, String database, String name, String schema) {
     // SessionCatalog refuses to drop columns.
     Object registry = session.sessionState().catalog().externalCatalog();
-    // Spark 4.0 has only the method for data columns. It is the same for tables without partitions.
+    // Spark 4.0 only has the method for data columns, which does the same for tables without partitions.
     Method newer = method(registry.getClass(), "alterTableSchema");
     Method change = newer == null ? method(registry.getClass(), "alterTableDataSchema") : newer;
     invoke(change, registry, new Object[] {database, name, registryColumns(schema)});
@@ -515,7 +516,7 @@ public final class Shim {
     return construct(source.getClass(), arguments);
   }
 
-  // Reflection.
+  // Reflection
 
   private static boolean hasClass(String name) {
     try {

@@ -17,14 +17,14 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 import scala.collection.Iterator;
 
 /**
- * The parts of Spark's reader factory for Python data sources, and the worker that the factory would start.
+ * Access to Spark's reader factory for Python data sources, and to the worker that the factory would start.
  *
  * <p>The driver and executors use it; LanceTransport sends it to executors. It names no other class of this package.
  */
 public final class WorkerShim {
   private static final String EVALUATOR =
       "org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory$MapInBatchEvaluator";
-  // Fields of Spark's factory of readers. The last one exists since Spark 4.1.
+  // Fields of Spark's factory of readers. The last one is new in Spark 4.1.
   private static final String[] FIELDS = {"source", "pickledReadFunc", "outputSchema", "jobArtifactUUID", "sessionUUID"};
 
   private final UserDefinedPythonDataSource source;

@@ -68,7 +68,7 @@ public final class LanceColumnCopies {
     }
   }
 
-  /** The rows of batches one by one, or the batches themselves. */
+  /** Iterates over the rows of batches, or over the batches themselves. */
   private static final class RowsOrBatches implements Iterator<Object> {
     private final Iterator<ColumnarBatch> batches;
     private final int[] ordinals;

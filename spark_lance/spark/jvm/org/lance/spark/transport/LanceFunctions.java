@@ -30,8 +30,8 @@ import org.apache.spark.unsafe.types.UTF8String;
  * Functions of the catalog: the transforms of partition fields, with the values of Iceberg's specification, and the
  * package's version.
  *
- * <p>Spark clusters rows by the transforms before a write, so LanceTransport sends these classes to executors. The
- * same values in Python: table/format/partitions.py.
+ * <p>Spark clusters rows by the transforms before a write, so LanceTransport sends these classes to executors. Python
+ * computes the same values in table/format/partitions.py.
  */
 public final class LanceFunctions implements UnboundFunction {
   private static final long serialVersionUID = 1L;

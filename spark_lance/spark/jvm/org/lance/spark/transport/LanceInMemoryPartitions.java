@@ -19,10 +19,10 @@ import org.apache.spark.sql.util.ArrowUtils$;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /**
- * Partitions of rows that the driver has read, too many for a local scan: streams of Arrow that tasks read without
- * Python.
+ * Partitions of rows that the driver has read, if they are too many for a local scan. Tasks read them without Python,
+ * from streams of Arrow.
  *
- * <p>LanceColumnScan makes them. LanceTransport sends these classes to executors.
+ * <p>LanceColumnScan creates them. LanceTransport sends these classes to executors.
  */
 public final class LanceInMemoryPartitions {
   private LanceInMemoryPartitions() {}

@@ -121,7 +121,7 @@ public final class LanceRing {
   }
 
   private final byte[] key;
-  // null once the task has ended.
+  // Null after the task has ended.
   private Region region;
   private long number = 0L;
 

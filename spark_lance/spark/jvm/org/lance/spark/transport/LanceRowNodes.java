@@ -124,7 +124,7 @@ public final class LanceRowNodes {
     }
   }
 
-  /** Booleans. */
+  /** A column of booleans. */
   static final class Bits extends LanceRowNode {
     final LanceRowNode.Flags flags;
 
@@ -151,7 +151,7 @@ public final class LanceRowNodes {
     }
   }
 
-  /** Values of one width. */
+  /** A column of values of a fixed width. */
   static final class Fixed extends LanceRowNode {
     final int width;
 
@@ -192,7 +192,7 @@ public final class LanceRowNodes {
     }
   }
 
-  /** Decimals of 16 bytes, least significant first. */
+  /** A column of decimals: little-endian numbers of 16 bytes. */
   static final class Decimals extends LanceRowNode {
     private final boolean isWord;
 
@@ -227,7 +227,7 @@ public final class LanceRowNodes {
     }
   }
 
-  /** Columns with offsets, one more than values. */
+  /** A column with offsets, one more than values. */
   abstract static class Offsets extends LanceRowNode {
     private long end = 0L;
 
@@ -270,7 +270,7 @@ public final class LanceRowNodes {
     }
   }
 
-  /** Text and bytes. */
+  /** A column of strings or bytes. */
   static final class Bytes extends Offsets {
     Bytes(BufferAllocator memory) {
       super(memory, growingBuffers(memory, 2), new LanceRowNode[0]);
@@ -307,7 +307,7 @@ public final class LanceRowNodes {
     }
   }
 
-  /** Structs. */
+  /** A column of structs. */
   static final class Struct extends LanceRowNode {
     Struct(BufferAllocator memory, LanceRowNode[] parts) {
       super(memory, growingBuffers(memory, 0), parts);
@@ -334,7 +334,7 @@ public final class LanceRowNodes {
     }
   }
 
-  /** Arrays. */
+  /** A column of arrays. */
   static class Items extends Offsets {
     Items(BufferAllocator memory, LanceRowNode column) {
       super(memory, growingBuffers(memory, 1), new LanceRowNode[] {column});
@@ -391,7 +391,7 @@ public final class LanceRowNodes {
     }
   }
 
-  /** Maps: arrays of structs, none of them null, of a key and a value. */
+  /** A column of maps: arrays of structs of key and value, which are never null. */
   static final class Entries extends Items {
     Entries(BufferAllocator memory, LanceRowNode entries) {
       super(memory, entries);

@@ -44,7 +44,7 @@ public final class LanceTransport {
   private static final long MAX_MEMORY = 1L << 30;
   private static final List<String> KINDS = Arrays.asList("rows", "columns");
   private static final String PACKAGE = "org.lance.spark.transport.";
-  // The units whose classes executors need; the first one reports what this release of Spark lacks.
+  // The units whose classes executors need. The first one reports missing parts of this release of Spark.
   private static final String[] UNITS = {
     "org.lance.spark.shim.WorkerShim",
     PACKAGE + "LanceColumns",

@@ -21,10 +21,11 @@ import org.lance.spark.load.Seqs;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Generated columns. Spark parses GENERATED ALWAYS AS for CREATE TABLE, and computes no values for tables of catalogs.
+ * Computes generated columns. Spark parses GENERATED ALWAYS AS in CREATE TABLE, but computes no values for tables of
+ * catalogs.
  *
- * <p>LanceStatements calls this class in the analyzer. A row with null in such a column, or without it, gets the value of
- * the expression. The commit checks all values, so a write that this class has not seen is refused if its values differ.
+ * <p>LanceStatements calls this class in the analyzer. A row without a value in such a column gets the value of the
+ * expression. The commit checks all values, so a write that bypasses this class is refused if its values differ.
  */
 public final class LanceGeneratedColumns {
   private static final String EXPRESSION = LanceTableCatalog.GENERATION_EXPRESSION;

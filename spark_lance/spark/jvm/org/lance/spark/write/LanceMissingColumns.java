@@ -15,11 +15,11 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Writes by name that leave columns out, on Spark 4.0.
+ * Adds the columns that writes by name leave out, on Spark 4.0.
  *
- * <p>Later releases fill such columns with their defaults, or with null. Spark 4.0 has the code (TableOutputResolver),
- * but does not use it for tables of catalogs. LanceStatements calls this class in the analyzer, before Spark refuses
- * the write.
+ * <p>Later releases fill such columns with their defaults, or with null. Spark 4.0 has the code
+ * (TableOutputResolver), but does not use it for tables of catalogs. LanceStatements calls this class in the
+ * analyzer, before Spark refuses the write.
  */
 public final class LanceMissingColumns {
   private static final Seq<String> NONE = CollectionConverters.asScala(new ArrayList<String>()).toList();

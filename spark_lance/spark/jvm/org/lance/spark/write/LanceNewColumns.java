@@ -20,11 +20,11 @@ import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
 
 /**
- * Writes by name with the options mergeSchema and overwriteSchema.
+ * Adds new columns for writes by name with the options mergeSchema and overwriteSchema.
  *
- * <p>Spark compares the columns of a query with those of the table before the table hears of the write.
+ * <p>Spark compares the columns of a query with the table's columns before it tells the table of the write.
  * LanceStatements calls this class before that. It replaces the table by one that already has the new columns. Spark
- * then casts the rows to them as always, and the write adds them.
+ * then casts the rows as always, and the write adds the columns.
  */
 public final class LanceNewColumns {
   private LanceNewColumns() {}

@@ -26,11 +26,11 @@ import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 
 /**
- * Micro-batches of upserts: all rows of a shard go to one task, which writes them to the shard's log.
+ * Plans micro-batches of upserts so that one task gets all rows of a shard, and writes them to the shard's log.
  *
- * <p>Python chooses the value that decides the task of a row (spark/streaming/upsert.py). LanceStatements calls this class,
- * which puts a repartition by that value under Spark's own node for the write. Without it any task may get any row, and
- * the driver writes the logs.
+ * <p>Python chooses the value that decides the task of a row (spark/streaming/upsert.py). LanceStatements calls this
+ * class, which puts a repartition by that value under Spark's own node for the write. Without it, any task may get
+ * any row, and the driver writes the logs.
  */
 @SuppressWarnings("deprecation") // Spark plans micro-batches with WriteToDataSourceV2.
 public final class LanceShardDistribution {

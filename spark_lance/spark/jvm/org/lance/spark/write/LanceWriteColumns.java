@@ -30,11 +30,11 @@ import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
 /**
- * Writes of a columnar scan: they copy columns, and make no rows.
+ * Plans writes of a columnar scan that copy columns, and make no rows.
  *
- * <p>Spark puts a node that makes rows of batches between such a scan and a write. If there is nothing but this node
- * and a choice of columns between them, the node of this class reads the scan directly. LanceStatements calls it when
- * Spark plans the write.
+ * <p>Spark puts a node that converts batches to rows between such a scan and a write. If there is only this node and
+ * a projection of plain columns between them, the node of this class reads the scan directly. LanceStatements calls
+ * it when Spark plans the write.
  */
 public final class LanceWriteColumns {
 

@@ -65,7 +65,7 @@ import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
 /**
- * Writes of few rows by the driver itself.
+ * Plans writes of few rows that the driver runs itself.
  *
  * <p>If the rows are few and their inputs small, Spark collects them in one job, or in none if the driver already has
  * them. Python then writes and commits them, and no task runs Python. LanceStatements calls it when Spark plans the
