@@ -1,4 +1,4 @@
-"""Docstrings describe the arguments that a function has, by the names that they have."""
+"""Docstrings and Javadoc describe the arguments that a function has, by the names that they have."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import spark_lance
 _PACKAGE = Path(spark_lance.__file__).parent
 _ARGUMENTS = re.compile(r"^Args:\n((?:    .*\n?|\n)+)", re.M)
 _NAMES = re.compile(r"^    (\*{0,2}\w[\w, *]*):", re.M)
+# A comment of Java, and the declaration below it.
+_JAVADOC = re.compile(r"(/\*\*(?:[^*]|\*(?!/))*\*/)([^{;]*)")
 
 
 def _documented(docstring: str) -> list[str]:
@@ -55,5 +57,26 @@ def test_documented_arguments_exist() -> None:
         f"{path.relative_to(_PACKAGE)}: {function} has no argument {name!r}"
         for path in sorted(_PACKAGE.rglob("*.py"))
         for function, name in _unknown(path.read_text(encoding="utf-8"))
+    ]
+    assert not wrong
+
+
+def _unknown_in_java(source: str) -> Iterator[str]:
+    for comment, declaration in _JAVADOC.findall(source):
+        for name in re.findall(r"@param (\w+)", comment):
+            if not re.search(rf"\b{name}\s*[,)]", declaration):
+                yield name
+
+
+def test_a_parameter_of_java_that_does_not_exist_is_found() -> None:
+    comment = "/**\n * Reads it.\n *\n * @param path the file\n * @param size bytes\n */"
+    assert list(_unknown_in_java(f"{comment}\npublic void read(String path, long sizes) {{")) == ["size"]
+
+
+def test_documented_parameters_of_java_exist() -> None:
+    wrong = [
+        f"{path.relative_to(_PACKAGE)}: no parameter {name!r}"
+        for path in sorted(_PACKAGE.rglob("*.java"))
+        for name in _unknown_in_java(path.read_text(encoding="utf-8"))
     ]
     assert not wrong
