@@ -26,6 +26,7 @@ from tests.spark.test_connect import environment
 
 pytestmark = pytest.mark.slow
 
+RELEASE = tuple(map(int, pyspark.__version__.split(".")[:2]))
 _CLIENT = os.environ.get("SPARK_CLIENT_PYTHON")
 _PIPELINE = """
 name: daily
@@ -53,6 +54,41 @@ def even():
     return spark.read.table("numbers").where(f.col("id") % 2 == 0)
 """
 
+_VIEWS = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+
+
+def run(sql):
+    return [tuple(row) for row in spark.sql(sql).collect()]
+
+
+run("CREATE TABLE lance.d.viewed (id INT, c CHAR(4))")
+run("INSERT INTO lance.d.viewed VALUES (1, 'a'), (2, 'b')")
+run("CREATE VIEW lance.d.v (number COMMENT 'first', c) COMMENT 'all' AS SELECT id, c FROM lance.d.viewed")
+assert run("SELECT * FROM lance.d.v WHERE c = 'a'") == [(1, "a   ")]
+assert spark.table("lance.d.v").where("number > 1").count() == 1
+run("CREATE OR REPLACE VIEW lance.d.v AS SELECT id * 10 AS ten FROM lance.d.viewed")
+assert sorted(run("SELECT ten FROM lance.d.v")) == [(10,), (20,)]
+run("ALTER VIEW lance.d.v AS SELECT 1 AS one FROM lance.d.viewed WHERE id = 1")
+assert run("SELECT * FROM lance.d.v") == [(1,)]
+assert "VIEW" in run("SHOW CREATE TABLE lance.d.v")[0][0]
+assert ("v",) in [row[1:2] for row in run("SHOW VIEWS IN lance.d")]
+run("ALTER VIEW lance.d.v RENAME TO w")
+assert run("DESCRIBE lance.d.w")[0][:2] == ("one", "int")
+run("DROP VIEW lance.d.w")
+assert run("SHOW VIEWS IN lance.d") == []
+try:
+    run("SELECT * FROM lance.d.w")
+except Exception as error:
+    assert "TABLE_OR_VIEW_NOT_FOUND" in str(error)
+else:
+    raise AssertionError("the view was dropped")
+run("DROP TABLE lance.d.viewed")
+print("done")
+"""
 # In another process: after a client of Connect a process makes no classic sessions.
 _READ = """
 import sys
@@ -99,6 +135,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             process.stdin.close()
             process.wait(60)
             process.stdout.close()
+
+
+@pytest.mark.skipif(RELEASE < (4, 2), reason="catalogs keep views since Spark 4.2")
+def test_views_of_the_catalog(server: Server, tmp_path: Path) -> None:
+    settings = {**environment(), "PYSPARK_PYTHON": sys.executable}
+    assert run([sys.executable, "-W", "ignore", "-c", _VIEWS, server.address], tmp_path, settings) == "done\n"
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:

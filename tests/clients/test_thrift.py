@@ -115,6 +115,26 @@ def test_beeline_reads_what_it_changed(server: Server) -> None:
 
 
 @pytest.mark.skipif(
+    pyspark.__version__.startswith(("4.0.", "4.1.", "4.2.")),
+    reason="sessions with Hive's catalog run no hint rules of extensions",
+)
+def test_jdbc_tools_list_lance_tables_of_the_session_catalog(server: Server) -> None:
+    """The requests GetTables and GetColumns, by commands of beeline."""
+    server.run_beeline(
+        "CREATE TABLE listed (id BIGINT, name CHAR(3) COMMENT 'who') USING lance; "
+        "ALTER TABLE listed ADD COLUMN price DECIMAL(6,2); INSERT INTO listed VALUES (1, 'a', 2.5)"
+    )
+    tables = [line.split("\t") for line in server.run_beeline("!tables listed")]
+    assert [row[1:4] for row in tables[1:]] == [["default", "listed", "TABLE"]]
+    columns = [line.split("\t") for line in server.run_beeline("!columns listed")]
+    assert [(row[3], row[5], row[11]) for row in columns[1:]] == [
+        ("id", "BIGINT", ""),
+        ("name", "CHAR(3)", "who"),
+        ("price", "DECIMAL(6,2)", ""),
+    ]
+
+
+@pytest.mark.skipif(
     importlib.util.find_spec("pyhive") is None or importlib.util.find_spec("thrift") is None,
     reason="PyHive is not installed: pip install pyhive thrift thrift-sasl pure-sasl",
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from pyspark.sql import datasource
 import spark_lance
 from spark_lance import LanceTable
 from spark_lance.errors import LanceError
+from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.table.format.partition_bounds import single_partition
 from spark_lance.table.format.partitions import PartitionSpec
 from tests.conftest import interpreted
@@ -229,6 +232,39 @@ def test_sorted_rewrites_cut_files_at_partitions(session: SparkSession, run: Run
     assert {("a", "-100.0", "0"), (None, None, "1")} < names.keys()
     counts = run("SELECT count(*) FROM lance.s WHERE d = -99.9 AND p = 'a'")
     assert counts == [(15000,)]
+
+
+def test_concurrent_dynamic_overwrites(
+    session: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("CREATE TABLE lance.t (id INT, p STRING) PARTITIONED BY (p)")
+    run("INSERT INTO lance.t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    commit = LanceWriter.commit
+
+    def overwrite(p: str) -> str:
+        try:
+            session.sql(f"SELECT 10 AS id, '{p}' AS p").writeTo("lance.t").overwritePartitions()
+        except (LanceError, PySparkException) as error:
+            return str(error)
+        return "done"
+
+    for partitions, expected in (("ab", [(3, "c"), (10, "a"), (10, "b")]), ("cc", [(10, p) for p in "abc"])):
+        # Both statements have their rows before one of them commits.
+        ready = threading.Barrier(2)
+
+        def late(writer: LanceWriter, messages: Any, ready: threading.Barrier = ready) -> None:
+            ready.wait(60)
+            commit(writer, messages)
+
+        monkeypatch.setattr(LanceWriter, "commit", late)
+        with ThreadPoolExecutor(2) as pool:
+            results = sorted(pool.map(overwrite, partitions), key=len)
+        assert results[0] == "done"
+        assert results[1] == "done" or (
+            "overwrites (p=c)" in results[1] and "run the statement again" in results[1]
+        )
+        assert (results[1] == "done") == (partitions == "ab")
+        assert sorted(run("SELECT * FROM lance.t")) == expected
 
 
 BUCKETING = {

@@ -28,6 +28,7 @@ from spark_lance.table.inserts.write_plan import commit_or_discard, plan_write
 from spark_lance.table.metadata.partitions import PARTITIONS, partition_counts
 from spark_lance.table.writing import partition_files
 from spark_lance.table.writing.write import write_fragments
+from tests.wrapped_store import replace_request
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("ts", pa.timestamp("us")), ("b", pa.bool_())])
 
@@ -156,6 +157,33 @@ def test_a_condition_opens_no_file_of_other_partitions(
     assert table.to_table(filter="ts = timestamp '2026-01-07 00:00:00'").num_rows == 10
     with pytest.raises(FormatError):
         table.to_table(filter="id = 3")
+
+
+def test_a_condition_opens_one_of_1000_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_files, "FEW_ROWS", 1)
+    path, day = tmp_path / "t", datetime.datetime(2020, 1, 1)
+    rows = ((n, "p", day + datetime.timedelta(days=n), None) for n in range(1000))
+    write(made(path, "days(ts)"), rows_of(*(row for row in rows for _ in range(2))))
+    assert len(dataset(str(path)).snapshot.fragments) == 1000
+    opened: set[str] = set()
+
+    def noting(request: Any) -> Any:
+        def noted(store: Any, path: str, *rest: Any) -> Any:
+            opened.update([path] if "/data/" in path else [])
+            return request(store, path, *rest)
+
+        return noted
+
+    for request in ("map", "read", "read_ranges", "look_up", "size"):
+        replace_request(monkeypatch, request, noting)
+    for condition, files in (
+        ("ts = timestamp '2021-02-25 00:00:00'", 1),
+        ("ts <= timestamp '2020-01-02 00:00:00'", 2),
+        ("ts > timestamp '2024-01-01 00:00:00'", 0),
+    ):
+        opened.clear()
+        assert dataset(str(path)).to_table(filter=condition).num_rows == 2 * files
+        assert len(opened) == files, condition
 
 
 def test_concurrent_overwrites(tmp_path: Path) -> None:
