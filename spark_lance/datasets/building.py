@@ -183,7 +183,9 @@ def commit(
     properties: dict[str, str] = {}
     if isinstance(operation, Transaction):
         if read_version is not None:
-            raise OptionError("a transaction tells its read_version: give one or the other")
+            raise OptionError(
+                "a transaction has its own read_version: give read_version or a transaction, not both"
+            )
         properties = dict(operation.transaction_properties or {})
         read_version, operation = operation.read_version, operation.operation
     if not isinstance(operation, Operation):

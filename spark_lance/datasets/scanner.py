@@ -238,7 +238,9 @@ class ScanSource(ABC):
         Raises:
             OptionError: there is nothing to search here.
         """
-        raise OptionError("a search is over a table, not over one fragment: give the table fragments=[...]")
+        raise OptionError(
+            "a fragment cannot be searched: call LanceDataset.scanner(fragments=[...]) of the table"
+        )
 
 
 @dataclass(frozen=True)

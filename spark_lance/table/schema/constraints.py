@@ -141,7 +141,8 @@ def constraint_setting(constraint: Constraint) -> tuple[str, str]:
     """
     if not _NAME.fullmatch(constraint.name):
         raise ConstraintError(
-            f"{constraint.name!r} cannot be the name of a constraint: use up to 128 letters, digits and _"
+            f"{constraint.name!r} cannot be the name of a constraint: use up to 128 letters, digits, "
+            "spaces, '_', '.' and '-'"
         )
     values = {key: value for key, value in asdict(constraint).items() if value and key != "name"}
     return CONSTRAINTS + constraint.name, json.dumps(values)
