@@ -1,8 +1,8 @@
 """Options of commits for all calls in a block.
 
-with commit_options(message="nightly load", retry=RetryPolicy(attempts=100)):
-    dataset.delete("day < '2020-01-01'")
-    spark_lance.write_dataset(rows, uri, mode="append")
+    with commit_options(message="nightly load", retry=RetryPolicy(attempts=100)):
+        dataset.delete("day < '2020-01-01'")
+        spark_lance.write_dataset(rows, uri, mode="append")
 
 Commits of other threads and tasks do not get the options.
 """
