@@ -51,6 +51,7 @@ from spark_lance.io.store import Store
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.commits.commit_options import STATEMENT
 from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.commits.row_changes import Outcome, RowChanges
@@ -86,12 +87,13 @@ class Published:
 
 @dataclass(frozen=True)
 class _Lines:
-    """The branch, and the line that gets its content."""
+    """The branch, the line that gets its content, and the statement's name in the history."""
 
     store: Store
     main: str
     branch: str
     target: str
+    statement: str
 
     @property
     def source_root(self) -> str:
@@ -158,7 +160,7 @@ class _Lines:
         """Return the properties of the transaction that publishes a version of the branch."""
         identity = Branches(self.store, self.main).identity(self.branch)
         text = f"{identity},{head.version},{'same' if same else 'other'}"
-        return {PUBLISHED: text, "spark_lance.branch": self.branch}
+        return {PUBLISHED: text, "spark_lance.branch": self.branch, STATEMENT: self.statement}
 
     def remember(self, version: int) -> None:
         """Note in the branch which version of the target brought its content."""
@@ -209,7 +211,8 @@ def publish_branch(
     """
     if target != MAIN:
         Branches(store, main).get(target)
-    lines = _Lines(store, main, branch, target)
+    statement = "FAST FORWARD" if version is None else "CHERRYPICK"
+    lines = _Lines(store, main, branch, target, statement)
     source = TableRef(store, lines.source_root)
     head = load_latest(source) if version is None else load_version(source, version)
     check_writable(head.message, head.path)

@@ -56,6 +56,10 @@ _STATEMENTS = {
 }
 
 
+# Operations of several statements, whose transactions may name theirs.
+_NAMED = ("append", "delete", "update", "overwrite", "restore")
+
+
 def statement_name(transaction: Transaction, before: Manifest | None) -> str | None:
     """Return the statement that made a commit, by Delta's names: "WRITE", "MERGE", "ADD COLUMNS", ...
 
@@ -70,7 +74,7 @@ def statement_name(transaction: Transaction, before: Manifest | None) -> str | N
     if name is None:
         return None
     operation: Any = transaction.operation
-    if name in ("append", "delete", "update", "overwrite") and transaction.properties.get(STATEMENT):
+    if name in _NAMED and transaction.properties.get(STATEMENT):
         return str(transaction.properties[STATEMENT])
     if name == "overwrite" and transaction.read_version == 0:
         return "CREATE TABLE AS SELECT" if operation.fragments else "CREATE TABLE"

@@ -640,6 +640,16 @@ HINTS: tuple[Any, ...] = (
         ("CALL lance.system.rollback_to_snapshot('d.h', 1)",),
     ),
     (
+        "CALL lance.system.rewrite_data_files('d.h', options => map('rewrite-all', 'true'))",
+        "strategy => 'sort' rewrites all files",
+        ("CALL lance.system.rewrite_data_files('d.h', strategy => 'sort', sort_order => 'id')",),
+    ),
+    (
+        "CALL lance.system.add_files('d.h', 'lance.d.h', check_duplicate_files => true)",
+        "leave out check_duplicate_files",
+        ("CALL lance.system.add_files('d.h', 'lance.d.h')",),
+    ),
+    (
         "CALL lance.system.publish_changes('d.h', '3')",
         "or ALTER TABLE t CREATE BRANCH `wap-3`, and INSERT INTO db.t.`branch_wap-3`",
         (

@@ -14,6 +14,7 @@ from spark_lance.errors import IncompatibleConflictError, OptionError
 from spark_lance.table.inserts import publish_branch as publish_branch_module
 from spark_lance.table.inserts.publish_branch import Published, publish_branch
 from spark_lance.table.maintenance.verify import verify
+from spark_lance.table.metadata import metadata_table
 from spark_lance.table.versions.branches import Branches
 
 
@@ -65,6 +66,20 @@ def test_appended_rows_go_onto_a_line_that_has_changed(lines: tuple[Path, str]) 
     append(audit, 5)
     publish(main)
     assert ids(main) == [1, 2, 3, 4, 5, 10], "the line's own rows stay, although nobody wrote since"
+
+
+def test_the_history_names_what_published(lines: tuple[Path, str]) -> None:
+    main, audit = lines
+    append(audit, 4)
+    append(audit, 5)
+    append(main, 10)
+    dataset = spark_lance.dataset(main)
+    publish_branch(dataset.store, dataset.main_root, "audit", version=3)
+    publish(main)
+    spark_lance.dataset(audit).delete("id = 1")
+    publish(main)
+    history = metadata_table("history").to_arrow(spark_lance.dataset(main).snapshot, ["operation"])
+    assert history["operation"].to_pylist()[:4] == ["FAST FORWARD", "FAST FORWARD", "CHERRYPICK", "WRITE"]
 
 
 def test_changed_rows_go_onto_a_line_that_has_changed(lines: tuple[Path, str]) -> None:
