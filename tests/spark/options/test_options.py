@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -160,3 +162,44 @@ def test_rows_of_views_of_other_rows_are_not_changed(name: str) -> None:
     from spark_lance.spark.sql.row_level import _OTHER_ROWS
 
     assert name in _OTHER_ROWS
+
+
+@pytest.mark.parametrize(
+    ("parse", "mistake", "advice", "remedies"),
+    [
+        (
+            read_options,
+            {"version": "1", "tag": "x", "branch": "b"},
+            "give one of the options version, tag and asof, and no branch with a tag",
+            [{"version": "1", "branch": "b"}, {"tag": "x"}, {"asof": "2026-01-01 00:00:00+00:00"}],
+        ),
+        (
+            read_options,
+            {"asof": "2026-01-01"},
+            "write it with its zone, such as 2026-01-01 00:00:00+00:00, or set option 'timeZone'",
+            [{"asof": "2026-01-01 00:00:00+00:00"}, {"asof": "2026-01-01", "timeZone": "Europe/Oslo"}],
+        ),
+        (
+            write_options,
+            {"snapshot-property.__lance_x": "1"},
+            "such as snapshot-property.job-id, or use option 'commit_message'",
+            [{"snapshot-property.job-id": "1"}, {"commit_message": "1"}],
+        ),
+        (
+            write_options,
+            {"txnAppId": "a"},
+            "'txnAppId' and 'txnVersion' must be set together",
+            [{"txnAppId": "a", "txnVersion": "1"}, {}],
+        ),
+    ],
+)
+def test_advice_on_options_can_be_followed(
+    parse: Callable[[dict[str, str]], object],
+    mistake: dict[str, str],
+    advice: str,
+    remedies: list[dict[str, str]],
+) -> None:
+    with pytest.raises(OptionError, match=re.escape(advice)):
+        parse({**PATH, **mistake})
+    for remedy in remedies:
+        parse({**PATH, **remedy})
