@@ -229,14 +229,14 @@ def compare(results: Results, name: str, table: pa.Table, version: str, verbose:
             sizes[column] if column != "all" else sum(sizes.values())
             for sizes in (ours, theirs, snappy, small, zstd)
         )
-        met = [
+        goals_met = [
             _ratio(a, b) <= GOAL,
             _ratio(a, c) <= PARQUET_GOAL or c < _LEAST_BYTES,
             _ratio(d, e) <= PARQUET_GOAL or e < _LEAST_BYTES,
         ]
         print(
             f"  {column:20} {a:12} {b:12} {_ratio(a, b):6.2f} {c:12} {_ratio(a, c):6.2f} {d:12} {e:12} "
-            f"{_ratio(d, e):6.2f}   {' '.join('+' if one else '-' for one in met)}"
+            f"{_ratio(d, e):6.2f}   {' '.join('+' if one else '-' for one in goals_met)}"
         )
         peers = {"pylance": float(b), "Parquet snappy": float(c)}
         results.add(f"{name}: {column}", f"bytes, {version}", "B", a, peers)

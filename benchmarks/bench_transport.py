@@ -121,12 +121,14 @@ class Stages:
     def seconds(self, repeat: int) -> dict[str, float]:
         """Return the processor time of each stage."""
 
-        def sent() -> float:
+        def send_time() -> float:
             self.send()
             return self._sent
 
         alone = [lambda action=action: own_time(action) for action in (self.read, self.decode, self.fit)]
-        read, decode, fit, serialize, send = in_turns(repeat, *alone, lambda: own_time(self.serialize), sent)
+        read, decode, fit, serialize, send = in_turns(
+            repeat, *alone, lambda: own_time(self.serialize), send_time
+        )
         return {
             "read": read,
             "decode": decode - read,

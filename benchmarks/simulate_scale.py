@@ -102,8 +102,8 @@ def main() -> None:
              f"{args.rows / args.partitions / args.segments * row_bytes / MB:.1f} MB"),
         ]  # fmt: skip
     places = args.queries * args.nprobes * args.segments
-    sent = places * (4 * args.dim + 24)
-    lines.append(("searchBatch: rows and bytes to the partitions", f"{places:,}, {sent / GB:,.0f} GB"))
+    sent_bytes = places * (4 * args.dim + 24)
+    lines.append(("searchBatch: rows and bytes to the partitions", f"{places:,}, {sent_bytes / GB:,.0f} GB"))
     answer_bytes = places * 10 * 20
     lines.append(("searchBatch: bytes of candidates, k = 10", f"{answer_bytes / GB:,.0f} GB"))
     for name, value in lines:

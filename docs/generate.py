@@ -253,8 +253,8 @@ def figures() -> Iterator[str]:
             pictures[longest].append(picture.name)
     for bench, names in pictures.items():
         if names:
-            said = ast.get_docstring(ast.parse((ROOT / "benchmarks" / f"{bench}.py").read_text())) or ""
-            caption = " ".join(said.split("\n\n")[0].split()).rstrip(".")
+            docstring = ast.get_docstring(ast.parse((ROOT / "benchmarks" / f"{bench}.py").read_text())) or ""
+            caption = " ".join(docstring.split("\n\n")[0].split()).rstrip(".")
             yield from ("", f"**{caption}** (`make {bench.replace('_', '-')}`)")
             for name in names:
                 yield from ("", f"![{_alone(name, bench, caption)}](pictures/{name})")

@@ -33,6 +33,20 @@ PARTICIPLES = frozenset(
     (
         *("found", "asked", "told", "given", "known", "made", "kept", "held", "meant", "wanted", "shown"),
         *("stored", "done", "chosen", "needed", "moved", "planned", "fitted", "taken"),
+        *(
+            "said",
+            "got",
+            "sent",
+            "brought",
+            "cooked",
+            "dressed",
+            "handed",
+            "doomed",
+            "grown",
+            "united",
+            "begun",
+        ),
+        *("met", "wish"),
     )
 )
 # Java files have no other names for these than those of the classes that they belong to.

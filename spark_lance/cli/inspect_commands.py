@@ -178,7 +178,12 @@ def inspect(arguments: Arguments) -> int:
     snapshot = dataset.snapshot
     detail = table_detail(snapshot)
     columns = [
-        {"name": field.name, "type": str(field.type), "nullable": field.nullable, **_said(field.metadata)}
+        {
+            "name": field.name,
+            "type": str(field.type),
+            "nullable": field.nullable,
+            **_metadata_entry(field.metadata),
+        }
         for field in dataset.schema
     ]
     indices = [
@@ -400,7 +405,7 @@ def _file_versions(dataset: LanceDataset) -> Iterator[str]:
             yield "0.1" if (major, minor) <= (0, 2) else f"{major}.{minor}"
 
 
-def _said(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
+def _metadata_entry(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
     details = {
         key.decode("utf-8", "replace"): value.decode("utf-8", "replace")
         for key, value in (metadata or {}).items()

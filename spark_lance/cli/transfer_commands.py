@@ -190,7 +190,7 @@ def export_rows(arguments: Arguments) -> int:
                 rows += batch.num_rows
                 progress("exporting", rows, min(total, arguments.limit or total), "rows")
     if target != "-":
-        _said(arguments, f"exported {rows} rows to {target}", rows)
+        _report_rows(arguments, f"exported {rows} rows to {target}", rows)
     return 0
 
 
@@ -265,7 +265,9 @@ def import_rows(arguments: Arguments) -> int:
     )
     if total and written != total:
         raise SchemaError(f"{arguments.source} has {total} rows, but {written} were read and written")
-    return _said(arguments, f"imported {written} rows into version {table.version}", written, table.version)
+    return _report_rows(
+        arguments, f"imported {written} rows into version {table.version}", written, table.version
+    )
 
 
 def write_counted(
@@ -339,7 +341,7 @@ def _open_source(source: str, file_format: Format, schema: pa.Schema | None) -> 
     )
 
 
-def _said(arguments: Arguments, what: str, rows: int, version: int | None = None) -> int:
+def _report_rows(arguments: Arguments, what: str, rows: int, version: int | None = None) -> int:
     if arguments.json:
         say(as_json({"rows": rows, **({} if version is None else {"version": version})}))
     else:

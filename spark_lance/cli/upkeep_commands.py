@@ -154,7 +154,7 @@ def build_index(arguments: Arguments) -> int:
         else:
             types = ", ".join([*SCALAR_INDICES, *INDEX_TYPES])
             raise OptionError(f"there is no kind of index {arguments.type!r}, but {types}")
-    return _said(arguments, f"built {arguments.name or arguments.column + '_idx'}", result)
+    return _report_change(arguments, f"built {arguments.name or arguments.column + '_idx'}", result)
 
 
 def optimize_indices(arguments: Arguments) -> int:
@@ -163,14 +163,16 @@ def optimize_indices(arguments: Arguments) -> int:
     names = [arguments.name] if arguments.name is not None else known_indices(dataset.manifest)
     with Progress("indexing") as progress, reporting(progress):
         dataset.optimize.optimize_indices(index_names=names)
-    return _said(
+    return _report_change(
         arguments, f"covers every row: {', '.join(names) or 'there is no index'}", dataset.checkout_latest()
     )
 
 
 def drop_index(arguments: Arguments) -> int:
     """Take an index out of the table; older versions keep it."""
-    return _said(arguments, f"dropped {arguments.name}", open_table(arguments).drop_index(arguments.name))
+    return _report_change(
+        arguments, f"dropped {arguments.name}", open_table(arguments).drop_index(arguments.name)
+    )
 
 
 def _index_options(texts: tuple[str, ...]) -> dict[str, Any]:
@@ -187,7 +189,7 @@ def _index_options(texts: tuple[str, ...]) -> dict[str, Any]:
     return options
 
 
-def _said(arguments: Arguments, what: str, dataset: LanceDataset) -> int:
+def _report_change(arguments: Arguments, what: str, dataset: LanceDataset) -> int:
     if arguments.json:
         say(as_json({"done": what, "version": dataset.version}))
     else:

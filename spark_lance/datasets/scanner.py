@@ -135,8 +135,8 @@ def _search_steps(request: ScanRequest, condition: Condition | None, searched: S
         if "minimum_nprobes" in options:
             most = options.pop("maximum_nprobes", None)
             options["maximum_nprobes"] = "None" if most is None else f"Some({most})"
-        said = ", ".join(f"{name}={value}" for name, value in options.items())
-        steps += [f"{kind}: {said}" for kind in searched]
+        parameters = ", ".join(f"{name}={value}" for name, value in options.items())
+        steps += [f"{kind}: {parameters}" for kind in searched]
     else:
         steps.append(f"MatchQuery: query={request.full_text_query}")
     return steps

@@ -75,14 +75,16 @@ def _located(options: dict[str, Any]) -> dict[str, Any]:
     if parts.scheme == "https" and not parts.path.strip("/"):
         place_option(out, "account_host", parts.netloc, "endpoint")
         return out
-    said = [("DefaultEndpointsProtocol", parts.scheme), ("BlobEndpoint", endpoint)]
+    settings = [("DefaultEndpointsProtocol", parts.scheme), ("BlobEndpoint", endpoint)]
     if "account_key" in out and "account_name" in out:
-        said += [("AccountName", out["account_name"]), ("AccountKey", out["account_key"])]
+        settings += [("AccountName", out["account_name"]), ("AccountKey", out["account_key"])]
     elif "sas_token" in out:
-        said += [("SharedAccessSignature", str(out["sas_token"]).removeprefix("?"))]
+        settings += [("SharedAccessSignature", str(out["sas_token"]).removeprefix("?"))]
     else:
         raise OptionError(
             f"storage option endpoint: {endpoint} also needs account_name and account_key, or sas_token"
         )
-    place_option(out, "connection_string", "".join(f"{name}={value};" for name, value in said), "endpoint")
+    place_option(
+        out, "connection_string", "".join(f"{name}={value};" for name, value in settings), "endpoint"
+    )
     return out

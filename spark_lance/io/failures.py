@@ -216,10 +216,10 @@ def translated(error: Exception, doing: str, options: Mapping[str, Any]) -> Exce
         return FileExistsError(errno.EEXIST, f"{doing}: it exists already")
     if isinstance(error, FileNotFoundError) and kind is not Kind.NO_BUCKET:
         return FileNotFoundError(errno.ENOENT, f"{doing}: it does not exist")
-    said = " ".join(redacted(str(error), options).split())
+    message = " ".join(redacted(str(error), options).split())
     if not isinstance(error, OSError):
-        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    text = f"{doing}: {kind.value} ({said})" if kind else f"{doing}: {said}"
+        message = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    text = f"{doing}: {kind.value} ({message})" if kind else f"{doing}: {message}"
     return StoreAccessError(text) if kind in _ACCESS else StoreError(text)
 
 

@@ -42,14 +42,14 @@ def coalesce(ranges: Sequence[tuple[int, int]], max_gap: int, max_size: int) -> 
     start = end = 0
     for index in order:
         offset, size = ranges[index]
-        grown = max(end, offset + size)
-        if members and (offset - end > max_gap or (grown - start > max_size and offset + size > end)):
+        new_end = max(end, offset + size)
+        if members and (offset - end > max_gap or (new_end - start > max_size and offset + size > end)):
             requests.append(Request(start, end - start, tuple(members)))
             members = []
         if not members:
             start, end = offset, offset + size
         else:
-            end = grown
+            end = new_end
         members.append(index)
     if members:
         requests.append(Request(start, end - start, tuple(members)))
@@ -104,9 +104,9 @@ def fetch_joined(
     return out
 
 
-def check_length(path: str, offset: int, size: int, got: int) -> None:
+def check_length(path: str, offset: int, size: int, num_bytes: int) -> None:
     """Raise an error if a store returned fewer bytes of a range than were requested."""
-    if got < size:
+    if num_bytes < size:
         # If the range begins after the end, no answer contains the position of the end.
-        ends = f"after {offset + got} bytes" if got or not offset else f"before byte {offset + 1}"
+        ends = f"after {offset + num_bytes} bytes" if num_bytes or not offset else f"before byte {offset + 1}"
         raise StoreError(f"{path} ends {ends}, but bytes up to {offset + size} were requested")

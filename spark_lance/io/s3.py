@@ -156,11 +156,11 @@ class S3Store(CloudStore):
         return _first_objects(self._send, directory, limit)
 
     def delete_many(self, paths: Iterable[str], root: str) -> None:
-        doomed = [*paths]
-        for path in doomed:
+        all_paths = [*paths]
+        for path in all_paths:
             check_inside(path, root)
-        for start in range(0, len(doomed), _DELETES_PER_REQUEST):
-            _delete_objects(self._send, doomed[start : start + _DELETES_PER_REQUEST])
+        for start in range(0, len(all_paths), _DELETES_PER_REQUEST):
+            _delete_objects(self._send, all_paths[start : start + _DELETES_PER_REQUEST])
 
     def create(self, path: str) -> OutputFile:
         bucket, _, key = path.partition("/")

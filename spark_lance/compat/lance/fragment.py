@@ -88,9 +88,9 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
     ) -> FragmentMetadata:
         """Write data as one fragment and commit nothing."""
         writing_options(options)
-        begun = FragmentMetadata(fragment_id or 0, [], 0)
+        empty = FragmentMetadata(fragment_id or 0, [], 0)
         if progress is not None:
-            progress._do_begin(begun)
+            progress._do_begin(empty)
         fragment = values.LanceFragment.create(
             getattr(dataset_uri, "value", dataset_uri),
             data,

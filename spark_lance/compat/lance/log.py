@@ -12,8 +12,8 @@ ENV_NAME_PYLANCE_LOGGING_LEVEL = "LANCE_LOG"
 
 def get_log_level() -> str:
     """Return the level for everything that the environment variable LANCE_LOG names; INFO by default."""
-    said = os.environ.get(ENV_NAME_PYLANCE_LOGGING_LEVEL, "")
-    plain = [part for part in said.split(",") if part and "=" not in part]
+    setting = os.environ.get(ENV_NAME_PYLANCE_LOGGING_LEVEL, "")
+    plain = [part for part in setting.split(",") if part and "=" not in part]
     return plain[0].upper() if plain else "INFO"
 
 

@@ -101,10 +101,10 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
         self._scanner = scanner
         self._dataset = dataset
         self._exact_rows = exact_rows
-        self._told = stats_handler
+        self._stats_handler = stats_handler
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._scanner, self._dataset, self._exact_rows, self._told)
+        return type(self), (self._scanner, self._dataset, self._exact_rows, self._stats_handler)
 
     @property
     def dataset_schema(self) -> pa.Schema:
@@ -120,8 +120,8 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
         """Read the rows into memory."""
         before = read_counts()
         table = self._scanner.to_table()
-        if self._told is not None:
-            self._told(ScanStatistics.of(read_counts() - before))
+        if self._stats_handler is not None:
+            self._stats_handler(ScanStatistics.of(read_counts() - before))
         return table
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -139,8 +139,8 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
         schema = reader.schema
         if self._exact_rows is not None:
             reader = pa.RecordBatchReader.from_batches(schema, _of_rows(reader, self._exact_rows))
-        if self._told is not None:
-            reader = pa.RecordBatchReader.from_batches(schema, _told_at_the_end(reader, self._told))
+        if self._stats_handler is not None:
+            reader = pa.RecordBatchReader.from_batches(schema, _told_at_the_end(reader, self._stats_handler))
         return reader
 
     def to_pandas(self, **options: Any) -> Any:
@@ -211,7 +211,7 @@ class ScannerBuilder:
 
     def __init__(self, ds: Any) -> None:
         self._ds = ds
-        self._given: dict[str, Any] = {}
+        self._settings: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Callable[..., ScannerBuilder]:
         if name.startswith("_"):
@@ -221,28 +221,28 @@ class ScannerBuilder:
         return partial(self._set, name)
 
     def _set(self, name: str, value: Any = True) -> ScannerBuilder:
-        self._given[_SETTERS[name]] = value
+        self._settings[_SETTERS[name]] = value
         return self
 
     def nearest(self, column: str, q: Any, k: int | None = None, **options: Any) -> ScannerBuilder:
         """Search the rows nearest to a vector."""
-        self._given["nearest"] = {"column": column, "q": q, "k": k, **options}
+        self._settings["nearest"] = {"column": column, "q": q, "k": k, **options}
         return self
 
     def full_text_search(self, query: Any, columns: Iterable[str] | None = None) -> ScannerBuilder:
         """Search words."""
         text = {"query": query, "columns": list(columns)} if columns is not None else query
-        self._given["full_text_query"] = text
+        self._settings["full_text_query"] = text
         return self
 
     def apply_defaults(self, default_opts: Mapping[str, Any]) -> ScannerBuilder:
         """Take arguments from a dict."""
-        self._given.update(default_opts)
+        self._settings.update(default_opts)
         return self
 
     def to_scanner(self) -> LanceScanner:
         """Return the scanner."""
-        scanner: LanceScanner = self._ds.scanner(**self._given)
+        scanner: LanceScanner = self._ds.scanner(**self._settings)
         return scanner
 
 

@@ -139,9 +139,9 @@ def _expand_compiled(
         if room == most:
             raise FormatError("FSST strings overlap")
         room = min(most, 2 * room)
-        grown = np.empty(room, dtype=np.uint8)
-        grown[:at] = out[:at]
-        out = grown
+        larger = np.empty(room, dtype=np.uint8)
+        larger[:at] = out[:at]
+        out = larger
         position = kernel(codes, strings, words, sizes, position, at, out, ends)
     if position < 0:
         raise FormatError(_REASONS.get(position, "FSST strings do not lie within their codes"))

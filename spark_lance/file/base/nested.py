@@ -103,8 +103,8 @@ def _united_validity(arrays: list[pa.Array]) -> tuple[pa.Buffer | None, bool]:
     valid = [flags_of(array.is_valid()) for array in arrays]
     if len(nulls) == 1 and all(np.array_equal(valid[0], other) for other in valid[1:]):
         return first, True
-    united = np.logical_or.reduce(valid)
-    bitmap = None if united.all() else pa.py_buffer(np.packbits(united, bitorder="little"))
+    all_valid = np.logical_or.reduce(valid)
+    bitmap = None if all_valid.all() else pa.py_buffer(np.packbits(all_valid, bitorder="little"))
     return bitmap, False
 
 

@@ -156,7 +156,7 @@ class PageSource:
 
     def prefetch_in_steps(self, plans: Iterable[Plan]) -> None:
         """Fetch the ranges of plans: of each step, all ranges of all plans together."""
-        for ranges in () if self._mapped is not None else united(plans):
+        for ranges in () if self._mapped is not None else merge_plans(plans):
             self.prefetch(ranges)
 
     def release(self) -> None:
@@ -173,7 +173,7 @@ class PageSource:
         return self._starts[at], self._blocks[at]
 
 
-def united(plans: Iterable[Plan]) -> Plan:
+def merge_plans(plans: Iterable[Plan]) -> Plan:
     """Return one plan for several: each step has the ranges of a step of each of them."""
     under_way = list(plans)
     while under_way:

@@ -147,13 +147,13 @@ class BTree(ScalarIndex):
     def _pages(self, probe: ColumnPredicate) -> npt.NDArray[np.int64] | None:
         """Return the pages that may have rows for which a comparison is true; None for too many."""
         # How much an answer reads is asked before the answer.
-        last_probe, pages = self._asked
+        last_probe, pages = self._last_answer
         if last_probe is not probe:
             pages = self._pages_of(probe)
-            self._asked = probe, pages
+            self._last_answer = probe, pages
         return pages
 
-    _asked: tuple[ColumnPredicate | None, npt.NDArray[np.int64] | None] = None, None
+    _last_answer: tuple[ColumnPredicate | None, npt.NDArray[np.int64] | None] = None, None
 
     def _pages_of(self, probe: ColumnPredicate) -> npt.NDArray[np.int64] | None:
         lookup, _ = self._lookup

@@ -445,8 +445,8 @@ def build_inverted(rows: Rows, target: SegmentTarget, tokenizer: Tokenizer) -> d
 
 def has_own_form(segment: Segment) -> bool:
     """Whether a segment says that its files have the form that `build_inverted` gives them."""
-    said = segment.file(METADATA).metadata
-    return all(said.get(name) == value for name, value in {**_TOKENS, **_FORMAT}.items())
+    entries = segment.file(METADATA).metadata
+    return all(entries.get(name) == value for name, value in {**_TOKENS, **_FORMAT}.items())
 
 
 _TOKENS = {"token_set_format": "arrow"}

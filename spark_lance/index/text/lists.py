@@ -35,8 +35,8 @@ def joined_texts(lists: pa.Array) -> pa.Array:
     # How many elements that are not empty stand before the end of each, in all lists and in its own.
     seen = np.cumsum(long)
     firsts = np.searchsorted(owners, owners)
-    begun = seen - (seen - long)[firsts] > 0
-    valid = np.flatnonzero(begun & elements.is_valid().to_numpy(zero_copy_only=False))
+    is_past_first = seen - (seen - long)[firsts] > 0
+    valid = np.flatnonzero(is_past_first & elements.is_valid().to_numpy(zero_copy_only=False))
     ends = np.cumsum(np.bincount(owners[valid], minlength=len(lists)))
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int64))
     texts = pa.LargeListArray.from_arrays(offsets, elements.take(pa.array(valid)))

@@ -205,7 +205,7 @@ class _Terms:
             rows = self.with_all(texts)
         parts = [self._of_group(texts, group, rows) for group in self.groups]
         weighted = [(hits, times * scores) for (hits, scores), times in zip(parts, self.times, strict=True)]
-        return _united(weighted, len(texts.lengths), np.add)
+        return _combine_scores(weighted, len(texts.lengths), np.add)
 
     def with_all(self, texts: _Texts) -> Ints:
         """Return the texts that have a word of each group."""
@@ -233,7 +233,7 @@ class _Terms:
             lengths = texts.lengths[documents]
             scores = weights(often, lengths, self.average, self.count, self.having[word])
             parts.append((documents, scores))
-        return _united(parts, len(texts.lengths), np.maximum)
+        return _combine_scores(parts, len(texts.lengths), np.maximum)
 
 
 def _limit(scores: npt.NDArray[np.float32], count: int) -> np.float32:
@@ -257,7 +257,7 @@ def _among(rows: Ints, others: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
     return places, others[places] == rows
 
 
-def _united(
+def _combine_scores(
     parts: Sequence[tuple[Ints, npt.NDArray[np.float32]]], count: int, combine: np.ufunc
 ) -> tuple[Ints, npt.NDArray[np.float32]]:
     """Return the texts of any of the parts, ascending, with their scores put together.

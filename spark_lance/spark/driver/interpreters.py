@@ -132,9 +132,9 @@ def check_package(spark: Any) -> None:
 
 def _brings_packages(context: Any) -> bool:
     """Return whether a session sends Python packages to its workers, or sets their PYTHONPATH."""
-    sent = getattr(context, "_python_includes", ())
+    includes = getattr(context, "_python_includes", ())
     path = context.environment.get("PYTHONPATH") or context.getConf().get("spark.executorEnv.PYTHONPATH")
-    return bool(sent) or path is not None
+    return bool(includes) or path is not None
 
 
 def lacks_package(problem: Exception) -> WorkerPythonError | None:

@@ -122,7 +122,7 @@ def open_loader(jvm: Any) -> Any | None:
     return loader
 
 
-def _cooked(jvm: Any, text: str, loader: Any) -> Any:
+def _compile_text(jvm: Any, text: str, loader: Any) -> Any:
     """Return the compiler after its work; classes of others are found by a loader."""
     compiler = java_class(jvm, "org.codehaus.janino.SimpleCompiler")()
     compiler.setParentClassLoader(loader)
@@ -138,7 +138,7 @@ def _compiled(jvm: Any, texts: Mapping[str, str], loader: Any) -> tuple[Any, dic
     missing = {}
     for name, text in texts.items():
         try:
-            loader = _cooked(jvm, text, loader).getClassLoader()
+            loader = _compile_text(jvm, text, loader).getClassLoader()
         except Py4JError as error:
             missing[name] = first_line(error)
     return loader, missing
@@ -158,7 +158,7 @@ def _archive(jvm: Any, texts: Mapping[str, str]) -> Any:
         with zipfile.ZipFile(archive, "w") as entries:
             for one, text in texts.items():
                 try:
-                    compiler = _cooked(jvm, text, loader)
+                    compiler = _compile_text(jvm, text, loader)
                 except Py4JError as error:
                     _missing[one] = first_line(error)
                     file = process_folder() / name

@@ -76,7 +76,7 @@ class NotebookBar:
         self._show = import_module("IPython.display")
         self._text = step
         self._from = time.monotonic() + patience
-        self._drawn: Any = None
+        self._display: Any = None
         # The step that is timed, the amount when that began, and the time.
         self._step, self._first, self._since = step, 0, time.monotonic()
         # Threads of the operation and the thread that watches Spark's jobs report at the same time.
@@ -94,10 +94,10 @@ class NotebookBar:
         bar = f"<progress value='{part}' max='{total}'></progress>" if total else "<progress></progress>"
         amount = _amount(part, total, unit) + self._time_left(step, part, total)
         page = self._show.HTML(f"{html.escape(step)} {bar} {html.escape(amount)}")
-        if self._drawn is None:
-            self._drawn = self._show.display(page, display_id=True)
+        if self._display is None:
+            self._display = self._show.display(page, display_id=True)
         else:
-            self._drawn.update(page)
+            self._display.update(page)
 
     def _time_left(self, step: str, amount: int, total: int) -> str:
         """Return the time left at the rate of the step so far, if it is known."""
@@ -118,8 +118,8 @@ class NotebookBar:
         """Take the bar away."""
         with self._lock:
             self._ended = True
-            if self._drawn is not None:
-                self._drawn.update(self._show.HTML(""))
+            if self._display is not None:
+                self._display.update(self._show.HTML(""))
 
 
 def _amount(amount: int, total: int, unit: str) -> str:
@@ -226,8 +226,8 @@ def operation(spark: SparkSession, what: str, path: str) -> Iterator[None]:
     name = f"{what} of {path}"
     began = time.monotonic()
     bar = _bar(spark, what)
-    drawn, heard = (nullcontext(), nullcontext()) if bar is None else (bar, reporting(bar))
-    with drawn, heard, commit_options(origin=partial(commit_origin, spark)):
+    shown_bar, listener = (nullcontext(), nullcontext()) if bar is None else (bar, reporting(bar))
+    with shown_bar, listener, commit_options(origin=partial(commit_origin, spark)):
         token = _current.set(_Operation(name, _group(spark) or f"lance: {name}", bar))
         try:
             yield

@@ -201,7 +201,7 @@ class LanceReader(DataSourceReader):
         self._alone, self._skip = False, 0
         self._rows_kept: RowSet | None = None
         # The condition that all of these rows are known to meet.
-        self._met: Condition | None = None
+        self._first_condition: Condition | None = None
 
     def set_filters(
         self, trees: Sequence[Expression], limit: int | None = None, *, alone: bool = False, skip: int = 0
@@ -223,7 +223,7 @@ class LanceReader(DataSourceReader):
     def set_rows(self, rows: RowSet) -> None:
         """Read only these rows, which meet all conditions. Call it before anything is planned."""
         self._rows_kept = rows
-        self._met, self._condition = self._condition, None
+        self._first_condition, self._condition = self._condition, None
 
     def __reduce__(self) -> tuple[type[TaskRows], tuple[Any, ...]]:
         # Every task gets what it needs to read, and its own work in its partition.
@@ -287,7 +287,7 @@ class LanceReader(DataSourceReader):
     def explain(self) -> str:
         """Return the text that EXPLAIN shows for this read."""
         lines = [f"version: {self.ref.version}"]
-        condition = self._condition or self._met
+        condition = self._condition or self._first_condition
         if condition is not None:
             lines.append(f"filter: {condition_text(condition)}")
             indices = [use for pruner in self._scan.pruners for use in uses_of(pruner, condition)]

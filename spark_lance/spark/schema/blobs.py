@@ -205,7 +205,7 @@ class _Reader:
     def __init__(
         self, target: st.DataType, fragment: table_pb2.DataFragment | None, bases: Bases, file_of: FileOf
     ) -> None:
-        self._asked = target
+        self._target = target
         self._fragment = fragment
         self._bases = bases
         self._file_of = file_of
@@ -213,7 +213,7 @@ class _Reader:
     def seen(self, array: pa.Array, field: Field, rows: Ints, path: tuple[str, ...]) -> pa.Array:
         """Return the bytes, or the descriptors with what they count from."""
         marked = _with_nulls(array)
-        target = _inside(self._asked, path)
+        target = _inside(self._target, path)
         if isinstance(target, st.BinaryType) and self._fragment is not None:
             return _values(marked, field, self._fragment, self._bases)
         if isinstance(target, st.StructType) and BLOB_SOURCE in target.names:

@@ -257,17 +257,17 @@ class TableBuilder(Generic[Table]):
             kind = dataType if isinstance(dataType, st.DataType) else self._parsed(dataType)
             sizes = {} if vectorSize is None else {VECTOR_SIZE: vectorSize}
             arrow = new_field(st.StructField(colName, kind, nullable, sizes), {})
-        said = {f"{_ENCODING}{name}": _text(value) for name, value in (encoding or {}).items()}
-        said.update(metadata or {})
+        entries = {f"{_ENCODING}{name}": _text(value) for name, value in (encoding or {}).items()}
+        entries.update(metadata or {})
         if comment is not None:
-            said[_COMMENT] = comment
+            entries[_COMMENT] = comment
         if default is not None:
-            said |= {CURRENT_DEFAULT: default, EXISTS_DEFAULT: "NULL"}
+            entries |= {CURRENT_DEFAULT: default, EXISTS_DEFAULT: "NULL"}
         if identity is not None:
-            said[IDENTITY] = identity.text()
+            entries[IDENTITY] = identity.text()
         elif isinstance(generatedAlwaysAs, str):
-            said[GENERATION_EXPRESSION] = generatedAlwaysAs
-        self._columns.append(pa.field(colName, arrow.type, nullable, metadata=said or None))
+            entries[GENERATION_EXPRESSION] = generatedAlwaysAs
+        self._columns.append(pa.field(colName, arrow.type, nullable, metadata=entries or None))
         return self
 
     def addColumns(self, cols: st.StructType | str) -> TableBuilder[Table]:

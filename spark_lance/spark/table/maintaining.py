@@ -351,7 +351,7 @@ _CLEANUP = (
     "bytes_removed bigint, old_versions bigint, data_files_removed bigint, transaction_files_removed bigint, "
     "index_files_removed bigint, deletion_files_removed bigint, failed_deletes bigint"
 )
-_DOOMED = "path string, kind string, size_bytes bigint, unverified boolean"
+_FILE_COLUMNS = "path string, kind string, size_bytes bigint, unverified boolean"
 
 
 @dataclass(frozen=True)
@@ -424,7 +424,7 @@ def vacuum(table: TableBase, request: VacuumRequest, words: VacuumWords) -> Data
             dry_run=request.dry_run,
         )
     if request.dry_run:
-        return table.spark.createDataFrame([_doomed(file) for file in stats.files], _DOOMED)
+        return table.spark.createDataFrame([_file_row(file) for file in stats.files], _FILE_COLUMNS)
     return _removed(table, stats)
 
 
@@ -441,7 +441,7 @@ def repair_frame(table: TableBase) -> DataFrame:
     return table.spark.createDataFrame([row], "version bigint, restored bigint, moved array<string>")
 
 
-def _doomed(file: CleanupFile) -> tuple[str, str, int, bool]:
+def _file_row(file: CleanupFile) -> tuple[str, str, int, bool]:
     return file.path, file.kind, file.size_bytes, file.unverified
 
 

@@ -128,7 +128,7 @@ class Attempt:
         Raises:
             CommitError: other writers were in the way; see its subclasses.
         """
-        rows = _united(answers, repeated=True)
+        rows = _union_of_rows(answers, repeated=True)
         deleted = rows.num_rows
         return self._delete(RowChanges(self.base.snapshot, rows), condition, deleted)
 
@@ -169,7 +169,7 @@ class Attempt:
         added = [table_pb2.DataFragment.FromString(data) for answer in answers for data in answer.fragments]
         counts = {kind: sum(a.counts[kind] for a in answers) for kind in ("update", "insert", "delete")}
         try:
-            rows = _united(answers, repeated)
+            rows = _union_of_rows(answers, repeated)
             _check_counts(added, counts)
         except LanceError:
             self.delete_files()
@@ -228,7 +228,7 @@ def may_repeat(answers: Sequence[TaskAnswer]) -> bool:
     return any(answer.uncounted for answer in answers) or len(np.unique(hashes)) < len(hashes)
 
 
-def _united(answers: Sequence[TaskAnswer], repeated: bool) -> RowSet:
+def _union_of_rows(answers: Sequence[TaskAnswer], repeated: bool) -> RowSet:
     """Return the rows of all tasks together.
 
     Raises:

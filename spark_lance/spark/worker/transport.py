@@ -237,8 +237,8 @@ class TaskRead:
         (`spark.scan.ring`), which takes the counters of the read, too, and its key in hexadecimal digits.
         """
         for batch in handed_over:
-            handed = io.BytesIO(batch.column(0)[0].as_py())
-            part, places = pickle.load(handed), handed.read().decode().split("\n")
+            payload = io.BytesIO(batch.column(0)[0].as_py())
+            part, places = pickle.load(payload), payload.read().decode().split("\n")
             batches = iter(self.reader.read(part))
             if len(places) == 2:
                 batches = _placed(batches, places[0], bytes.fromhex(places[1]))

@@ -4,8 +4,8 @@ A commit reads the newest version and checks for conflicts with the commits sinc
 computed from. It builds the next manifest from the newest one and publishes it with a put that fails if the
 version is taken. The loser starts over from the version that is newest then, under the same transaction uuid.
 
-A commit has succeeded once its version is in place. The steps after it (`_landed`: the version hint, the
-automatic clean-up) are upkeep. Their failures are logged and never raised: a job that retries would write its
+A commit has succeeded once its version is in place. `_finish_commit` then writes the version hint and starts
+the automatic clean-up. Failures there are logged and never raised: a job that retries would write its
 rows twice.
 
 The store may lose its answer. So after every put that did not plainly succeed, the version is read back: if
@@ -76,8 +76,8 @@ Result = TypeVar("Result")
 
 def retry_policy() -> RetryPolicy:
     """Return how often and how patiently to run again, if the user of `commit_options` has a say in it."""
-    said = current_options().retry
-    return CONFLICT_RETRIES if said == RetryPolicy() else said
+    policy = current_options().retry
+    return CONFLICT_RETRIES if policy == RetryPolicy() else policy
 
 
 def retry_operation(
@@ -256,8 +256,10 @@ def create_first_version(
 def _transaction(
     operation: Message, read_version: int, properties: Mapping[str, str] | None, once: IdempotentWrite | None
 ) -> Transaction:
-    said = current_options().transaction_properties(properties)
-    return Transaction.new(operation, read_version, said if once is None else {**said, **once.properties})
+    all_properties = current_options().transaction_properties(properties)
+    return Transaction.new(
+        operation, read_version, all_properties if once is None else {**all_properties, **once.properties}
+    )
 
 
 def _run(
@@ -277,18 +279,18 @@ def _run(
                 env.sleep(wait)
             attempts += 1
             proposal = _proposed(commit, propose)
-            landed = proposal if isinstance(proposal, CommittedVersion) else _publish(commit, proposal)
-            if landed is not None:
-                return _landed(commit, landed)
+            committed = proposal if isinstance(proposal, CommittedVersion) else _publish(commit, proposal)
+            if committed is not None:
+                return _finish_commit(commit, committed)
             if attempts == 1:
                 pace = _pace(env.monotonic() - start, retry)
             logger.info(
                 "attempt %d to commit to %s failed: %s", attempts, commit.root, commit.unconfirmed_error
             )
         if isinstance(commit.unconfirmed_error, FileExistsError) and isinstance(proposal, Manifest):
-            landed = _read_back(commit, proposal, commit.unconfirmed_error)
-            if landed is not None:
-                return _landed(commit, landed)
+            committed = _read_back(commit, proposal, commit.unconfirmed_error)
+            if committed is not None:
+                return _finish_commit(commit, committed)
     except (OSError, LanceError) as error:
         if commit.unconfirmed_error is None or isinstance(error, CommitOutcomeUnknownError):
             raise
@@ -325,15 +327,15 @@ def _proposed(
     return proposal
 
 
-def _landed(commit: PendingCommit, landed: CommittedVersion) -> Manifest:
-    version = landed.manifest.version
+def _finish_commit(commit: PendingCommit, committed: CommittedVersion) -> Manifest:
+    version = committed.manifest.version
     logger.info("committed version %d of %s (%s)", version, commit.root, commit.transaction.name)
     where = f"version {version} of {commit.root} was committed"
     with only_logged(f"{where}, but its version hint was not written"):
         write_hint(commit.table, version)
     with only_logged(f"{where}, but old versions were not cleaned up"):
-        after_commit(commit.table, landed.manifest)
-    return landed.manifest
+        after_commit(commit.table, committed.manifest)
+    return committed.manifest
 
 
 def _pace(seconds: float, retry: RetryPolicy) -> float:
@@ -402,22 +404,22 @@ def _after_lock_failure(
     """Return the version if it landed although its lock was not released, which is then logged as an error.
 
     Raises:
-        CommitOutcomeUnknownError: nobody knows whether it landed.
+        CommitOutcomeUnknownError: nobody knows whether it committed.
         CommitError: it did not land.
     """
     where = f"version {candidate.version} of {commit.root}"
     commit.unconfirmed_error = (
         failed.failure if isinstance(failed.failure, OSError) else StoreError(str(failed))
     )
-    landed = _read_back(commit, candidate, commit.unconfirmed_error)
-    if landed is not None:
+    committed = _read_back(commit, candidate, commit.unconfirmed_error)
+    if committed is not None:
         logger.error(
             "%s was committed, but its commit lock was not released: %s. Free the lock: the next commit may "
             "wait for it",
             where,
             failed,
         )
-        return landed
+        return committed
     if _may_land(commit):
         raise unknown_outcome(commit) from failed.lock_error
     commit.unconfirmed_error = None

@@ -71,8 +71,8 @@ def commit_options(
         origin: see `CommitOptions`.
     """
     outer = _current.get()
-    said = {} if message is None else {COMMIT_MESSAGE: message}
-    merged = {**outer.properties, **(properties or {}), **said}
+    message_property = {} if message is None else {COMMIT_MESSAGE: message}
+    merged = {**outer.properties, **(properties or {}), **message_property}
     inner = CommitOptions(retry or outer.retry, merged, origin or outer.origin)
     token = _current.set(inner)
     try:

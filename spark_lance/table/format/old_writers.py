@@ -128,8 +128,10 @@ def _count(bases: Bases, fragment: table_pb2.DataFragment, recount: bool) -> Non
 def _real_version(manifest: Manifest) -> str | None:
     """Return the version of the data files if the manifest is silent or wrong about it."""
     message = manifest.message
-    said = message.data_format.version
-    if said and (said != _LEGACY or message.reader_feature_flags & MIXED_FILE_VERSIONS):
+    declared_version = message.data_format.version
+    if declared_version and (
+        declared_version != _LEGACY or message.reader_feature_flags & MIXED_FILE_VERSIONS
+    ):
         return None
     versions = {
         FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
@@ -138,8 +140,8 @@ def _real_version(manifest: Manifest) -> str | None:
     }
     if len(versions) == 1:
         (version,) = versions
-        return version.text if version.text != said else None
-    return None if said or versions else manifest.file_version.text
+        return version.text if version.text != declared_version else None
+    return None if declared_version or versions else manifest.file_version.text
 
 
 def _kinds(table: TableRef, manifest: Manifest) -> dict[bytes, str]:

@@ -422,7 +422,7 @@ def _new_fragments(
 ) -> list[table_pb2.DataFragment]:
     """Return the fragments that only the newer version of the branch has, as an operation brings them."""
     former = {_key(fragment) for fragment in before.fragments}
-    brought = {
+    fragments_by_key = {
         _key(fragment): fragment
         for operation in operations
         if isinstance(operation, pb.Append | pb.Update)
@@ -438,12 +438,12 @@ def _new_fragments(
                 "changed rows that it had added: first REORG TABLE "
                 f"<catalog>.<table>.`branch_{lines.branch}` APPLY (PURGE)"
             )
-        if head.uses_stable_row_ids and key not in brought:
+        if head.uses_stable_row_ids and key not in fragments_by_key:
             raise _refusal(lines, common, "moved rows that keep their ids")
         if fragment.overlays or any(file.HasField("base_id") for file in fragment.files):
             raise _refusal(lines, common, "has rows in files of another place")
         copy = table_pb2.DataFragment()
-        copy.CopyFrom(brought.get(key, fragment))
+        copy.CopyFrom(fragments_by_key.get(key, fragment))
         copy.id = 0
         result.append(copy)
     return result

@@ -174,8 +174,8 @@ class ClusterWriter(OfTable):
 
 def spills_lineage(manifest: Manifest, rows: int) -> bool:
     """Whether ids and versions of `rows` rows that get another order are to be kept in data files."""
-    said = manifest.config.get(SPILL)
-    return manifest.uses_stable_row_ids and (said == "true" or (said is None and rows > _MOST_INLINE))
+    setting = manifest.config.get(SPILL)
+    return manifest.uses_stable_row_ids and (setting == "true" or (setting is None and rows > _MOST_INLINE))
 
 
 def lineage_columns(stable_row_ids: bool) -> tuple[str, ...]:

@@ -174,9 +174,9 @@ def _any_in(group: Group, fragments: BitMap) -> bool:
 
 def _spills(manifest: Manifest, group: Group) -> bool:
     """Whether row ids and versions go to data files: if the config sets it, or some are there already."""
-    said = manifest.config.get(SPILL)
-    spilled = said != "false" and any(fragment.HasField("column_row_ids") for fragment in group.fragments)
-    return manifest.uses_stable_row_ids and (said == "true" or spilled)
+    setting = manifest.config.get(SPILL)
+    spilled = setting != "false" and any(fragment.HasField("column_row_ids") for fragment in group.fragments)
+    return manifest.uses_stable_row_ids and (setting == "true" or spilled)
 
 
 def _rows_per_file(group: Group, options: CompactionOptions) -> int:

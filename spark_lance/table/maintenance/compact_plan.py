@@ -280,10 +280,12 @@ def _within_limits(
     for part in parts:
         fitting: list[_Candidate] = []
         for candidate in part:
-            grown = (totals[0] + 1, totals[1] + candidate.rows, totals[2] + candidate.stored_bytes)
-            if any(limit is not None and size > limit for size, limit in zip(grown, limits, strict=True)):
+            new_totals = (totals[0] + 1, totals[1] + candidate.rows, totals[2] + candidate.stored_bytes)
+            if any(
+                limit is not None and size > limit for size, limit in zip(new_totals, limits, strict=True)
+            ):
                 break
-            totals = grown
+            totals = new_totals
             fitting.append(candidate)
         if _worthwhile(fitting):
             yield fitting

@@ -132,13 +132,13 @@ def read_ahead(
                     size = min(target_bytes, _EXPANSION * waiting[0][0].file_bytes)
                     if ahead and size + sum(other for other, _ in ahead) > _AHEAD_BYTES:
                         break
-                    ahead.append((size, pool.submit(_begun, waiting.popleft()[1])))
+                    ahead.append((size, pool.submit(_start_reading, waiting.popleft()[1])))
                 yield ahead.popleft()[1].result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begun(read: Callable[[], Iterator[Item]]) -> Iterator[Item]:
+def _start_reading(read: Callable[[], Iterator[Item]]) -> Iterator[Item]:
     """Return the items of a read whose first one is in memory."""
     items = read()
     return chain(list(islice(items, 1)), items)

@@ -361,7 +361,7 @@ class ChangeTask:
             ExpressionError: the condition does not fit the columns.
         """
         for rows_of_table in self._stored_tables(target_bytes):
-            table = self._dressed(rows_of_table)
+            table = self._with_change_columns(rows_of_table)
             if condition is not None:
                 table = condition.filter(table)
             if table.num_rows:
@@ -380,7 +380,7 @@ class ChangeTask:
         if len(offsets):
             yield from scan.rows(offsets, target_bytes)
 
-    def _dressed(self, table: pa.Table) -> pa.Table:
+    def _with_change_columns(self, table: pa.Table) -> pa.Table:
         rows = table.num_rows
         if not self.schema.names:
             return rows_without_columns(rows)

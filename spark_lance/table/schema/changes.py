@@ -221,8 +221,8 @@ def _graft(field: Field, addition: Field, ids: Iterator[int], path: str) -> tupl
     if field.kind == "list":
         # The name of a list's item has no meaning: Arrow libraries do not agree on it.
         (item,), (other,) = field.children, addition.children
-        grown, part = _graft(item, other, ids, f"{path}.{item.name}")
-        return replace(field, children=(grown,)), replace(field, children=(part,))
+        new_item, part = _graft(item, other, ids, f"{path}.{item.name}")
+        return replace(field, children=(new_item,)), replace(field, children=(part,))
     parts = []
     for child in addition.children:
         if child.name in children:

@@ -252,7 +252,7 @@ def cleanup(
     start = manifest.version if looked_from is None else looked_from
     line = _Line(table, manifest, start, policy, now or datetime.now(timezone.utc))
     line.look()
-    files = list(line.doomed())
+    files = list(line.files_to_delete())
     line.look_again()
     files = [file for file in files if not line.is_kept(file)]
     if dry_run:
@@ -417,7 +417,7 @@ class _Line:
             self._store.put(file.path, data)
             logger.info("version %d of %s is in use again: it stays", file.version, self._root)
 
-    def doomed(self) -> Iterator[CleanupFile]:
+    def files_to_delete(self) -> Iterator[CleanupFile]:
         """Yield the files that go, manifests first."""
         manifests = {file.path for file in self._gone_files.values()}
         directories = list(dict.fromkeys([VERSIONS_DIR, *(place for place, _, _ in _PLACES)]))

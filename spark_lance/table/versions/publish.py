@@ -177,9 +177,9 @@ def _under(lock: CommitLock, store: Store, version: int, path: str, data: bytes)
             raise FileExistsError(f"another writer holds the lock of version {version}: {error}") from error
         if entered or (isinstance(error, OSError) and not isinstance(error, CommitError)):
             raise
-        said = ": ".join(part for part in (type(error).__name__, str(error)) if part)
+        reason = ": ".join(part for part in (type(error).__name__, str(error)) if part)
         raise CommitError(
-            f"the commit lock of {path} was not given ({said}), so nothing was committed: "
+            f"the commit lock of {path} was not given ({reason}), so nothing was committed: "
             "see to the lock, then repeat"
         ) from error
     if failure is not None:

@@ -669,10 +669,10 @@ def _repetition_index(leaf: Leaf, level_bounds: Ints) -> U8:
     ends = np.append(starts[1:], leaf.num_levels)
     cuts = level_bounds[1:]
     ended = np.searchsorted(ends, cuts, side="right")
-    begun = np.searchsorted(starts, cuts, side="left")
+    started = np.searchsorted(starts, cuts, side="left")
     # The row that goes on began in this chunk or before it.
-    since = np.maximum(starts[begun - 1], level_bounds[:-1])
+    since = np.maximum(starts[started - 1], level_bounds[:-1])
     pairs = np.zeros((len(cuts), 2), np.uint64)
     pairs[:, 0] = np.diff(ended, prepend=0)
-    pairs[:, 1] = np.where(begun > ended, cuts - since, 0)
+    pairs[:, 1] = np.where(started > ended, cuts - since, 0)
     return pairs.reshape(-1).view(np.uint8)

@@ -17,7 +17,7 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.metadata import ColumnMetadata
 from spark_lance.file.base.nested import merge_paths
 from spark_lance.file.base.schema import Field, paths
-from spark_lance.file.base.source import PageSource, Plan, united
+from spark_lance.file.base.source import PageSource, Plan, merge_plans
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.base.chunks import run_starts
 from spark_lance.file.v2_1.layouts import full_zip
@@ -84,11 +84,11 @@ class FieldReader:
 
     def plan_read(self, start: int, stop: int) -> Plan:
         """Return the byte ranges that `read` needs, step by step."""
-        return united([path.plan_read(start, stop) for path in self._paths])
+        return merge_plans([path.plan_read(start, stop) for path in self._paths])
 
     def plan_take(self, rows: Ints) -> Plan:
         """Return the byte ranges that `take` needs, step by step."""
-        return united([path.plan_take(rows) for path in self._paths])
+        return merge_plans([path.plan_take(rows) for path in self._paths])
 
     def read(self, start: int, stop: int) -> pa.ChunkedArray:
         """Return rows [start, stop) as the field's Arrow type; chunks follow the pages.
@@ -226,7 +226,7 @@ class _PathReader:
                 plans.append(self._row_page(number).plan_take(np.arange(first, end)))
             else:
                 plans.append(iter([page_ranges(self._pages[number], self._path, first, end)]))
-        return united(plans)
+        return merge_plans(plans)
 
     def plan_take(self, rows: Ints) -> Plan:
         if not len(rows):
@@ -239,7 +239,7 @@ class _PathReader:
             if 0 <= number < len(self._pages):
                 page = self._row_page(number)
                 plans.append(page.plan_take(rows[first:end] - self._starts[number]))
-        return united(plans)
+        return merge_plans(plans)
 
     def _is_decoded(self, number: int, first: int, end: int) -> bool:
         if self._last is None or self._last[0] != number:

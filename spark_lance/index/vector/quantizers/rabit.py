@@ -149,8 +149,8 @@ class MatrixRotation:
     @classmethod
     def random(cls, dim: int, seed: int = 42) -> MatrixRotation:
         """Return a random rotation."""
-        drawn = np.random.default_rng(seed).standard_normal((dim, dim))
-        return cls(np.linalg.qr(drawn)[0].astype(np.float32))
+        matrix = np.random.default_rng(seed).standard_normal((dim, dim))
+        return cls(np.linalg.qr(matrix)[0].astype(np.float32))
 
     def same(self, other: Rotation) -> bool:
         """Return whether another rotation is this one."""
