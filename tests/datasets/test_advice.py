@@ -98,7 +98,7 @@ CASES = {
     ),
     "search in a fragment": Case(
         lambda ds, _: nearest(ds.get_fragments()[0]),
-        r"give the table fragments=\[...\]",
+        r"call LanceDataset.scanner\(fragments=\[...\]\)",
         lambda ds, _: nearest(ds, fragments=ds.get_fragments()[:1]),
     ),
     "maps in 2.1": Case(

@@ -289,6 +289,12 @@ def test_a_source_is_named_like_its_class() -> None:
         assert re.search(rf"^public .*\b(class|interface) {stem}\b", text, re.MULTILINE), name
 
 
+def test_nothing_is_assigned_to_itself() -> None:
+    # A rename can leave `message = message` where the left side was a field; javac says nothing.
+    pattern = re.compile(r"^\s*(\w+) = \1;", re.M)
+    assert not [path.name for path in FOLDER.rglob("*.java") if pattern.search(path.read_text())]
+
+
 def test_what_does_not_fit_a_release_does_not_compile(jvm: Any) -> None:
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     text = java_classes.source("org.lance.spark.transport.LanceTransport")
