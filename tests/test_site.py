@@ -179,12 +179,14 @@ def test_guides_are_the_first_results_of_searches(site: Path) -> None:
 def test_the_search_finds_pages(words: str, page: str, address: str, opened: Opened) -> None:
     opened.page.goto(address + "index.html")
     opened.page.locator("input[name=query]").click()
-    opened.page.locator("input[name=query]").fill(words)
+    # The search listens to keys; fill() presses none.
+    opened.page.locator("input[name=query]").press_sequentially(words)
     found = opened.page.locator(".md-search-result__item a")
     found.first.wait_for(timeout=30_000)
     links = found.evaluate_all("all => all.map(one => one.href)")
     assert any(page in link for link in links)
     found.first.click()
+    opened.page.wait_for_url(links[0].partition("?")[0] + "*")
     opened.page.wait_for_load_state()
     assert words.lower() in opened.page.locator("article").inner_text().lower()
     assert opened.wrong == []
