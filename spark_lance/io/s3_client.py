@@ -8,6 +8,7 @@ files starts sooner. s3fs is used wherever obstore could behave otherwise.
 - The region or an endpoint must be set, because obstore follows no redirect to another region.
 - All storage options must be ones that `settings_of` reads.
 - No other variable of the environment may change the requests.
+- A file of trusted authorities (`ca_bundle`) must be one that both clients can read.
 - A fork of a process that has used obstore uses s3fs, because threads do not survive a fork.
 
     settings_of(options)  ->  the settings of the client, or the reason why s3fs is used
@@ -38,7 +39,8 @@ _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _HARMLESS = frozenset(
     (*_KEYS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_EC2_METADATA_DISABLED", "AWS_EXECUTION_ENV")
 )
-_CERTIFICATES = frozenset(("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"))
+# Files of trusted authorities, in botocore's order.
+_CERTIFICATES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 _CONFIG_FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 _TIMES = {"connect_timeout": "connect_timeout", "read_timeout": "read_timeout"}
 # The timeouts of botocore. obstore's limit of 30 seconds for a whole request is too short for a slow uplink.
@@ -101,6 +103,8 @@ def settings_of(options: Mapping[str, Any]) -> S3Settings | str:
     region = None
     times = dict(_DEFAULT_TIMES)
     client: dict[str, Any] = {}
+    plain = str(endpoint or "").lower().startswith("http://")
+    bundle = next((os.environ[name] for name in _CERTIFICATES if os.environ.get(name)), None)
     for group in ("client_kwargs", "config_kwargs"):
         nested = dict(rest.pop(group, {}) or {})
         region = nested.pop("region_name", None) or region
@@ -108,13 +112,20 @@ def settings_of(options: Mapping[str, Any]) -> S3Settings | str:
             times[ours] = float(nested.pop(theirs, times[ours]))
         if "user_agent" in nested:
             client["user_agent"] = str(nested.pop("user_agent"))
+        if isinstance(nested.get("verify"), str):
+            bundle = nested.pop("verify")
         if nested.get("s3") == {"addressing_style": "path"}:
             del nested["s3"]
         rest |= nested
     if rest:
         return f"only s3fs has the option {min(rest)}"
-    if reason := _reason_of_environment(plain=str(endpoint or "").lower().startswith("http://")):
+    if reason := _reason_of_environment():
         return reason
+    if bundle and not plain:
+        if (certificates := _read_certificates(bundle)) is None:
+            return f"{bundle} is not a PEM file of certificates"
+        # As s3fs does: only these authorities are trusted.
+        client |= {"root_certificate": certificates, "disable_system_certificates": True}
     if not explicit and not anonymous:
         key, secret, token = (os.environ.get(name) or None for name in _KEYS)
         keys = key, secret, token
@@ -127,16 +138,24 @@ def settings_of(options: Mapping[str, Any]) -> S3Settings | str:
     if endpoint:
         config |= {"endpoint": str(endpoint), "aws_endpoint_url_s3": str(endpoint)}
     client |= {name: timedelta(seconds=value) for name, value in times.items()}
-    client["allow_http"] = str(endpoint or "").lower().startswith("http://")
+    client["allow_http"] = plain
     return S3Settings(None if anonymous else (keys[0], keys[1], keys[2]), config, client)
 
 
-def _reason_of_environment(plain: bool) -> str:
-    """Return what in this process needs s3fs; "" if nothing does.
+def _read_certificates(path: str) -> bytes | None:
+    """Return the bytes of a PEM file of certificates; None if it is no such file."""
+    import ssl
 
-    Args:
-        plain: whether requests are sent without TLS, where no certificate matters.
-    """
+    try:
+        data = Path(path).read_bytes()
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=data.decode())
+    except (OSError, ValueError):
+        return None
+    return data
+
+
+def _reason_of_environment() -> str:
+    """Return what in this process needs s3fs; "" if nothing does."""
     if not _is_installed():
         return "obstore is not installed"
     if _PROCESS.forked:
@@ -146,9 +165,9 @@ def _reason_of_environment(plain: bool) -> str:
     for name, place in _CONFIG_FILES:
         if Path(os.environ.get(name) or place).expanduser().exists():
             return f"{place} may have settings"
-    ignored = _HARMLESS | {name for name, _ in _CONFIG_FILES} | (_CERTIFICATES if plain else frozenset())
+    ignored = _HARMLESS.union(_CERTIFICATES, (name for name, _ in _CONFIG_FILES))
     for name in sorted(os.environ):
-        if name.startswith(("AWS_", *_CERTIFICATES)) and name not in ignored:
+        if name.startswith("AWS_") and name not in ignored:
             return f"the environment has {name}"
     return ""
 
@@ -221,13 +240,18 @@ class S3Client:
         provider = None if keys is None else lambda: _credential(keys)
         config = {**self._settings.config, "skip_signature": keys is None}
         once = {"max_retries": 0, "retry_timeout": timedelta(0)}
-        return S3Store(
-            name,
-            config=config,
-            client_options=dict(self._settings.client),
-            retry_config=once,
-            credential_provider=provider,
-        )
+        try:
+            return S3Store(
+                name,
+                config=config,
+                client_options=dict(self._settings.client),
+                retry_config=once,
+                credential_provider=provider,
+            )
+        except Exception as error:
+            if "root_certificate" not in self._settings.client:
+                raise
+            raise CertificateError(f"the certificates of ca_bundle cannot be used: {error}") from error
 
 
 def _credential(keys: tuple[str, str, str | None]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -305,7 +306,11 @@ only_moto = pytest.mark.parametrize("s3_server", [pytest.param("moto", marks=pyt
 @only_moto
 @pytest.mark.parametrize("way", ["AWS_CA_BUNDLE", "ca_bundle", "aws_ca_bundle", "allow_invalid_certificates"])
 def test_certificates_of_an_own_authority(
-    way: str, secure: dict[str, Any], certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    way: str,
+    secure: dict[str, Any],
+    certificate: tuple[str, str],
+    s3_client: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = {way: "true" if way.startswith("allow") else certificate[0]}
     if way.isupper():
@@ -314,6 +319,37 @@ def test_certificates_of_an_own_authority(
     store.put_if_absent(join(root, "x"), DATA)
     assert bytes(store.read_ranges(join(root, "x"), [(7, 9)])[0]) == DATA[7:16]
     assert store.list(root) == ["x"]
+    if s3_client == "obstore":
+        assert isinstance(store, S3Store)
+        assert (store._client(join(root, "x")) is not None) == (not way.startswith("allow"))
+
+
+@only_moto
+def test_a_bundle_replaces_the_authorities_of_the_system(
+    secure: dict[str, Any],
+    certificate: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serving = pytest.importorskip("werkzeug.serving")
+    other, _key = serving.make_ssl_devcert(str(tmp_path / "other"), host="localhost")
+    monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
+    store, root = open_store("s3://bucket", {**secure, "ca_bundle": other})
+    with pytest.raises(StoreError, match="certificate is not trusted"):
+        store.read(join(root, "x"))
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("s3_client", ["obstore"], indirect=True)
+def test_only_s3fs_reads_a_bundle_that_is_no_pem_file(tmp_path: Path, s3_client: str) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.write_text("no certificates")
+    options = {
+        "key": "a",
+        "secret": "b",
+        "client_kwargs": {"region_name": "eu-west-1", "verify": str(bundle)},
+    }
+    assert settings_of(options) == f"{bundle} is not a PEM file of certificates"
 
 
 @only_moto
@@ -415,6 +451,8 @@ print([name for name in ("obstore", "s3fs", "aiobotocore", "botocore") if name i
     assert "obstore" not in modules(s3_client="s3fs")
 
 
+@pytest.mark.s3
+@pytest.mark.parametrize("s3_client", ["obstore"], indirect=True)
 @pytest.mark.parametrize(
     ("more", "environment", "reason"),
     [
@@ -436,8 +474,9 @@ def test_settings_that_need_s3fs(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     plain = {"key": "AKIATEST", "secret": "hunter2", "endpoint_url": "http://x", "client_kwargs": {}}
-    options = {**plain, **S3Store.driver_options(more)}
-    settings = settings_of({name: value for name, value in options.items() if value is not None})
+    options = {**plain, **more}
+    options = S3Store.driver_options({name: value for name, value in options.items() if value is not None})
+    settings = settings_of(options)
     assert isinstance(settings, str)
     assert reason in settings
     if environment:
