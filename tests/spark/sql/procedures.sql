@@ -157,6 +157,17 @@ ALTER TABLE lance.db.ordered WRITE ORDERED BY id DESC NULLS LAST;
 OPTIMIZE lance.db.ordered FULL;
 SELECT first(id), last(id) FROM lance.db.ordered;
 > 3 | 1
+ALTER TABLE lance.db.ordered WRITE LOCALLY ORDERED BY id;
+OPTIMIZE lance.db.ordered FULL;
+SELECT first(id), last(id) FROM lance.db.ordered;
+> 1 | 3
+ALTER TABLE lance.db.ordered WRITE UNORDERED;
+CALL lance.system.rewrite_data_files(table => 'db.ordered', strategy => 'sort');
+! the table has no sort order
+CREATE TABLE lance.db.parted PARTITIONED BY (k) AS SELECT 1 AS id, 2 AS k;
+SHOW PARTITIONS lance.db.parted;
+> k=2
+DROP TABLE lance.db.parted;
 ALTER TABLE lance.db.ordered SET IDENTIFIER FIELDS id, v;
 ALTER TABLE lance.db.ordered DROP IDENTIFIER FIELDS v;
 SHOW TBLPROPERTIES lance.db.ordered ('identifier-fields');
