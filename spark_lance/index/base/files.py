@@ -121,6 +121,17 @@ class IndexFile:
         """The columns of the file."""
         return pa.schema([field.arrow_field() for field in self._reader.schema.fields])
 
+    def column_type(self, name: str) -> pa.DataType:
+        """Return the type of a column.
+
+        Raises:
+            FormatError: the file has no such column, or two.
+        """
+        places = self.arrow_schema.get_all_field_indices(name)
+        if len(places) != 1:
+            raise FormatError(f"the index file has {len(places)} columns {name!r}, not one", self.path)
+        return self.arrow_schema.field(places[0]).type
+
     def note(self, key: str) -> str:
         """Return a metadata value.
 

@@ -158,7 +158,7 @@ def move_sets(file: IndexFile, target: SegmentTarget, remap: RowAddressMap, note
         remap: tells where rows are.
         notes: further metadata, whose values are numbers of buffers with these bytes.
     """
-    kind = file.arrow_schema.field("keys").type
+    kind = file.column_type("keys")
     schema = pa.schema([pa.field("keys", kind), pa.field("bitmaps", pa.binary())])
     count = 0
     with IndexFileWriter(target.store, f"{target.directory}/{FILE}", schema, target.version) as writer:

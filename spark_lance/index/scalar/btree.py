@@ -256,7 +256,7 @@ class BTree(ScalarIndex):
                 ids, there = remap(table[_IDS].to_numpy())
                 yield one_array(table["values"]).filter(pa.array(there)), ids[there]
 
-        return _write_runs(_full_runs(pieces()), file.arrow_schema.field("values").type, target)
+        return _write_runs(_full_runs(pieces()), file.column_type("values"), target)
 
 
 def _tables(file: IndexFile, spans: Sequence[_Span]) -> list[pa.Table]:

@@ -117,7 +117,7 @@ class JsonIndex(ScalarIndex):
         place = _TARGETS[type(self._target)]
         if place is None:
             return pa.string()
-        kind = self.segment.file(place[0]).arrow_schema.field(place[1]).type
+        kind = self.segment.file(place[0]).column_type(place[1])
         return pa.string() if pa.types.is_large_string(kind) else kind
 
     @cached_property
