@@ -64,6 +64,12 @@ def _row_log(table: LanceDataset, **sharding: Any) -> Any:
 Case = tuple[str, Callable[[LanceDataset], Any], Callable[[LanceDataset], Any]]
 CASES: list[Case] = [
     (
+        "use letters, digits, '.', '-' and '_'",
+        lambda t: t.tags.create("last week", 1),
+        lambda t: t.tags.create("last_week", 1),
+    ),
+    ("use bitmap or zonemap", lambda t: _json_index(t, "btree"), lambda t: _json_index(t, "bitmap")),
+    (
         "give a version or a time, not both",
         lambda t: dataset(t.uri, version=1, asof="2999-01-01"),
         lambda t: (dataset(t.uri, version=1), dataset(t.uri, asof="2999-01-01")),
@@ -223,6 +229,12 @@ def _maps() -> pa.Table:
 def _vectors(dimension: int) -> pa.Table:
     values = pa.array(np.arange(300 * dimension, dtype=np.float32))
     return pa.table({"v": pa.FixedSizeListArray.from_arrays(values, dimension)})
+
+
+def _json_index(table: LanceDataset, kind: str) -> LanceDataset:
+    rows = pa.table({"j": pa.array(['{"a": 1}'], pa.json_())})
+    documents = _new(table, rows, mode="overwrite", enable_stable_row_ids=True)
+    return documents.create_scalar_index("j", "JSON", path="a", target_index_type=kind)
 
 
 def _codes(table: LanceDataset, bits: int) -> LanceDataset:
