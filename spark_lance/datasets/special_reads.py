@@ -95,7 +95,18 @@ def blob_files(
     ids: RowNumbers | None,
     addresses: RowNumbers | None,
 ) -> list[BlobFile | None]:
-    """Return the blobs of rows as binary files, None for nulls.
+    """Return the blobs of rows as binary files, None for nulls; see `blobs_by_address`."""
+    return blobs_by_address(dataset, blob_column, indices, ids, addresses)[1]
+
+
+def blobs_by_address(
+    dataset: LanceDataset,
+    blob_column: str,
+    indices: RowNumbers | None,
+    ids: RowNumbers | None,
+    addresses: RowNumbers | None,
+) -> tuple[list[int], list[BlobFile | None]]:
+    """Return the addresses of rows, and their blobs as binary files, None for nulls.
 
     Args:
         blob_column: a blob column; dots lead into structs.
@@ -125,7 +136,8 @@ def blob_files(
         raise RowNotFoundError(f"only {rows.num_rows} of {len(numberings[0])} rows exist")
     by_id = {fragment.id: fragment for fragment in dataset.manifest.fragments}
     fragments = [by_id[number] for number in fragments_of(rows[ROW_ADDRESS].to_numpy()).tolist()]
-    return open_blobs(dataset.snapshot.bases, path[-1], descriptors(rows.column(0), path), fragments)
+    files = open_blobs(dataset.snapshot.bases, path[-1], descriptors(rows.column(0), path), fragments)
+    return rows[ROW_ADDRESS].to_pylist(), files
 
 
 def sample(

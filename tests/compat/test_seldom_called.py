@@ -170,13 +170,53 @@ def test_values_of_blobs(lance: Any, tmp_path: Path) -> None:
         kind = reader.dataset(ds.uri).schema.field("b").type
         assert kind.extension_name == "lance.blob.v2"
         assert kind.storage_type == lance.blob_array([]).type.storage_type
-        blobs = reader.dataset(ds.uri).take_blobs("b", indices=[0, 2, 3])
-        assert [blob.read() for blob in blobs] == [b"abc", b"", b"x" * 100_000]
+        blobs = reader.dataset(ds.uri).take_blobs("b", indices=[0, 1, 2, 3])
+        contents = [b"abc", None, b"", b"x" * 100_000]
+        assert [blob and blob.read() for blob in blobs] == contents
+        assert reader.dataset(ds.uri).read_blobs("b", indices=[0, 1, 2, 3]) == list(enumerate(contents))
+        assert reader.dataset(ds.uri).read_blobs("b", ids=[2, 0]) == [(2, b""), (0, b"abc")]
+        with pytest.raises(ValueError, match="Exactly one of ids"):
+            reader.dataset(ds.uri).take_blobs("b", ids=[0], indices=[0])
     for wrong in ({}, {"data": b"a", "uri": "b"}, {"uri": "a", "size": 1}, {"uri": ""}):
         with pytest.raises(ValueError, match="lob"):
             lance.Blob(**wrong)
     with pytest.raises(ValueError, match="dedicated_size_threshold"):
         lance.blob_field("b", dedicated_size_threshold=0)
+
+
+@LIBRARIES
+def test_external_blobs_are_ingested(lance: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_of(ours, "blob"), "_INGEST_BYTES", 150)  # Two files fill a batch.
+    file = tmp_path / "elsewhere" / "file"
+    file.parent.mkdir()
+    file.write_bytes(b"0123456789" * 10)
+    values = [f"file://{file}", b"x", None, lance.Blob.from_uri(f"file://{file}", 3, 4), *[str(file)] * 5]
+    blobs, field = lance.blob_array(values), lance.blob_field("b", inline_size_threshold=10)
+    nested = pa.StructArray.from_arrays([blobs], fields=[field])
+    offsets = pa.array(range(len(values) + 1), pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, blobs, type=pa.list_(pa.field("item", field.type)))
+    schema = pa.schema([field, pa.field("s", nested.type), pa.field("l", lists.type)])
+    table = pa.table([blobs, nested, lists], schema)
+    options = {"data_storage_version": "2.2", "external_blob_mode": "ingest"}
+    ds = lance.write_dataset(table, str(tmp_path / "t" / "t"), **options)
+    fragments = lance.fragment.write_fragments(table, ds, external_blob_mode="ingest")
+    ds = lance.LanceDataset.commit(ds.uri, lance.LanceOperation.Append(fragments), read_version=1)
+    file.unlink()
+    contents = [b"0123456789" * 10, b"x", None, b"3456", *[b"0123456789" * 10] * 5] * 2
+    for reader in (ours, theirs):
+        opened = reader.dataset(ds.uri)
+        for column in ("b", "s.b"):
+            result = opened.read_blobs(column, indices=list(range(18)))
+            assert [content for _, content in result] == contents
+        sizes = [row[0] and row[0]["size"] for row in opened.to_table(["l"])["l"].to_pylist()]
+        assert sizes == [content and len(content) for content in contents]
+    for mode, extra in (("ingest", {"allow_external_blob_outside_bases": True}), ("copy", {})):
+        with pytest.raises((OSError, ValueError), match=r"external.blob.mode"):
+            lance.write_dataset(
+                table, str(tmp_path / "u"), data_storage_version="2.2", external_blob_mode=mode, **extra
+            )
+    with pytest.raises(OSError, match="elsewhere/file"):
+        lance.write_dataset(table, str(tmp_path / "u"), **options)
 
 
 @pytest.mark.parametrize(("writer", "indexer"), [(ours, theirs), (theirs, ours)], ids=["ours", "pylance"])

@@ -23,23 +23,16 @@ _HINTS = frozenset(
         "table_id",
         "base_store_params",
         "blob_pack_file_size_threshold",
+        "external_blob_mode",  # `with_blob_bytes` has changed the data.
         "progress",
     }
 )
 
 
 def writing_options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a write that say something here; None is as not given.
-
-    Raises:
-        NotImplementedError: an argument that would change what is written.
-    """
+    """Return the arguments of a write that say something here; None is as not given."""
     options = {name: value for name, value in arguments.items() if value is not None and name not in _HINTS}
     options.pop("allow_external_blob_outside_bases", None)  # Readers decide, by allowed_bases.
-    if options.pop("external_blob_mode", "reference") != "reference":
-        raise NotImplementedError(
-            "external_blob_mode='ingest' is not supported: read the files, and pass their bytes as blobs"
-        )
     if arguments.get("use_legacy_format") is False:
         options.setdefault("data_storage_version", "stable")
     return options

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_lance.compat.lance.raising import raises_os_errors
+from spark_lance.datasets.building import place_of
+from spark_lance.errors import OptionError
 from spark_lance.file.base.extensions import EXTENSION_METADATA, EXTENSION_NAME
+from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL, REFERENCE
+from spark_lance.io.store import STORES
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.reading.blob_sources import BlobSources
 from spark_lance.table.reading.blobs import BlobFile
+from spark_lance.table.writing.inputs import as_reader
 
 __all__ = [
     "Blob",
@@ -22,6 +32,7 @@ __all__ = [
     "BlobType",
     "blob_array",
     "blob_field",
+    "with_blob_bytes",
     "with_blob_types",
 ]
 
@@ -30,6 +41,10 @@ _STORAGE = pa.struct(
     [("data", pa.large_binary()), ("uri", pa.string()), ("position", pa.uint64()), ("size", pa.uint64())]
 )
 _PARTS = (2, 4)  # Number of parts of the struct: with and without a range.
+BLOB_BUFFER_BYTES = 512 << 10
+# Rows and bytes of external blobs that are in memory at a time; a larger blob is alone.
+_INGEST_ROWS = 256
+_INGEST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -179,6 +194,116 @@ def with_blob_types(schema: pa.Schema) -> pa.Schema:
         kind = BlobType.__arrow_ext_deserialize__(field.type, b"")
         schema = schema.set(number, pa.field(field.name, kind, field.nullable, metadata or None))
     return schema
+
+
+def with_blob_bytes(
+    data: Any, schema: pa.Schema | None, target: Any, options: Mapping[str, Any]
+) -> tuple[Any, pa.Schema | None]:
+    """Return data, and its schema, as the argument `external_blob_mode` of a write wants it.
+
+    "ingest" reads the files that URIs of blobs name, in the process that writes. The caller chooses it, so
+    the files can be anywhere. The table's storage options are used only in its own store.
+
+    Raises:
+        ValueError: the mode is not "reference" or "ingest".
+        OptionError: "ingest", and allow_external_blob_outside_bases.
+    """
+    mode = options.get("external_blob_mode") or "reference"
+    if mode not in ("reference", "ingest"):
+        raise ValueError(f"external_blob_mode must be 'reference' or 'ingest', got {mode!r}")
+    if mode == "reference":
+        return data, schema
+    if options.get("allow_external_blob_outside_bases"):
+        raise OptionError(
+            'allow_external_blob_outside_bases only applies to external_blob_mode="reference": leave it out'
+        )
+    table = place_of(target, options.get("storage_options")).table
+    anywhere = TableRef(table.store.with_bases([f"{scheme}://" for scheme in STORES]), table.root)
+    sources = BlobSources(table.store, anywhere)
+    reader = as_reader(data, schema)
+    batches = (
+        _ingest(piece, sources)
+        for batch in reader
+        for start in range(0, batch.num_rows, _INGEST_ROWS)
+        for piece in _small_batches(batch.slice(start, _INGEST_ROWS), sources)
+    )
+    return pa.RecordBatchReader.from_batches(reader.schema, batches), None
+
+
+def _ingest(batch: pa.RecordBatch, sources: BlobSources) -> pa.RecordBatch:
+    """Return rows with bytes in place of the URIs of blobs."""
+
+    def read(blobs: pa.StructArray) -> pa.StructArray:
+        references = _references(blobs)
+        external = references.is_valid()
+        columns = {name: pc.struct_field(blobs, name) for name in (part.name for part in blobs.type)}
+        columns["data"] = pc.if_else(external, sources.read(references), columns["data"])
+        for name in columns.keys() - {"data"}:
+            columns[name] = pc.if_else(external, pa.scalar(None, columns[name].type), columns[name])
+        return pa.StructArray.from_arrays(
+            list(columns.values()), fields=list(blobs.type), mask=blobs.is_null()
+        )
+
+    arrays = [
+        _map_blobs(array, field, read) for array, field in zip(batch.columns, batch.schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def _small_batches(batch: pa.RecordBatch, sources: BlobSources) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in parts whose external blobs have at most _INGEST_BYTES, or that have one row."""
+    total = 0
+
+    def add(blobs: pa.StructArray) -> pa.StructArray:
+        nonlocal total
+        total += int(sources.sizes(_references(blobs)).sum())
+        return blobs
+
+    for array, field in zip(batch.columns, batch.schema, strict=True):
+        _map_blobs(array, field, add)
+    if total <= _INGEST_BYTES or batch.num_rows <= 1:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _small_batches(batch.slice(0, middle), sources)
+    yield from _small_batches(batch.slice(middle), sources)
+
+
+def _references(blobs: pa.StructArray) -> pa.StructArray:
+    """Return references to external blobs; null for other values, also for those with data and a URI."""
+    uris = pc.struct_field(blobs, "uri")
+    external = pc.and_(uris.is_valid(), pc.struct_field(blobs, "data").is_null())
+    places = [
+        uri if uri is None or "://" in uri else f"file://{Path(uri).absolute()}" for uri in uris.to_pylist()
+    ]
+    columns: dict[str, Any] = {"kind": pa.repeat(pa.scalar(EXTERNAL, pa.uint8()), len(blobs))}
+    columns["blob_uri"] = columns[BLOB_SOURCE] = pa.array(places, pa.string())
+    for name in {"position", "size"} & {part.name for part in blobs.type}:
+        columns[name] = pc.struct_field(blobs, name)
+    parts = [columns.get(part.name, pa.nulls(len(blobs), part.type)) for part in REFERENCE]
+    return pa.StructArray.from_arrays(parts, fields=list(REFERENCE), mask=pc.invert(external))
+
+
+def _map_blobs(array: pa.Array, field: pa.Field, change: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """Return an array with other values in place of blobs of version 2.2, here or in structs and lists."""
+    kind, metadata = field.type, field.metadata or {}
+    is_extension = isinstance(kind, pa.BaseExtensionType)
+    name = kind.extension_name if is_extension else metadata.get(EXTENSION_NAME.encode(), b"").decode()
+    if name == _EXTENSION_NAME:
+        values = change(array.storage if is_extension else array)
+        return pa.ExtensionArray.from_storage(kind, values) if is_extension else values
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_struct(kind):
+        parts = [_map_blobs(part, child, change) for part, child in zip(array.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=mask)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        items = _map_blobs(array.flatten(), kind.value_field, change)
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        make = pa.ListArray if pa.types.is_list(kind) else pa.LargeListArray
+        width = pa.int32() if pa.types.is_list(kind) else pa.int64()
+        return make.from_arrays(pa.array(offsets, width), items, type=kind, mask=mask)
+    return array
 
 
 with suppress(pa.ArrowKeyError):  # pylance has registered its own.

@@ -20,6 +20,7 @@ import pyarrow.dataset
 import spark_lance.datasets.dataset as values
 from spark_lance.compat.lance.answers import transaction_or_none, version_dict, writing_options
 from spark_lance.compat.lance.base import DatasetBase
+from spark_lance.compat.lance.blob import BLOB_BUFFER_BYTES, with_blob_bytes
 from spark_lance.compat.lance.changes import Changes, IndexConfig, MergeInsertBuilder
 from spark_lance.compat.lance.fragment import LanceFragment
 from spark_lance.compat.lance.optimize import DatasetOptimizer
@@ -32,6 +33,7 @@ from spark_lance.datasets.building import merge_appends, place_of
 from spark_lance.datasets.operations import Index, IndexFile, LanceOperation, Operation, Transaction
 from spark_lance.datasets.scan_request import ColumnOrdering
 from spark_lance.datasets.show import DataStatistics, FieldStatistics, LanceStats
+from spark_lance.datasets.special_reads import blobs_by_address
 from spark_lance.datasets.versions import DatasetBasePath
 from spark_lance.errors import (
     IndexNotFoundError,
@@ -48,6 +50,7 @@ from spark_lance.table.commits.commit_options import COMMIT_MESSAGE as LANCE_COM
 from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.format.index_kinds import label_of
 from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.reading.blobs import BlobFile, read_blobs
 from spark_lance.table.versions.branches import Branches as _Branches
 from spark_lance.table.versions.drop import drop_table
 from spark_lance.table.versions.tags import Tags as _Tags
@@ -126,18 +129,49 @@ class Reading(DatasetBase):
         return _with_repeats(columns, lambda names: self.value.take_rows(row_ids, names))
 
     def take_blobs(
-        self, blob_column: str, ids: Any = None, addresses: Any = None, indices: Any = None
+        self,
+        blob_column: str,
+        ids: Any = None,
+        addresses: Any = None,
+        indices: Any = None,
+        *,
+        buffer_size: int = BLOB_BUFFER_BYTES,
     ) -> list[Any]:
-        """Return blobs as files; nulls are left out."""
+        """Return blobs as files, None for nulls; files have no buffer here."""
+        if isinstance(buffer_size, bool) or not isinstance(buffer_size, int):
+            raise TypeError(f"buffer_size must be an int, got {type(buffer_size).__name__}")
+        if buffer_size < 0:
+            raise ValueError("buffer_size must be non-negative")
+        return self._blobs(blob_column, ids, addresses, indices)[1]
+
+    def read_blobs(
+        self,
+        blob_column: str,
+        ids: Any = None,
+        addresses: Any = None,
+        indices: Any = None,
+        *,
+        io_buffer_size: int | None = None,
+        preserve_order: bool | None = None,
+    ) -> list[tuple[int, bytes | None]]:
+        """Return pairs of the row address and the bytes of a blob, None for null."""
+        rows, files = self._blobs(blob_column, ids, addresses, indices)
+        return list(zip(rows, read_blobs(files), strict=True))
+
+    def _blobs(
+        self, blob_column: str, ids: Any, addresses: Any, indices: Any
+    ) -> tuple[list[int], list[BlobFile | None]]:
+        """Return the addresses of rows, and their blobs."""
+        if sum(numbers is not None for numbers in (ids, addresses, indices)) != 1:
+            raise ValueError("Exactly one of ids, indices, or addresses must be specified")
         try:
-            blobs = self.value.take_blobs(blob_column, indices, ids=ids, addresses=addresses)
+            return blobs_by_address(self.value, blob_column, indices, ids, addresses)
         except RowNotFoundError as error:
             if indices is not None:
                 raise
             raise NotImplementedError(
                 f"A take operation that includes row addresses must not target deleted rows: {error}"
             ) from error
-        return [blob for blob in blobs if blob is not None]
 
     def sample(self, num_rows: int, columns: Any = None, randomize_order: bool = True, **_: Any) -> pa.Table:
         """Return rows chosen at random."""
@@ -516,6 +550,7 @@ def write_dataset(
         uri = f"memory://{uuid.uuid4()}/{uri.removeprefix('memory://')}"
     target = opened.value if opened is not None else uri
     options.setdefault("enable_stable_row_ids", False)  # as pylance, also with a primary key
+    data_obj, schema = with_blob_bytes(data_obj, schema, target, options)
     written = values.write_dataset(data_obj, target, mode, schema=schema, **writing_options(options))
     if progress is not None:
         transaction = transaction_or_none(lambda: written.read_transaction(written.version))

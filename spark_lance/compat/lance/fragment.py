@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from spark_lance.compat.lance.answers import writing_options
+from spark_lance.compat.lance.blob import with_blob_bytes
 from spark_lance.compat.lance.progress import FragmentWriteProgress
 from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.compat.lance.scanning import LanceScanner, exact_rows, scan_arguments
@@ -270,9 +271,11 @@ def write_fragments(
     }
     progress = options.get("progress")
     options.pop("enable_stable_row_ids", None)
+    target = getattr(dataset_uri, "value", dataset_uri)
+    data, schema = with_blob_bytes(data, schema, target, {**options, "storage_options": storage_options})
     result = building.write_fragments(
         data,
-        getattr(dataset_uri, "value", dataset_uri),
+        target,
         schema,
         mode=mode,
         max_rows_per_file=max_rows_per_file,
