@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,15 @@ def test_wrong_places_are_refused_before_anything_is_written(
 def test_places_are_not_given_twice(tmp_path: Path, places: list[DatasetBasePath]) -> None:
     with pytest.raises(OptionError, match="'one' is given twice"):
         write_dataset(rows(0, 1), tmp_path / "t", initial_bases=[*places, places[0]])
+
+
+def test_ids_of_places_are_not_given_again(tmp_path: Path, places: list[DatasetBasePath]) -> None:
+    chosen = [places[0], replace(places[1], id=1)]
+    options: dict[str, Any] = {"initial_bases": chosen, "target_bases": ["one"]}
+    table = write_dataset(rows(0, 9), tmp_path / "t", **options)
+    assert [(base.id, base.name) for base in table.manifest.message.base_paths] == [(2, "one"), (1, "two")]
+    assert bases_of(table) == [2]
+    assert lance.dataset(str(tmp_path / "t")).to_table().equals(table.to_table())
 
 
 def test_a_failed_write_leaves_no_files_anywhere(tmp_path: Path, places: list[DatasetBasePath]) -> None:

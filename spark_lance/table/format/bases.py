@@ -22,6 +22,7 @@ import os
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from spark_lance.errors import BaseNotAllowedError, FormatError, OptionError
 from spark_lance.io.base_options import Location
@@ -174,14 +175,17 @@ class Bases(OfTable):
 
 
 def numbered(bases: Iterable[BasePath]) -> tuple[BasePath, ...]:
-    """Return base paths of a new table; those of id 0 get the next ids, from 1 on.
+    """Return base paths of a new table; those of id 0 get the next ids, from 1 on, that no other has.
 
     Raises:
         OptionError: two have one name, path or id; two without a name count as of one name.
     """
+    bases = tuple(bases)
+    explicit = {base.id for base in bases}
     numbered_bases: list[BasePath] = []
     for base in bases:
-        number = base.id or max((other.id for other in numbered_bases), default=0) + 1
+        next_id = max((other.id for other in numbered_bases), default=0) + 1
+        number = base.id or next(number for number in count(next_id) if number not in explicit)
         for other in numbered_bases:
             if other.name == base.name or other.path == base.path or other.id == number:
                 raise OptionError(f"base path {base.name or base.path!r} is given twice")
