@@ -17,18 +17,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from spark_lance.errors import OptionError
-from spark_lance.file.base.schema import Schema, split_path
+from spark_lance.file.base.schema import Field, Schema, split_path
 from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.options.foreign_options import close_name, close_suffix
 from spark_lance.table.format.partitions import PARTITION_FIELDS
 from spark_lance.table.versions.ages import parse_duration
 
 PRIMARY_KEY = "primary_key"
-# How OPTIMIZE t FULL orders the rows, and the columns that tell rows apart in change logs.
+# The order of rows in files, whether writes distribute rows by it ("range"), the columns that OPTIMIZE t FULL
+# clusters by, and those that tell rows apart in change logs.
 SORT_ORDER = "sort-order"
+DISTRIBUTION = "write.distribution-mode"
 CLUSTERING = "clustering-columns"
 IDENTIFIERS = "identifier-fields"
 # An item of a list of names or sort keys, and a sort key: a path with a direction, as in ORDER BY.
@@ -73,6 +75,36 @@ def sort_key(text: str, schema: Schema) -> tuple[list[str], bool, bool]:
     return path, descends, (match[3] or ("LAST" if descends else "FIRST")).upper() == "LAST"
 
 
+def is_sortable(field: Field) -> bool:
+    """Return whether Spark can sort by a column: it has no maps."""
+    return all(node.kind != "map" for node in field.walk())
+
+
+def sort_keys(config: Mapping[str, str], schema: Schema) -> list[tuple[list[str], bool, bool]]:
+    """Return the order of written rows: for each key its path, whether it descends, whether nulls are last.
+
+    The keys end before one that does not fit the table, as another writer may have changed its columns.
+    """
+    keys: list[tuple[list[str], bool, bool]] = []
+    for text in split_names(config.get(SORT_ORDER, "")):
+        path, descends, nulls_last = sort_key(text, schema)
+        top = next((field for field in schema.fields if field.name.lower() == path[0].lower()), None)
+        if top is None or not is_sortable(top) or not _has_path(top, path[1:]):
+            break
+        keys.append(([top.name, *path[1:]], descends, nulls_last))
+    return keys
+
+
+def _has_path(field: Field, path: Sequence[str]) -> bool:
+    for name in path:
+        children = field.children if field.kind == "struct" else ()
+        child = next((child for child in children if child.name.lower() == name.lower()), None)
+        if child is None:
+            return False
+        field = child
+    return True
+
+
 def is_fixed(name: str) -> bool:
     """Whether a property is one that only CREATE TABLE can set."""
     return name == PRIMARY_KEY or name in TABLE_OPTIONS or column_option(name.lower()) is not None
@@ -84,6 +116,7 @@ _BOOLEAN, _NUMBER = re.compile("true|false", re.IGNORECASE), re.compile("[0-9]{1
 _EFFECTIVE: dict[str, re.Pattern[str] | None] = {
     **dict.fromkeys(("delta.appendOnly", "appendOnly", "write.wap.enabled", "gc.enabled"), _BOOLEAN),
     **dict.fromkeys((_ROW_TRACKING, _CHANGE_FEED), _BOOLEAN),
+    DISTRIBUTION: re.compile("none|hash|range"),
     **dict.fromkeys(("delta.logRetentionDuration", "logRetentionDuration")),
     **dict.fromkeys(("delta.deletedFileRetentionDuration", "deletedFileRetentionDuration")),
     "history.expire.max-snapshot-age-ms": _NUMBER,
@@ -111,7 +144,6 @@ _REFUSED = {
     "write.metadata.path": (".*", _FOLDER),
     "write.object-storage.path": (".*", _FOLDER),
     "write.location-provider.impl": (".*", _FOLDER),
-    "write.distribution-mode": ("range", "leave it out, and sort the rows by OPTIMIZE t FULL"),
     "write.delete.isolation-level": ("serializable", _ISOLATION),
     "write.update.isolation-level": ("serializable", _ISOLATION),
     "write.merge.isolation-level": ("serializable", _ISOLATION),
@@ -182,7 +214,7 @@ def _check_foreign(name: str, value: str | None) -> bool:
         if value is not None and form is None:
             _check_duration(name, value)
         elif value is not None and form is not None and not form.fullmatch(value.strip()):
-            expected = "true or false" if form is _BOOLEAN else "a number"
+            expected = {_BOOLEAN: "true or false", _NUMBER: "a number"}.get(form, "none, hash or range")
             raise OptionError(f"table property {name} must be {expected}, not {value!r}")
         return True
     if re.fullmatch(_WITHOUT_EFFECT, name):

@@ -33,6 +33,7 @@ from spark_lance.spark.sql.protocol_objects import (
     Top,
     ViewMembers,
     Write,
+    WriteOrder,
 )
 
 
@@ -411,7 +412,7 @@ class Answer(TypedDict, total=False):
 
 
 class _TableParts(TypedDict, total=False):
-    """The parts of some tables: pushdown of reads, partition fields, and the plan of a staged table.
+    """The parts of some tables: pushdown of reads, partition fields, order, and the plan of a staged table.
 
     `name` replaces the name of the request.
     """
@@ -419,6 +420,7 @@ class _TableParts(TypedDict, total=False):
     name: Sequence[str]
     pushdown: Pushdown | None
     partition_fields: Sequence[PartitionFieldAnswer]
+    write_order: WriteOrder
     staged: Staged
     constraints: Sequence[Constraint]
 

@@ -156,6 +156,21 @@ class Staged(TypedDict):
     declaration: str
 
 
+class SortKey(TypedDict):
+    """A key of the order of written rows: a path, its direction, and whether nulls are first or last."""
+
+    path: Sequence[str]
+    descending: bool
+    nulls: str
+
+
+class WriteOrder(TypedDict):
+    """The order of written rows, and whether tasks get ranges of it."""
+
+    keys: Sequence[SortKey]
+    distributed: bool
+
+
 class PartitionFieldAnswer(TypedDict):
     """A partition field: its name, column, transform, width or 0, and the type of its values."""
 
@@ -237,6 +252,8 @@ OBJECTS: Sequence[type] = (
     MergeClause,
     Staging,
     Staged,
+    SortKey,
+    WriteOrder,
     PartitionFieldAnswer,
     Parameter,
     ColumnStatistics,

@@ -2,7 +2,7 @@
 
 Some facts about a table are properties, which other procedures read:
 
-    sort-order            ALTER TABLE t WRITE ORDERED BY ...       rewrite_data_files, OPTIMIZE t FULL
+    sort-order            ALTER TABLE t WRITE ORDERED BY ...       writes, rewrite_data_files, OPTIMIZE t FULL
     clustering-columns    CLUSTER BY (a, b)                        OPTIMIZE t FULL
     identifier-fields     ALTER TABLE t SET IDENTIFIER FIELDS ...  create_changelog_view
 """
@@ -23,7 +23,14 @@ from spark_lance.errors import (
     UnsupportedFormatError,
 )
 from spark_lance.spark.options.options import SESSION_ZONE, in_zone
-from spark_lance.spark.options.table_properties import CLUSTERING, IDENTIFIERS, SORT_ORDER, sort_key
+from spark_lance.spark.options.table_properties import (
+    CLUSTERING,
+    DISTRIBUTION,
+    IDENTIFIERS,
+    SORT_ORDER,
+    is_sortable,
+    sort_key,
+)
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.procedure import REWRITTEN, Parameter, Procedure, current_namespace, number, texts
@@ -53,8 +60,11 @@ def _set_sort_order(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -
     order = texts(a["columns"] or "")
     schema = table.dataset().lance_schema
     for part in order:
-        find_column(schema, sort_key(part, schema)[0][0])
-    table.setConfig({SORT_ORDER: ", ".join(order) or None})
+        field = find_column(schema, sort_key(part, schema)[0][0])
+        if not is_sortable(field):
+            raise SchemaError(f"column {field.name!r} has maps, which have no order: choose another column")
+    mode = ("none" if a["locally"] else "range") if order else None
+    table.setConfig({SORT_ORDER: ", ".join(order) or None, DISTRIBUTION: mode})
 
 
 def _set_identifiers(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
@@ -329,8 +339,9 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
             Parameter(
                 "columns", "string", "columns with ASC, DESC, NULLS LAST; none removes the order", "NULL"
             ),
+            Parameter("locally", "boolean", "each task sorts its rows; otherwise tasks get ranges", "false"),
         ),
-        "Set the order in which rewrite_data_files and OPTIMIZE t FULL sort the rows.",
+        "Set the order in which writes, rewrite_data_files and OPTIMIZE t FULL sort the rows.",
     ),
     "set_identifier_fields": Procedure(
         _set_identifiers, (_COLUMNS,), "Set the columns that identify rows in change logs."

@@ -34,6 +34,7 @@ from spark_lance.spark.options.option_fields import OPTIONS
 from spark_lance.spark.options.options import check_by_name, check_known, read_options
 from spark_lance.spark.options.table_properties import (
     CLUSTERING,
+    DISTRIBUTION,
     PRIMARY_KEY,
     SORT_ORDER,
     check_setting,
@@ -41,6 +42,7 @@ from spark_lance.spark.options.table_properties import (
     is_row_tracking,
     join_names,
     sort_key,
+    sort_keys,
 )
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
@@ -65,6 +67,7 @@ from spark_lance.spark.sql.evolution import (
 from spark_lance.spark.sql.partition_fields import partitioning
 from spark_lance.spark.sql.procedure import texts
 from spark_lance.spark.sql.properties import fixed_properties
+from spark_lance.spark.sql.protocol_objects import SortKey, WriteOrder
 from spark_lance.spark.table.constraints import add_constraint
 from spark_lance.spark.table.staging import staged_options, staging_branch
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
@@ -280,6 +283,7 @@ def answer(
     properties: dict[str, str] = {}
     constraints: list[dict[str, Any]] = []
     fields: list[dict[str, Any]] = []
+    order = _write_order({}, Schema(()))
     if options.table:
         place, schema = metadata.describe(options, None)
         columns = Schema.from_arrow(metadata.MetadataReader.columns(options))
@@ -292,6 +296,7 @@ def answer(
         fields = partitioning(newest.config(), snapshot.schema)
         if fields:
             properties.pop(PARTITION_FIELDS)  # PARTITIONED BY says it
+        order = _write_order(newest.config(), snapshot.schema)
     pinned = {key: value for key, value in user_options.items() if key == "table"}
     pinned["version"] = str(place.version)
     plain = not user_options and not options.table
@@ -307,7 +312,16 @@ def answer(
         "constraints": constraints,
         "pushdown": pushdown_of(options, columns, schema),
         "partition_fields": fields,
+        "write_order": order,
     }
+
+
+def _write_order(config: Mapping[str, str], schema: Schema) -> WriteOrder:
+    keys = [
+        SortKey(path=path, descending=descends, nulls="last" if nulls_last else "first")
+        for path, descends, nulls_last in sort_keys(config, schema)
+    ]
+    return WriteOrder(keys=keys, distributed=config.get(DISTRIBUTION) == "range")
 
 
 def table_at(request: BridgeRequest, name: Name | None = None) -> LanceTable:

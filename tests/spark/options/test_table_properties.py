@@ -20,7 +20,7 @@ WITH_EFFECT = {
     "write.wap.enabled": "true",
     "gc.enabled": "false",
     "write.format.default": "lance",
-    "write.distribution-mode": "hash",
+    "write.distribution-mode": "range",
     "delta.isolationLevel": "WriteSerializable",
     "owner": "finance",
 }
@@ -52,7 +52,7 @@ REFUSED = {
     ("history.expire.max-snapshot-age", "5"): "did you mean 'history.expire.max-snapshot-age-ms'",
     ("write.format.default", "orc"): "leave it out",
     ("write.data.path", "s3://b/p"): "CREATE TABLE lance.`/path`",
-    ("write.distribution-mode", "range"): "OPTIMIZE t FULL",
+    ("write.distribution-mode", "sorted"): "must be none, hash or range",
     ("write.merge.isolation-level", "serializable"): "leave it out",
     ("write.wap.enable", "true"): "did you mean 'write.wap.enabled'",
     ("encryption.key-id", "k"): "let the store encrypt",

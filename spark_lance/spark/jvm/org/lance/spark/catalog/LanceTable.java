@@ -18,6 +18,10 @@ import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.NullOrdering;
+import org.apache.spark.sql.connector.expressions.SortDirection;
+import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
@@ -77,6 +81,7 @@ public class LanceTable
   private final Map<String, Object> pushdown;
   private final boolean writable;
   private final LancePartitions partitions;
+  private final Map<String, Object> writeOrder;
 
   // Identifies this table in Python's cache; a table that replaces it has another key.
   private final String cacheKey = java.util.UUID.randomUUID().toString();
@@ -110,6 +115,31 @@ public class LanceTable
     this.pushdown = Json.object(answer.get(Protocol.PUSHDOWN));
     this.writable = (Boolean) answer.get(Protocol.WRITABLE);
     this.partitions = new LancePartitions(Json.list(answer.get(Protocol.PARTITION_FIELDS)));
+    this.writeOrder = Json.object(answer.get(Protocol.WRITE_ORDER));
+  }
+
+  /** Returns the order of written rows, as far as the rows have the columns. */
+  private SortOrder[] order(StructType rows) {
+    List<SortOrder> order = new ArrayList<>();
+    for (Object item : writeOrder == null ? new ArrayList<>() : Json.list(writeOrder.get(Protocol.KEYS))) {
+      Map<String, Object> key = Json.object(item);
+      List<String> path = Json.names(key.get(Protocol.PATH));
+      if (!Arrays.asList(rows.fieldNames()).contains(path.get(0))) {
+        break;
+      }
+      StringBuilder column = new StringBuilder();
+      for (String name : path) {
+        column.append(column.length() == 0 ? "`" : ".`").append(name.replace("`", "``")).append("`");
+      }
+      boolean descends = (Boolean) key.get(Protocol.DESCENDING);
+      boolean nullsFirst = key.get(Protocol.NULLS).equals("first");
+      order.add(
+          Expressions.sort(
+              Expressions.column(column.toString()),
+              descends ? SortDirection.DESCENDING : SortDirection.ASCENDING,
+              nullsFirst ? NullOrdering.NULLS_FIRST : NullOrdering.NULLS_LAST));
+    }
+    return (SortOrder[]) order.toArray(new SortOrder[0]);
   }
 
   /**
@@ -496,7 +526,10 @@ public class LanceTable
       PythonDataSourceV2 source = Bridge.source();
       LogicalWriteInfo writeInfo = new WriteInfo(info, options);
       WriteBuilder sparkBuilder = Shim.tableOf(source, info.schema()).newWriteBuilder(writeInfo);
-      WriteBuilder builder = Bridge.writing(true, table.displayName, source, writeInfo, table.partitions.transforms(), declaration, sparkBuilder);
+      SortOrder[] order = table.order(info.schema());
+      boolean isDistributed = order.length > 0 && (Boolean) table.writeOrder.get(Protocol.DISTRIBUTED);
+      WriteBuilder builder = Bridge.writing(
+          true, table.displayName, source, writeInfo, table.partitions.transforms(), order, isDistributed, declaration, sparkBuilder);
       return (truncates ? ((SupportsTruncate) builder).truncate() : builder).build();
     }
   }

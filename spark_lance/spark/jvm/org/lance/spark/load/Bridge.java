@@ -18,6 +18,7 @@ import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.catalyst.analysis.ViewAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
@@ -334,6 +335,8 @@ public final class Bridge {
    * @param byDefault whether the driver plans writes if no setting says so
    * @param displayName the table's name for EXPLAIN
    * @param transforms the table's partition fields
+   * @param order the order of rows in each file; empty for none
+   * @param isDistributed whether tasks get ranges of rows in this order
    * @param declaration the declaration of a table that the write creates or replaces; null for an existing table
    * @param sparkBuilder Spark's own builder
    */
@@ -343,12 +346,14 @@ public final class Bridge {
       PythonDataSourceV2 source,
       LogicalWriteInfo info,
       Transform[] transforms,
+      SortOrder[] order,
+      boolean isDistributed,
       String declaration,
       WriteBuilder sparkBuilder) {
     OptionalUnit unit = OptionalUnit.find("org.lance.spark.write.LanceWrite", Bridge.class.getClassLoader());
     return unit == null
         ? sparkBuilder
-        : (WriteBuilder) unit.call("builder", byDefault, displayName, source, info, transforms, declaration, sparkBuilder);
+        : (WriteBuilder) unit.call("builder", byDefault, displayName, source, info, transforms, order, isDistributed, declaration, sparkBuilder);
   }
 
   /** Returns the error for the column _metadata, with the columns to use instead. */

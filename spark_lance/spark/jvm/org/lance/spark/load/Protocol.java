@@ -101,6 +101,7 @@ public final class Protocol {
   public static final String DESCRIPTION = "description";
   public static final String DISPLAY_NAME = "display_name";
   public static final String DISTINCT = "distinct";
+  public static final String DISTRIBUTED = "distributed";
   public static final String EACH = "each";
   public static final String ENFORCED = "enforced";
   public static final String EPOCH = "epoch";
@@ -121,6 +122,7 @@ public final class Protocol {
   public static final String ID = "id";
   public static final String IF_EXISTS = "if_exists";
   public static final String K = "k";
+  public static final String KEYS = "keys";
   public static final String KIND = "kind";
   public static final String LIMIT = "limit";
   public static final String LOCAL_BYTES = "localBytes";
@@ -201,6 +203,7 @@ public final class Protocol {
   public static final String WIDTH = "width";
   public static final String WRITABLE = "writable";
   public static final String WRITE = "write";
+  public static final String WRITE_ORDER = "write_order";
   public static final String WRITER = "writer";
   public static final String WRITES = "writes";
   public static final String WRITTEN = "written";

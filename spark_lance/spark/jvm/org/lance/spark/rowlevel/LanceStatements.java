@@ -64,7 +64,7 @@ public final class LanceStatements {
   private static final String ASSIGNMENTS = "org.lance.spark.rowlevel.LanceAssignments";
   private static final String SESSION_CATALOG = "org.lance.spark.catalog.LanceSessionCatalog";
   private static final String WRITE = "org.lance.spark.write.LanceWrite$PythonWrite";
-  private static final String CLUSTERED = "org.lance.spark.write.LanceWrite$ClusteredWrite";
+  private static final String ORDERED = "org.lance.spark.write.LanceWrite$OrderedWrite";
   private static final String FEW_ROWS = "org.lance.spark.write.LanceWriteRows";
   private static final String COLUMNS = "org.lance.spark.write.LanceWriteColumns";
   private static final String SEARCHES = "org.lance.spark.search.LanceLateral";
@@ -424,7 +424,7 @@ public final class LanceStatements {
         planner = ROUTES;
       }
       String name = write == null || write.isEmpty() ? "" : write.get().getClass().getName();
-      if (!name.equals(kind) && !(name.equals(CLUSTERED) && kind.equals(WRITE))) {
+      if (!name.equals(kind) && !(name.equals(ORDERED) && kind.equals(WRITE))) {
         return null;
       }
       SparkPlan physical = planWithUnit(planner, write.get(), plan, "A write");

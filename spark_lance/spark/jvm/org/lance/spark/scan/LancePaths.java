@@ -6,6 +6,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
@@ -114,7 +115,7 @@ public final class LancePaths {
       LogicalWriteInfo write = partitions.length == 0 ? info : withPartitionOption(info);
       WriteBuilder sparkBuilder = super.newWriteBuilder(write);
       String displayName = String.valueOf(info.options().get("path"));
-      return Bridge.writing(false, displayName, Shim.sourceOf(this), write, partitions, null, sparkBuilder);
+      return Bridge.writing(false, displayName, Shim.sourceOf(this), write, partitions, new SortOrder[0], false, null, sparkBuilder);
     }
 
     /**

@@ -1,6 +1,7 @@
 package org.lance.spark.write;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
@@ -58,6 +59,8 @@ public final class LanceWrite {
    * @param displayName the table's name for EXPLAIN
    * @param source Spark's data source, which the tasks' writers use
    * @param transforms the table's partition fields
+   * @param order the order of rows in each file; empty for none
+   * @param isDistributed whether tasks get ranges of rows in this order
    * @param declaration the declaration of a table that the write creates or replaces; null for an existing table
    */
   public static WriteBuilder builder(
@@ -66,9 +69,13 @@ public final class LanceWrite {
       PythonDataSourceV2 source,
       LogicalWriteInfo info,
       Transform[] transforms,
+      SortOrder[] order,
+      Boolean isDistributed,
       String declaration,
       WriteBuilder sparkBuilder) {
-    return LanceScan.plansInDriver(byDefault.booleanValue()) ? new Builder(displayName, source, info, transforms, declaration, sparkBuilder) : sparkBuilder;
+    return LanceScan.plansInDriver(byDefault.booleanValue()) 
+        ? new Builder(displayName, source, info, transforms, order, isDistributed.booleanValue(), declaration, sparkBuilder)
+        : sparkBuilder;
   }
 
   /**
@@ -94,6 +101,8 @@ public final class LanceWrite {
     private final PythonDataSourceV2 source;
     private final LogicalWriteInfo info;
     private final Transform[] transforms;
+    private final SortOrder[] order;
+    private final boolean isDistributed;
     private final String declaration;
     private WriteBuilder sparkBuilder;
     private boolean truncates = false;
@@ -103,12 +112,16 @@ public final class LanceWrite {
         PythonDataSourceV2 source,
         LogicalWriteInfo info,
         Transform[] transforms,
+        SortOrder[] order,
+        boolean isDistributed,
         String declaration,
         WriteBuilder sparkBuilder) {
       this.displayName = displayName;
       this.source = source;
       this.info = info;
       this.transforms = transforms;
+      this.order = order;
+      this.isDistributed = isDistributed;
       this.declaration = declaration;
       this.sparkBuilder = sparkBuilder;
     }
@@ -122,31 +135,60 @@ public final class LanceWrite {
     public Write build() {
       Write write = sparkBuilder.build();
       // Shuffling every micro-batch would cost more than it saves. Compaction sorts the rows of streams.
-      if (transforms.length > 0 && !Callers.isStreaming()) {
-        return new ClusteredWrite(displayName, source, info, truncates, declaration, clustering(transforms), write);
+      if ((transforms.length > 0 || order.length > 0) && !Callers.isStreaming()) {
+        Transform[] clustering = clustering(transforms);
+        return new OrderedWrite(
+            displayName, source, info, truncates, declaration, distribution(clustering), ordering(clustering), order.length > 0, write);
       }
       return new PythonWrite(displayName, source, info, truncates, declaration, write);
     }
+
+    private Distribution distribution(Transform[] clustering) {
+      if (clustering.length > 0) {
+        return Distributions.clustered(clustering);
+      }
+      return isDistributed && order.length > 0 ? Distributions.ordered(order) : Distributions.unspecified();
+    }
+
+    private SortOrder[] ordering(Transform[] clustering) {
+      List<SortOrder> ordering = new ArrayList<>();
+      for (Transform transform : clustering) {
+        ordering.add(Expressions.sort(transform, SortDirection.ASCENDING));
+      }
+      ordering.addAll(Arrays.asList(order));
+      return (SortOrder[]) ordering.toArray(new SortOrder[0]);
+    }
   }
 
-  /** A write to a partitioned table, for which Spark clusters and sorts the rows by partition. */
-  public static final class ClusteredWrite extends PythonWrite implements RequiresDistributionAndOrdering {
-    private final Transform[] transforms;
+  /** A write for which Spark distributes and sorts the rows, by partition and by the table's order. */
+  public static final class OrderedWrite extends PythonWrite implements RequiresDistributionAndOrdering {
+    private final Distribution distribution;
+    private final SortOrder[] ordering;
+    private final boolean isSorted;
 
-    ClusteredWrite(
+    OrderedWrite(
         String displayName,
         PythonDataSourceV2 source,
         LogicalWriteInfo info,
         boolean truncates,
         String declaration,
-        Transform[] transforms,
+        Distribution distribution,
+        SortOrder[] ordering,
+        boolean isSorted,
         Write sparkWrite) {
       super(displayName, source, info, truncates, declaration, sparkWrite);
-      this.transforms = transforms;
+      this.distribution = distribution;
+      this.ordering = ordering;
+      this.isSorted = isSorted;
+    }
+
+    /** Returns whether the table has an order of its own, beyond that of partitions. */
+    boolean isSorted() {
+      return isSorted;
     }
 
     public Distribution requiredDistribution() {
-      return transforms.length == 0 ? Distributions.unspecified() : Distributions.clustered(transforms);
+      return distribution;
     }
 
     // Spark may split the rows of a large partition, and merge small ones.
@@ -155,11 +197,7 @@ public final class LanceWrite {
     }
 
     public SortOrder[] requiredOrdering() {
-      SortOrder[] orders = new SortOrder[transforms.length];
-      for (int i = 0; i < orders.length; i++) {
-        orders[i] = Expressions.sort(transforms[i], SortDirection.ASCENDING);
-      }
-      return orders;
+      return ordering;
     }
   }
 

@@ -96,9 +96,10 @@ public final class LanceWriteRows {
     if (write == null || write.isEmpty() || !(write.get() instanceof LanceWrite.PythonWrite)) {
       return null;
     }
-    // Few rows go into one file, so they need no clustering.
-    LogicalPlan rows = write.get() instanceof LanceWrite.ClusteredWrite ? withoutClustering(query) : query;
-    if (!isSmall(rows)) {
+    LanceWrite.OrderedWrite ordered = write.get() instanceof LanceWrite.OrderedWrite ? (LanceWrite.OrderedWrite) write.get() : null;
+    // Few rows go into one file, so they need no clustering. Only tasks sort rows by the table's own order.
+    LogicalPlan rows = ordered == null ? query : withoutClustering(query);
+    if ((ordered != null && ordered.isSorted()) || !isSmall(rows)) {
       return null;
     }
     Seq<SparkPlan> plans = new DataSourceV2Strategy(SparkSession.active()).apply(plan);
