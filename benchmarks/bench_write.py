@@ -24,12 +24,12 @@ import spark_lance
 from benchmarks.columns import COLUMNS, flat_vectors
 from benchmarks.harness import Results, parser
 from benchmarks.tables import real_flights
-from spark_lance.datasets import dataset
 from spark_lance.file import writer
 from spark_lance.file.v2_1.encodings import general
 from spark_lance.file.v2_1.encodings.general import CompressedText
 from spark_lance.file.v2_1.write import field_writer
 from spark_lance.io.local import LocalOutput
+from spark_lance.table.inserts import write_plan
 from spark_lance.table.writing.align import Aligner
 
 # Stage -> the functions of which it consists: (module or class, name).
@@ -47,7 +47,7 @@ STAGES: dict[str, list[tuple[Any, str]]] = {
     ],
     "encode, lay out chunks": [(field_writer, "mini_block_page"), (field_writer, "full_zip_page")],
     "hand to the system": [(LocalOutput, "write"), (LocalOutput, "close")],
-    "commit": [(dataset, "commit_or_discard")],
+    "commit": [(write_plan, "commit_or_discard")],
 }
 _OTHER = "all else"
 _TABLES: dict[str, Callable[[], pa.Table]] = {
