@@ -126,6 +126,14 @@ def _parts(name: str) -> list[str]:
     return [quoted or plain for quoted, plain in re.findall(r"`([^`]*)`|([^`.]+)", name)]
 
 
+@dataclass(frozen=True)
+class IdentityGenerator:
+    """The numbers of an identity column, as Delta's class of the same name."""
+
+    start: int = 1
+    step: int = 1
+
+
 @dataclass
 class Site:
     """Where the statements of a page run: a session, its catalogs, and a folder for paths."""
@@ -309,6 +317,9 @@ class Site:
             path = self.folder / "paths" / tail
             if re.search(pattern, text) and str(path) in text:
                 shutil.rmtree(path, ignore_errors=True)
+                # A checkpoint is of the table that was there before.
+                for checkpoint in re.findall(r"'checkpointLocation', '([^']*)'", text):
+                    shutil.rmtree(checkpoint, ignore_errors=True)
                 self._presuppose(f"lance.`{path}`", shape)
         for path in re.findall(
             r"CONVERT TO LANCE parquet\.`([^`]*)`|convertToLance\(spark, 'parquet\.`([^`]*)`", text
@@ -540,7 +551,7 @@ def values_of(site: Site, page: str) -> dict[str, Any]:
         "LanceTable": LanceTable,
         "spark": spark,
         "display": lambda frame: frame.collect(),
-        "IdentityGenerator": dict,  # Delta's class of two numbers
+        "IdentityGenerator": IdentityGenerator,
         "pathToTable": folder,
         "tableName": "lance.default.eventsTable",
         "path_to_table": folder,

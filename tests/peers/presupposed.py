@@ -63,6 +63,7 @@ PRESUPPOSED: tuple[tuple[str, dict[str, str]], ...] = (
         r"old_table_df\.write|oldTableDF\.write|new_records_df\.write|newRecordsDF\.write",
         {"new_table": "id BIGINT, event_date DATE, some_value BIGINT"},
     ),
+    (r"REPLACE WHERE start_data|'replace(?:Using|On)'", {"events": EVENTS, "replace_data": EVENTS}),
     (r"INSERT OVERWRITE (?:TABLE )?default\.people10m", _PEOPLE_BY_NAME),
     (r"(?:read\.table\(|mode\(.*saveAsTable\()'default\.people10m'", _PEOPLE_BY_NAME),
     (r"withColumnRenamed\('dateOfBirth'", {"default.people10m": "id INT, dateOfBirth DATE"}),

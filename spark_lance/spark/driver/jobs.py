@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 
 from spark_lance.errors import OptionError
 from spark_lance.spark.base.compat import has_jvm, java_context
+from spark_lance.spark.driver.delta_settings import check_settings
 from spark_lance.spark.driver.interpreters import lacks_package
 from spark_lance.spark.worker.failures import from_tasks, one_line
 from spark_lance.spark.worker.process import forget_archives, keep_worker_ready
@@ -201,8 +202,13 @@ def _frame(spark: SparkSession, tasks: Sequence[Task]) -> DataFrame:
 
 
 def commit_origin(spark: SparkSession) -> Mapping[str, str]:
-    """Return what commits of a session keep in the history: user, application, and the user's text."""
+    """Return what commits of a session keep in the history: user, application, and the user's text.
+
+    Raises:
+        OptionError: a setting of the session has no effect on the commit.
+    """
     settings = ((APPLICATION, "spark.app.id"), (APPLICATION_NAME, "spark.app.name"))
+    check_settings(spark)
     texts = {name: spark.conf.get(key, None) for name, key in (*settings, (COMMIT_MESSAGE, _USER_METADATA))}
     if has_jvm(spark):
         texts[USER] = spark.sparkContext.sparkUser()

@@ -57,7 +57,7 @@ FOREIGN = {
     "witheventtimeorder": "leave it out: batches have the rows in the order of the files",
     "end-snapshot-id": "use options 'readChangeFeed' and 'endingVersion'",
     "end-timestamp": "use options 'readChangeFeed' and 'endingTimestamp'",
-    "start-snapshot-id": "use options 'readChangeFeed' and 'startingVersion'",
+    "start-snapshot-id": "use options 'readChangeFeed' and 'startingVersion', with the next number",
     "start-timestamp": "use options 'readChangeFeed' and 'startingTimestamp'",
     "streaming-skip-overwrite-snapshots": "use option 'ignoreChanges'",
     "write-format": "data files are Lance files",

@@ -19,6 +19,7 @@ import pyspark.sql.types as st
 from spark_lance.catalog.names import display_name
 from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError
 from spark_lance.file.base.schema import Schema, split_path
+from spark_lance.spark.driver.delta_settings import default_properties
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.options.table_properties import (
     CLUSTERING,
@@ -318,7 +319,7 @@ def _describe(request: BridgeRequest, uri: str) -> None:
 
 def _split_for(request: BridgeRequest) -> tuple[dict[str, str], dict[str, str]]:
     """Return the options and settings of TBLPROPERTIES, with CLUSTER BY and PARTITIONED BY."""
-    options, settings = _split(request.body["properties"])
+    options, settings = _split({**default_properties(request.spark), **request.body["properties"]})
     if names := _clustering(request):
         fields = {
             field["name"].lower(): field["name"] for field in json.loads(request.body["schema"])["fields"]

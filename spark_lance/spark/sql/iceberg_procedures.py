@@ -18,6 +18,7 @@ from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFo
 from spark_lance.io.locations import join
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, idle, refused, texts
+from spark_lance.spark.table.expressions import quoted
 from spark_lance.spark.table.maintaining import Optimizing
 from spark_lance.spark.table.staging import ENABLED, wap_branch
 from spark_lance.spark.table.table import LanceTable
@@ -415,9 +416,9 @@ def _inside(root: str, location: str) -> str:
 
 
 def _no_statistics(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    index = f"'{a['named']}', '{next(iter(a.get('columns') or ()), '<column>')}', 'ZONEMAP'"
     raise UnsupportedFormatError(
-        "Lance keeps no file of statistics: data files have those of their pages, and CALL "
-        f"{request.catalog.name}.system.create_index('<table>', '<column>', 'ZONEMAP') adds ranges of values"
+        f"data files have statistics; CALL {request.catalog.name}.system.create_index({index}) adds ranges"
     )
 
 
@@ -461,18 +462,18 @@ def _cherrypick_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[s
     number, dataset = int(a["snapshot_id"]), table.dataset()
     branches = Branches(dataset.store, dataset.main_root).list()
     names = [name for name, record in branches.items() if _has_own_version(dataset, name, record, number)]
-    if a["branch"] is not None:
-        names = [name for name in names if name == a["branch"]]
+    names = [name for name in names if a["branch"] in (None, name)]
     if len(names) > 1:
         raise OptionError(
             f"branches {', '.join(sorted(names))} each have a version {number}: name one, "
             f"branch => '{names[0]}'"
         )
     if not names:
+        name, text = request.catalog.name, a["named"]
+        refs = quoted(*catalog_name(request.catalog, text, current_namespace(request)), "refs")
         raise OptionError(
-            f"no branch has a version {number} of its own: SELECT name, snapshot_id FROM <table>.refs has "
-            f"their newest ones. For an older version of the table itself CALL {request.catalog.name}."
-            f"system.rollback_to_snapshot('<table>', {number})"
+            f"no branch has a version {number} of its own: SELECT * FROM {name}.{refs} has their newest. For "
+            f"an older one of the table CALL {name}.system.rollback_to_snapshot('{text}', {number})"
         )
     after = publish_branch(dataset.store, dataset.main_root, names[0], version=number).after
     return _frame(request, [(number, after)], "source_snapshot_id bigint, current_snapshot_id bigint")

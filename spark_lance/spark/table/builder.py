@@ -22,6 +22,7 @@ from spark_lance.errors import (
 from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import open_store
 from spark_lance.spark.driver.arguments import check_running, check_session
+from spark_lance.spark.driver.delta_settings import default_properties
 from spark_lance.spark.options.column_options import VECTOR_SIZE
 from spark_lance.spark.options.option_fields import WriteOptions
 from spark_lance.spark.options.options import write_options
@@ -336,6 +337,7 @@ class TableBuilder(Generic[Table]):
             return self._by_name(self._name)
         if self._path is None:
             raise OptionError("say where the table is to be: .location(path) or .tableName(name)")
+        self._properties = {**default_properties(self.spark), **self._properties}
         if needs_stable_row_ids(self._properties):
             self.options.setdefault("enable_stable_row_ids", "true")
         options = write_options({**self.options, "path": self._path})

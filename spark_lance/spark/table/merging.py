@@ -28,6 +28,7 @@ from spark_lance.memwal.staged import (
     pieces_by_value,
     record_epoch,
 )
+from spark_lance.spark.driver.delta_settings import merges_schemas
 from spark_lance.spark.driver.jobs import collect_answers, map_tasks
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.schema.new_fields import new_field
@@ -180,7 +181,7 @@ class MergeBuilder(OneSpelling):
         self._source = source
         self._condition = condition
         self._clauses: list[Clause] = []
-        self._evolving = False
+        self._evolving = merges_schemas(table.spark)
         self._retries = RETRIES
         self._timeout = RETRY_TIMEOUT
         self._planned: tuple[int, MergePlan] | None = None

@@ -371,7 +371,7 @@ def _what_is_there(place: Path) -> str:
     if near:
         return f"did you mean {place.parent / near[0]}?"
     is_name = re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", place.name) is not None
-    return f"check the path, or read a table by name, spark.read.table({place.name!r})" if is_name else ""
+    return f"check the path, or read a table by name: .table({place.name!r})" if is_name else ""
 
 
 def _tables_in(folder: Path) -> list[str]:

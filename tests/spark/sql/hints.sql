@@ -27,6 +27,9 @@ OPTIMIZE h WHERE s = 'y' OR s = "it's";
 OPTIMIZE h ZORDER BY (m, id);
 OPTIMIZE TABLE h FULL WHERE id > 5 ZORDER BY m;
 VACUUM h DRY RUN;
+VACUUM h USING INVENTORY (SELECT * FROM h);
+! write VACUUM h, as it lists the table's files itself
+VACUUM h;
 VACUUM h RETAIN 0 HOURS;
 ! allow_short_retention => true
 CALL lance.system.vacuum('h', 0, allow_short_retention => true, dry_run => true);

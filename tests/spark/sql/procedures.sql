@@ -118,11 +118,17 @@ CALL lance.system.migrate('spark_catalog.db.ice');
 ! snapshot('spark_catalog.db.ice', 'db.ice'), and then DROP TABLE spark_catalog.db.ice
 CALL lance.system.migrate('db.ice');
 ! CALL lance.system.snapshot('spark_catalog.db.ice', 'db.ice')
-CALL lance.system.compute_table_stats('db.ice');
-! create_index
+CALL lance.system.compute_table_stats('db.ice', columns => array('id'));
+! CALL lance.system.create_index('db.ice', 'id', 'ZONEMAP')
 CALL lance.system.create_index('db.ice', 'id', 'ZONEMAP');
+CALL lance.system.compute_partition_stats('db.ice');
+! CALL lance.system.create_index('db.ice', '<column>', 'ZONEMAP')
 CALL lance.system.cherrypick_snapshot('db.ice', 1);
-! no branch has a version 1 of its own
+! SELECT * FROM lance.`db`.`ice`.`refs` has their newest
+SELECT * FROM lance.`db`.`ice`.`refs`;
+~ main
+CALL lance.system.cherrypick_snapshot('db.ice', 1);
+! CALL lance.system.rollback_to_snapshot('db.ice', 1)
 CALL lance.system.snapshot('lance.db.ice', 'db.ice_copy');
 SELECT count(*) FROM lance.db.ice_copy;
 > 5

@@ -107,6 +107,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   // The beginning of a statement that does not parse as a whole, and the form to write.
   private static final String[][] FORMS = {
     {"OPTIMIZE" + TABLE, "OPTIMIZE %s [FULL] [WHERE condition] [ZORDER BY (columns)]"},
+    {"VACUUM" + TABLE + "\\s+USING\\s+INVENTORY\\b", "VACUUM %s, as it lists the table's files itself"},
     {"VACUUM" + TABLE, "VACUUM %s [RETAIN number HOURS] [DRY RUN]"},
     {"RESTORE" + TABLE, "RESTORE TABLE %s TO VERSION AS OF number, or TIMESTAMP AS OF 'time'"},
     {"REORG" + TABLE + "\\s+APPLY\\s*\\(\\s*UPGRADE\\b",
@@ -135,6 +136,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
         + "or DROP TAG | BRANCH [IF EXISTS] name"},
   };
   private static final String EVOLUTION = "INSERT\\s+WITH\\s+SCHEMA\\s+EVOLUTION\\s+(INTO|OVERWRITE)";
+  private static final String AUTO_MERGE = "spark.databricks.delta.schema.autoMerge.enabled";
   // Statements without a table: ANALYZE TABLES of the current namespace, and INSERT OVERWRITE DIRECTORY.
   private static final String ANALYZE_TABLES = "ANALYZE\\s+TABLES(\\s+COMPUTE\\s+STATISTICS(?:\\s+NOSCAN)?)";
   private static final String DIRECTORY =
@@ -217,6 +219,8 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     boolean isStatement = method.getName().startsWith("parsePlan") && arguments[0] instanceof String;
     if (isStatement) {
       refuseDirectory((String) arguments[0]);
+      arguments = (Object[]) arguments.clone();
+      arguments[0] = withEvolution((String) arguments[0]);
     }
     if (isStatement && isOfSpark((String) arguments[0])) {
       String call = call((String) arguments[0]);
@@ -291,6 +295,15 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       namespace.append(".`" + part.replace("`", "``") + "`");
     }
     return "ANALYZE TABLES IN " + namespace + match.group(1);
+  }
+
+  /** Adds WITH SCHEMA EVOLUTION to a MERGE INTO a table of this package, if Delta's setting of the session asks for it. */
+  private String withEvolution(String text) {
+    if (!"true".equalsIgnoreCase(((SQLConf) SQLConf$.MODULE$.get()).getConfString(AUTO_MERGE, ""))) {
+      return text;
+    }
+    Matcher match = matcher("MERGE\\s+(INTO\\s+" + NAMES + ").*)", text, "");
+    return match.matches() && catalogOf(match.group(2)) != null ? "MERGE WITH SCHEMA EVOLUTION " + match.group(1) : text;
   }
 
   /** Returns the CALL for a statement; null if its table is in no catalog of this package. */
