@@ -1,1 +1,1 @@
-"""The Lance data-file format: 2.0 to 2.2 to Arrow and back, 0.1 and 2.3 to Arrow, one file at a time."""
+"""The Lance data file format: reads versions 0.1 and 2.0 to 2.3, writes 2.0 to 2.2, one file at a time."""

@@ -1,13 +1,11 @@
-"""Opens one data file of any version and reads columns of row ranges from it.
+"""Opens one data file of any version and reads rows of its columns.
 
-Opening costs one read of the file's tail (a second one if the metadata is larger than that). Column
-metadata is parsed only for the columns that are asked for.
+Opening costs one read of the file's tail, and a second one if the metadata is larger than the tail. Column
+metadata is parsed only for the requested columns.
 
 Files of version 2.0 and later have a footer of 40 bytes, legacy files (0.1) one of 16. The last 8 bytes of
-both are u16 major, u16 minor and "LANC". The manifest names the version of each data file, so that usually
-nothing needs to be read to know it.
-
-`encoding_names` has the encoding of a page in the format's names, for people; it decodes nothing.
+both are u16 major, u16 minor and "LANC". The manifest records the version of each data file, so usually
+nothing is read to determine it.
 """
 
 from __future__ import annotations
@@ -46,19 +44,21 @@ from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.store import Store
 from spark_lance.proto import encodings20_pb2, encodings21_pb2, encodings23_pb2, file_pb2
 
-# The oneofs whose choice is a name of an encoding, by version of the format.
-_CHOICES = frozenset({"layout", "compression", "array_encoding", "codec"})
-# Fields of a page about its levels and extra buffers, which do not show how its values are stored.
-_BESIDE = frozenset(
+# The oneofs whose selected field is the name of an encoding.
+_ENCODING_ONEOFS = frozenset({"layout", "compression", "array_encoding", "codec"})
+# Page fields about levels and extra buffers, which do not describe the encoding of the values.
+_SKIPPED_FIELDS = frozenset(
     {"rep_compression", "def_compression", "rep_encoding", "def_encoding", "validity", "levels"}
 )
 
 
 def encoding_names(page: Page) -> str:
-    """Return the encodings of a page's values from the outside in, such as `mini_block_layout, rle, flat`.
+    """Return the encodings of a page's values, outermost first, such as `mini_block_layout, rle, flat`.
+
+    Nothing is decoded.
 
     Raises:
-        UnsupportedFormatError: the page is of another format.
+        UnsupportedFormatError: the page has an unknown format.
         FormatError: the description is damaged.
     """
     if page.says(PAGE_LAYOUT_URL):
@@ -67,45 +67,45 @@ def encoding_names(page: Page) -> str:
         message = page.layout(encodings23_pb2.PlanarLayout, PLANAR_LAYOUT_URL).values
     else:
         message = page.layout(encodings20_pb2.ArrayEncoding, ARRAY_ENCODING_URL)
-    return ", ".join(dict.fromkeys(_names(message)))
+    return ", ".join(dict.fromkeys(_encoding_names(message)))
 
 
-def _names(message: Message) -> Iterator[str]:
-    """Yield the names that oneofs below a message have chosen."""
+def _encoding_names(message: Message) -> Iterator[str]:
+    """Yield the names of the encodings in a message, outermost first."""
     for field, value in message.ListFields():
-        if field.name in _BESIDE or not isinstance(value, Message):
+        if field.name in _SKIPPED_FIELDS or not isinstance(value, Message):
             continue
-        if field.containing_oneof is not None and field.containing_oneof.name in _CHOICES:
+        if field.containing_oneof is not None and field.containing_oneof.name in _ENCODING_ONEOFS:
             yield field.name
         if isinstance(value, encodings21_pb2.BufferCompression):
             yield encodings21_pb2.CompressionScheme.Name(value.scheme).rpartition("_")[2].lower()
-        yield from _names(value)
+        yield from _encoding_names(value)
 
 
 _TAIL = 64 << 10
-# Metadata of at most this size (bytes) is read whole if the tail of the file does not hold it.
+# If the file's tail does not contain all metadata, up to this many bytes are read in one request.
 _MAX_METADATA = 8 << 20
 _PAIR = struct.Struct("<QQ")
-# Column metadata of files that were opened before, by their bytes: each question opens files again.
+# Parsed column metadata of earlier files, by its bytes, because each query opens files again.
 _COLUMNS: CacheSection[ColumnMetadata] = CacheSection("column metadata", CACHE, share=1 / 16, counted=False)
-# About how many times as large as its bytes is a parsed column.
-_PARSED = 20
+# Approximate memory of parsed column metadata / its size in the file.
+_PARSED_GROWTH = 20
 
 
 class FileReader:
     """An open data file.
 
     Args:
-        store, path: where the file is.
-        size: its length in bytes if known (the manifest records it); saves a request.
-        columns: field id -> column number, as the manifest's DataFile says. Without it the file's own
-            schema decides.
-        source: the file's bytes, if they are at hand.
-        immutable: whether no other content ever has this path, see `PageSource`.
+        store, path: location of the file.
+            size: size of the file in bytes, if known (the manifest records it); saves a request.
+            columns: field id -> column number, from the manifest's DataFile. By default from the file's
+                schema.
+            source: source of the file's bytes, if already open.
+            immutable: whether the content of this path never changes, see `PageSource`.
 
-    Raises:
-        FileNotFoundError: there is no such file.
-        FormatError: footer or tables are damaged.
+        Raises:
+            FileNotFoundError: the file does not exist.
+            FormatError: the footer or an offset table is damaged.
         UnsupportedFormatError: the file's version is not supported.
     """
 
@@ -122,7 +122,7 @@ class FileReader:
         self.path = path
         self.source = source or PageSource(store, path, size or store.size(path), immutable)
         self._columns = columns
-        self._parsed: dict[int, ColumnMetadata] = {}
+        self._parsed_columns: dict[int, ColumnMetadata] = {}
         try:
             self._open()
         except (FormatError, UnsupportedFormatError) as error:
@@ -141,41 +141,41 @@ class FileReader:
         global_table = footer.num_global_buffers * _PAIR.size
         if footer.num_global_buffers < 1:
             raise FormatError("the file has no schema: there are no global buffers")
-        for what, start, length in (
+        for table_name, start, length in (
             ("column-metadata", footer.column_table_start, column_table),
             ("global-buffer", footer.global_table_start, global_table),
         ):
             if start + length > size - FOOTER_SIZE:
-                raise FormatError(f"the {what} offset table reaches beyond the file", place="footer")
-        position, length = _PAIR.unpack(self._bytes(footer.global_table_start, _PAIR.size))
+                raise FormatError(f"the {table_name} offset table reaches beyond the file", place="footer")
+        position, length = _PAIR.unpack(self._metadata_bytes(footer.global_table_start, _PAIR.size))
         self._read_metadata(min(position, footer.column_metadata_start, footer.column_table_start))
         try:
-            self._descriptor = file_pb2.FileDescriptor.FromString(self._bytes(position, length))
+            self._descriptor = file_pb2.FileDescriptor.FromString(self._metadata_bytes(position, length))
         except DecodeError as error:
             raise FormatError(
                 "the file descriptor is not a valid message", place="global buffer 0"
             ) from error
 
     def _read_metadata(self, start: int) -> None:
-        """Read what lies between the beginning of the metadata and the tail, unless that is much."""
+        """Extend the tail back to `start`, the first metadata byte, unless that is too much."""
         missing = self._tail_start - start
         if 0 < missing <= _MAX_METADATA and not self.source.is_mapped:
             self._tail, self._tail_start = self.source.tail(self.source.size - start), start
 
-    def _bytes(self, offset: int, size: int) -> bytes:
-        """Return metadata bytes, from the tail that was read when opening if they are in it."""
+    def _metadata_bytes(self, offset: int, size: int) -> bytes:
+        """Return metadata bytes, from the tail if it contains them."""
         if offset >= self._tail_start and offset + size <= self.source.size:
             return bytes(self._tail.slice(offset - self._tail_start, size))
         return bytes(self.source.get(offset, size))
 
     @property
     def num_rows(self) -> int:
-        """Rows in the file, deleted ones included."""
+        """Number of rows in the file, including deleted ones."""
         return int(self._descriptor.length)
 
     @cached_property
     def schema(self) -> Schema:
-        """The schema that the file itself carries."""
+        """The schema stored in the file."""
         message = self._descriptor.schema
         try:
             return Schema.from_protos(message.fields, message.metadata)
@@ -184,20 +184,20 @@ class FileReader:
 
     @property
     def num_global_buffers(self) -> int:
-        """Global buffers of the file, its own descriptor included."""
+        """Number of global buffers, including the file descriptor."""
         return int(self._footer.num_global_buffers)
 
     def global_buffer(self, number: int) -> pa.Buffer:
-        """Return the bytes of a global buffer; number 0 is the file's own descriptor.
+        """Return the bytes of a global buffer. Buffer 0 is the file descriptor.
 
         Raises:
-            FormatError: there is no such buffer.
+            FormatError: the buffer does not exist.
         """
         if not 0 <= number < self._footer.num_global_buffers:
             raise FormatError(
                 f"there is no global buffer {number}; there are {self._footer.num_global_buffers}", self.path
             )
-        entry = self._bytes(self._footer.global_table_start + number * _PAIR.size, _PAIR.size)
+        entry = self._metadata_bytes(self._footer.global_table_start + number * _PAIR.size, _PAIR.size)
         position, length = _PAIR.unpack(entry)
         if position + length > self.source.size:
             raise FormatError(f"global buffer {number} reaches beyond the file", self.path)
@@ -211,36 +211,36 @@ class FileReader:
         return {owner.id: i for i, owner in enumerate(owned_columns(self.schema.fields, self.version))}
 
     def column(self, index: int) -> ColumnMetadata:
-        """Return the metadata of column number `index`, parsed once.
+        """Return the metadata of column number `index`. It is parsed once.
 
         Raises:
-            FormatError: there is no such column, or its metadata is damaged.
+            FormatError: the column does not exist, or its metadata is damaged.
         """
-        parsed = self._parsed.get(index)
-        if parsed is None:
+        column_metadata = self._parsed_columns.get(index)
+        if column_metadata is None:
             if not 0 <= index < self._footer.num_columns:
                 raise FormatError(
                     f"column {index} does not exist; there are {self._footer.num_columns}", self.path
                 )
-            entry = self._bytes(self._footer.column_table_start + index * _PAIR.size, _PAIR.size)
+            entry = self._metadata_bytes(self._footer.column_table_start + index * _PAIR.size, _PAIR.size)
             position, length = _PAIR.unpack(entry)
-            data, size = self._bytes(position, length), self.source.size
+            data, size = self._metadata_bytes(position, length), self.source.size
             try:
-                parsed = _COLUMNS.get(
+                column_metadata = _COLUMNS.get(
                     (index, data, size),
                     lambda: parse_column(index, data, size),
-                    lambda _: _PARSED * len(data),
+                    lambda _: _PARSED_GROWTH * len(data),
                 )
             except (FormatError, UnsupportedFormatError) as error:
                 raise error.at(self.path) from error
-            self._parsed[index] = parsed
-        return parsed
+            self._parsed_columns[index] = column_metadata
+        return column_metadata
 
     def open_field(self, field: Field) -> FieldReader:
         """Return a reader of one top-level field, which may be pruned to some of its leaves.
 
         Raises:
-            FormatError: the file lacks one of its columns, or one has another number of rows.
+            FormatError: the file lacks a column of the field, or a column has another number of rows.
         """
         columns: dict[int, ColumnMetadata] = {}
         for owner in owned_columns([field], self.version):
@@ -265,15 +265,15 @@ class FileReader:
         return reader
 
     def prefetch(self, readers: Iterable[FieldReader], start: int, stop: int) -> None:
-        """Fetch in few requests what the readers will need for rows [start, stop)."""
+        """Fetch the byte ranges that the readers need for rows [start, stop), in few requests."""
         if self.source.is_mapped:
             return
         self.source.release()
-        with suppress(FormatError, UnsupportedFormatError):  # decoding raises it, and says where it is
+        with suppress(FormatError, UnsupportedFormatError):  # decoding raises it again, with its location
             self.source.prefetch_in_steps([_read_plan(reader, start, stop) for reader in readers])
 
     def prefetch_rows(self, readers: Iterable[FieldReader], rows: npt.NDArray[np.int64]) -> None:
-        """Fetch in few requests what the readers will need for some rows, by ascending number."""
+        """Fetch the byte ranges that the readers need for the given ascending rows, in few requests."""
         if self.source.is_mapped:
             return
         self.source.release()
@@ -283,18 +283,18 @@ class FileReader:
             )
 
     def stored_bytes(self, field: Field) -> int:
-        """Return how many bytes the pages of a field and of the fields below it take in the file."""
-        owned = [self.columns[node.id] for node in field.walk() if node.id in self.columns]
-        pages = (page for index in owned for page in self.column(index).pages)
+        """Return the bytes of all pages of a field and its descendants."""
+        column_numbers = [self.columns[node.id] for node in field.walk() if node.id in self.columns]
+        pages = (page for index in column_numbers for page in self.column(index).pages)
         return sum(size for page in pages for _, size in page.buffers)
 
     def read(
         self, fields: Sequence[Field] | None = None, start: int = 0, stop: int | None = None
     ) -> pa.Table:
-        """Return rows [start, stop) of the given top-level fields (all of the file's, by default).
+        """Return rows [start, stop) of the given top-level fields; all fields by default.
 
         Raises:
-            FormatError, UnsupportedFormatError: as `open_field`, or damage inside the pages.
+            FormatError, UnsupportedFormatError: as for `open_field`, or a page is damaged.
         """
         projection = [field.described() for field in self.schema.fields] if fields is None else fields
         end = self.num_rows if stop is None else min(stop, self.num_rows)
@@ -315,7 +315,7 @@ def _read_plan(reader: FieldReader, start: int, stop: int) -> Plan:
 
 
 def read_field(reader: FieldReader, field: Field, path: str, start: int, stop: int) -> pa.ChunkedArray:
-    """Read rows [start, stop) of a field, checking that exactly those came back.
+    """Return rows [start, stop) of a field, after checking the number of decoded rows.
 
     Raises:
         FormatError, UnsupportedFormatError: with the path and the column's name.
@@ -331,7 +331,7 @@ def read_field(reader: FieldReader, field: Field, path: str, start: int, stop: i
 
 
 def take_field(reader: RowReader, field: Field, path: str, rows: npt.NDArray[np.int64]) -> pa.ChunkedArray:
-    """Return some rows of a field, by ascending number without repeats.
+    """Return the given rows of a field. `rows` is ascending and unique.
 
     Raises:
         FormatError, UnsupportedFormatError: with the path and the column's name.
@@ -346,11 +346,11 @@ def take_field(reader: RowReader, field: Field, path: str, rows: npt.NDArray[np.
         raise error.at(path, f"column {field.name!r}") from error
 
 
-_END = struct.Struct("<HH4s")
+_VERSION_TAIL = struct.Struct("<HH4s")
 
 
 class DataFileReader(Protocol):
-    """The common part of the readers of all file versions."""
+    """The interface of the readers of all file versions."""
 
     path: str
     source: PageSource
@@ -361,27 +361,27 @@ class DataFileReader(Protocol):
 
     @property
     def num_rows(self) -> int:
-        """Rows in the file, deleted ones included."""
+        """Number of rows in the file, including deleted ones."""
 
     @property
     def schema(self) -> Schema:
-        """The schema that the file itself carries."""
+        """The schema stored in the file."""
 
     @property
     def columns(self) -> Mapping[int, int]:
-        """The ids of the fields that have data of their own in the file, and the numbers of their columns."""
+        """Field id -> column number, for the fields that have their own data in the file."""
 
     def open_field(self, field: Field) -> FieldReader:
         """Return a reader of one top-level field, which may be pruned to some of its leaves."""
 
     def prefetch(self, readers: Iterable[FieldReader], start: int, stop: int) -> None:
-        """Fetch in few requests what the readers will need for rows [start, stop)."""
+        """Fetch the byte ranges that the readers need for rows [start, stop), in few requests."""
 
     def prefetch_rows(self, readers: Iterable[FieldReader], rows: npt.NDArray[np.int64]) -> None:
-        """Fetch in few requests what the readers will need for some rows, by ascending number."""
+        """Fetch the byte ranges that the readers need for the given ascending rows, in few requests."""
 
     def stored_bytes(self, field: Field) -> int:
-        """Return how many bytes a field takes in the file, exactly or about."""
+        """Return the bytes of a field in the file, exact or estimated."""
 
 
 def open_file(
@@ -396,15 +396,16 @@ def open_file(
     """Open a data file.
 
     Args:
-        store, path: where the file is.
-        version: the file's version if the manifest tells; otherwise it is read from the file.
-        size: its length in bytes if known.
-        columns: field id -> column number, as the manifest's DataFile says; of legacy files the ids count.
-        immutable: whether no other content ever has this path; then the process caches the end of the file.
+        store, path: location of the file.
+            version: version of the file, from the manifest; None reads it from the file.
+            size: size of the file in bytes, if known.
+            columns: field id -> column number, from the manifest's DataFile. Legacy files use only the ids.
+            immutable: whether the content of this path never changes. Then the process caches the end of the
+                file.
 
-    Raises:
-        FileNotFoundError: there is no such file.
-        FormatError: footer or tables are damaged.
+        Raises:
+            FileNotFoundError: the file does not exist.
+            FormatError: the footer or an offset table is damaged.
         UnsupportedFormatError: the file's version is not supported.
     """
     length = size or store.size(path)
@@ -416,10 +417,10 @@ def open_file(
 
 
 def _read_version(store: Store, path: str, size: int) -> FileVersion:
-    if size < _END.size:
+    if size < _VERSION_TAIL.size:
         raise FormatError(f"a data file of {size} bytes", path)
-    end = store.read_ranges(path, [(size - _END.size, _END.size)])[0]
-    major, minor, magic = _END.unpack(bytes(end))
+    end = store.read_ranges(path, [(size - _VERSION_TAIL.size, _VERSION_TAIL.size)])[0]
+    major, minor, magic = _VERSION_TAIL.unpack(bytes(end))
     if magic != MAGIC:
         raise FormatError("the file does not end in the magic LANC", path)
     return FileVersion.from_footer(major, minor)

@@ -1,4 +1,4 @@
-"""How many threads one read or write may use."""
+"""The number of threads for one read or write."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _MOST_THREADS = 8
 
 
 def spare_threads() -> int:
-    """Return how many threads one read or write may use: as many as Arrow does, at most 8.
+    """Return the number of threads for one read or write: Arrow's number, at most 8.
 
-    `OMP_NUM_THREADS` and `pyarrow.set_cpu_count` say so. Spark sets the former to the cores of a task, so a
-    task that has one core uses no threads.
+    `OMP_NUM_THREADS` and `pyarrow.set_cpu_count` set it. Spark sets the former to the cores of a task, so a
+    task with one core starts no threads.
     """
     return min(int(pa.cpu_count()), _MOST_THREADS)

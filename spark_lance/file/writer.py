@@ -7,14 +7,10 @@
     global-buffer offset table: per buffer (u64 position, u64 size)
     footer, see base/metadata.py
 
-Columns are buffered apart from each other and become a page whenever enough of them has come, so pages of
-different columns end at different rows. Pages are encoded in threads where there are cores for them, see
-`PageQueue`. (Lance file format, container.)
-
-Pages that are encoded in threads and written in the order in which their rows came.
-
-numpy, Arrow and the compressors let other threads run while they work, so columns are encoded in parallel
-where cores are free. The output depends on the rows alone, never on which thread is done first.
+Each column has its own buffer and writes a page when the buffer is full, so pages of different columns end at
+different rows. `PageQueue` encodes pages in threads if cores are free: numpy, Arrow and the compressors
+release the GIL. Pages are written in the order of their rows, so the output never depends on thread timing.
+(Lance file format, container.)
 """
 
 from __future__ import annotations
@@ -52,19 +48,19 @@ from spark_lance.file.threads import spare_threads
 from spark_lance.io.store import Store
 from spark_lance.proto import encodings20_pb2, file_pb2
 
-# Fewer bytes are encoded sooner than a thread takes them up.
-_WORTH_A_THREAD = 128 << 10
+# Encoding fewer bytes takes less time than handing them to a thread.
+_MIN_THREAD_BYTES = 128 << 10
 
 Encode = Callable[[], Sequence[EncodedPage]]
 
 
 class PageQueue:
-    """Encodes pages and writes them.
+    """A queue that encodes pages in threads and writes them in order.
 
     Args:
-        write: takes the pages, in order; called by the thread that calls `put` and `drain`.
-        limit: bytes of rows that may be under way.
-        threads: how many encode; with one, `put` does all itself.
+        write: writes one page. It is called in order, from the thread that calls `put` and `drain`.
+            limit: maximum bytes of rows whose pages are pending.
+            threads: number of encoding threads; with one, `put` encodes and writes the pages itself.
     """
 
     def __init__(self, write: Callable[[EncodedPage], None], limit: int, threads: int) -> None:
@@ -72,7 +68,7 @@ class PageQueue:
         self._limit = limit
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
-        self._under_way: deque[tuple[Future[Sequence[EncodedPage]], int]] = deque()
+        self._pending: deque[tuple[Future[Sequence[EncodedPage]], int]] = deque()
         self._bytes = 0
 
     @property
@@ -81,44 +77,44 @@ class PageQueue:
         return self._bytes
 
     def put(self, encode: Encode, size: int) -> None:
-        """Have the pages of some rows encoded, and write what must be to stay within the limit.
+        """Queue the encoding of some rows, and write pending pages to stay within the limit.
 
         Args:
-            encode: makes the pages.
-            size: bytes of the rows.
+            encode: returns the pages of the rows.
+                size: bytes of the rows.
 
-        Raises:
-            Exception: what `encode` or `write` raised, for these rows or for some before them.
+            Raises:
+                Exception: an error of `encode` or `write`, for these rows or earlier ones.
         """
-        if self._threads < 2 or (size < _WORTH_A_THREAD and not self._under_way):
-            self._written(encode())
+        if self._threads < 2 or (size < _MIN_THREAD_BYTES and not self._pending):
+            self._write_pages(encode())
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, "spark-lance-encode")
-        while self._under_way and self._bytes + size > self._limit:
-            self._next()
-        self._under_way.append((self._pool.submit(encode), size))
+        while self._pending and self._bytes + size > self._limit:
+            self._write_next()
+        self._pending.append((self._pool.submit(encode), size))
         self._bytes += size
 
     def drain(self) -> None:
-        """Write all that was put in; errors as of `put`."""
-        while self._under_way:
-            self._next()
+        """Write all pending pages; errors as for `put`."""
+        while self._pending:
+            self._write_next()
 
     def close(self) -> None:
-        """End the threads; pages that are not written are lost."""
+        """Stop the threads and discard pending pages."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
-        self._under_way.clear()
+        self._pending.clear()
         self._bytes = 0
 
-    def _next(self) -> None:
-        future, size = self._under_way.popleft()
+    def _write_next(self) -> None:
+        future, size = self._pending.popleft()
         self._bytes -= size
-        self._written(future.result())
+        self._write_pages(future.result())
 
-    def _written(self, pages: Sequence[EncodedPage]) -> None:
+    def _write_pages(self, pages: Sequence[EncodedPage]) -> None:
         for page in pages:
             self._write(page)
 
@@ -127,14 +123,13 @@ DEFAULT_PAGE_BYTES = 8 << 20
 DEFAULT_BUFFER_BYTES = 256 << 20
 _STRUCT_HEADER = encodings20_pb2.ArrayEncoding(struct=encodings20_pb2.SimpleStruct()).SerializeToString()
 _TABLE_ENTRY = struct.Struct("<QQ")
-# Pages take no more than this many times the bytes of their rows: a null or an empty list may take levels of
-# two bytes each for one bit.
-_MOST_GROWTH = 64
+# Upper bound of page bytes / row bytes: a null or an empty list of one bit may need levels of two bytes each.
+_MAX_GROWTH = 64
 
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A finished data file: what a manifest says about it.
+    """The facts that a manifest records about a finished data file.
 
     `field_ids[i]` is the id of the field in column `column_indices[i]`.
     """
@@ -149,7 +144,7 @@ class WrittenFile:
 
 @dataclass
 class _Column:
-    """One top-level field: rows that are not in a page yet, and the number of those that are."""
+    """One top-level field: its buffered rows, and the number of rows that are already in pages."""
 
     field: Field
     writer: FieldWriter
@@ -160,26 +155,26 @@ class _Column:
 
 
 class FileWriter:
-    """Writes a data file; memory is bounded by `page_bytes` per column and `buffer_bytes` in all.
+    """Writes a data file. Its buffers hold at most `page_bytes` per column and `buffer_bytes` in total.
 
-    In addition, as many pages as there are threads, and two more, are on their way to the file.
+    In addition, up to `threads` + 2 pages are pending in the queue.
 
     Args:
-        store: where to write.
-        path: the new object; it becomes visible with `finish`.
-        schema: the fields of the file, with their ids.
-        version: file version.
-        page_bytes: a page is made of a column when this many bytes of Arrow data have come.
-        buffer_bytes: when all columns together hold more, the largest become pages early.
-        referenced: finds the bytes of blobs that are given as references; None if none are.
-        is_buffered: the caller keeps all batches as they are until `finish`, so that rows are never copied;
-            otherwise nothing refers to a batch once `write` has returned.
-        threads: how many encode pages; as many as `spare_threads` says by default.
-        first_row: the number of the first row among all rows that are written, for errors.
+        store: target store.
+            path: path of the new object. It becomes visible with `finish`.
+            schema: the fields of the file, with their ids.
+            version: file version.
+            page_bytes: size of a page, in bytes of Arrow data.
+            buffer_bytes: if all buffers together exceed this, the largest ones are written early.
+            referenced: reads the bytes of blobs given as references; None if there are none.
+            is_buffered: whether the caller keeps all batches unchanged until `finish`. Then rows are not
+                copied. Otherwise the writer holds no reference to a batch after `write` returns.
+            threads: number of encoding threads; `spare_threads()` by default.
+            first_row: position of the file's first row among all rows of the write, for errors.
 
-    Raises:
-        SchemaError: the version cannot store a type.
-        UnsupportedFormatError: a type, field metadata or version that is not written here.
+        Raises:
+            SchemaError: the version cannot store a type.
+            UnsupportedFormatError: we do not write this type, field metadata or version.
     """
 
     def __init__(
@@ -217,14 +212,14 @@ class FileWriter:
             base += len(owned_columns([top], version))
         self._pages: list[list[Page]] = [[] for _ in self._owners]
         self._rows = 0
-        self._buffered = 0
-        self._checked: pa.Schema | None = None
+        self._buffered_bytes = 0
+        self._checked_schema: pa.Schema | None = None
         self._metadata = dict(schema.metadata)
         self._extra_buffers: list[tuple[int, int]] = []
-        self._held = is_buffered
-        # Bytes of blobs go to the file when rows come, so pages must not be on their way then.
-        alone = any(column.blobs is not None for column in self._columns)
-        threads = 1 if alone else spare_threads() if threads is None else threads
+        self._is_buffered = is_buffered
+        # Blob bytes are written to the file as soon as rows arrive, so no page may be pending then.
+        has_blob_column = any(column.blobs is not None for column in self._columns)
+        threads = 1 if has_blob_column else spare_threads() if threads is None else threads
         self._queue = PageQueue(self._write_page, (threads + 2) * page_bytes, threads)
         self._out = store.create(path)
 
@@ -239,62 +234,61 @@ class FileWriter:
 
     @property
     def bytes_written(self) -> int:
-        """Bytes written so far; rows that are not in a page yet do not count."""
+        """Bytes written so far, without buffered rows."""
         self._queue.drain()
         return self._out.tell()
 
     def has_written(self, limit: int) -> bool:
-        """Tell whether `bytes_written` is at least `limit`, without waiting for pages if that is clear."""
-        if self._out.tell() + _MOST_GROWTH * self._queue.nbytes < limit:
+        """Return whether `bytes_written` is at least `limit`. Waits for pending pages only if it must."""
+        if self._out.tell() + _MAX_GROWTH * self._queue.nbytes < limit:
             return False
         return self.bytes_written >= limit
 
     @property
     def rows_written(self) -> int:
-        """Rows taken so far."""
+        """Number of rows passed to `write` so far."""
         return self._rows
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Append rows. Columns are those of the schema, in its order.
+        """Append rows. The batch has the columns of the schema, in the same order.
 
         Raises:
             SchemaError: columns or types differ, a text is not UTF-8, a blob has neither data nor a uri, or a
-                field that is not
-                nullable holds a null (which may show only when the page is made, in a later call).
+                non-nullable field contains a null. A null may be found only in a later call.
         """
-        if self._checked is None or not batch.schema.equals(self._checked):
+        if self._checked_schema is None or not batch.schema.equals(self._checked_schema):
             _check_schema(self._schema, batch.schema)
-            self._checked = batch.schema
+            self._checked_schema = batch.schema
         for column, values in zip(self._columns, batch.columns, strict=True):
             first = self.first_row + self._rows
             for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
-                plain = _plain(chunk)
+                plain = _to_plain(chunk)
                 check_texts(plain, column.field.name, first)
                 first += len(plain)
                 if column.blobs is not None:
                     plain = column.blobs.describe(plain)
-                for run, size in _runs(plain, self._page_bytes):
-                    self._take(column, run, size)
+                for run, size in _split_by_size(plain, self._page_bytes):
+                    self._buffer_rows(column, run, size)
         self._rows += batch.num_rows
-        while self._buffered > self._buffer_bytes:
-            self._make_pages(max(self._columns, key=lambda column: column.pending_bytes))
-        if not self._held:
+        while self._buffered_bytes > self._buffer_bytes:
+            self._flush_column(max(self._columns, key=lambda column: column.pending_bytes))
+        if not self._is_buffered:
             self._queue.drain()
 
     def add_global_buffer(self, data: BytesLike) -> int:
-        """Write bytes that belong to the whole file; return the number with which readers ask for them."""
+        """Write bytes that belong to the whole file and return the number of the new global buffer."""
         self._queue.drain()
         self._extra_buffers.append(self._write_buffer(data))
         return len(self._extra_buffers)
 
     def add_metadata(self, entries: Mapping[str, str]) -> None:
-        """Put entries into the metadata of the file's schema."""
+        """Add entries to the metadata of the file's schema."""
         self._metadata.update(entries)
 
     def finish(self) -> WrittenFile:
-        """Write what is left and the metadata, make the file visible and describe it."""
+        """Write the remaining rows and the metadata, make the file visible, and return its description."""
         for column in self._columns:
-            self._make_pages(column)
+            self._flush_column(column)
         self._queue.drain()
         self._queue.close()
         self._sidecars.finish_all()
@@ -306,7 +300,7 @@ class FileWriter:
         column_start = self._out.tell()
         columns = []
         for owner, pages in zip(self._owners, self._pages, strict=True):
-            # Only 2.0 marks columns of blobs.
+            # Only version 2.0 marks blob columns.
             blob = owner.kind == "blob" and self._version is FileVersion.V2_0
             block = pack_column(pages, blob)
             columns.append((self._out.tell(), len(block)))
@@ -323,37 +317,36 @@ class FileWriter:
         return WrittenFile(self._path, size, self._rows, ids, tuple(range(len(ids))), self._version)
 
     def abort(self) -> None:
-        """Drop the file and its sidecars; nothing stays visible."""
+        """Discard the file and its sidecars; nothing remains visible."""
         self._queue.close()
         self._out.abort()
         self._sidecars.abort()
 
     def _stored_schema(self) -> Schema:
-        """Return the schema that the file carries: that of the table, but 2.2 blobs as their descriptors."""
+        """Return the schema to store in the file. From version 2.2 on, blobs are stored as descriptors."""
         if self._version in (FileVersion.V2_0, FileVersion.V2_1):
             return self._schema
         return Schema(tuple(top.described() for top in self._schema.fields), self._schema.metadata)
 
-    def _take(self, column: _Column, run: pa.Array, size: int) -> None:
-        """Buffer a run of rows of `size` bytes, and make a page if there is enough for one."""
+    def _buffer_rows(self, column: _Column, run: pa.Array, size: int) -> None:
+        """Buffer a run of rows of `size` bytes and write a page if the buffer is full."""
         if column.pending and (size >= self._page_bytes or column.pending[-1].type != run.type):
-            self._make_pages(column)
+            self._flush_column(column)
         full = column.pending_bytes + size >= self._page_bytes
-        if not full and not self._held:
-            # A copy: the run may be a slice, or share one allocation with the other columns of a batch,
-            # and other columns do not wait for this one.
+        if not full and not self._is_buffered:
+            # Copied because the run may be a slice of a larger allocation that it would keep alive.
             run = pa.concat_arrays([run])
         column.pending.append(run)
         column.pending_bytes += size
-        self._buffered += size
+        self._buffered_bytes += size
         if full:
-            self._make_pages(column)
+            self._flush_column(column)
 
-    def _make_pages(self, column: _Column) -> None:
-        """Encode and write what is buffered of a column."""
+    def _flush_column(self, column: _Column) -> None:
+        """Encode and write the buffered rows of a column."""
         rows = sum(len(array) for array in column.pending)
-        encode = partial(_encoded, column.writer, column.pending, column.rows_in_pages)
-        self._buffered -= column.pending_bytes
+        encode = partial(_encode_pages, column.writer, column.pending, column.rows_in_pages)
+        self._buffered_bytes -= column.pending_bytes
         size, column.pending_bytes = column.pending_bytes, 0
         column.pending = []
         column.rows_in_pages += rows
@@ -363,15 +356,15 @@ class FileWriter:
     def _write_page(self, page: EncodedPage) -> None:
         places = tuple(self._write_buffer(data) for data in page.buffers)
         encoding = page.layout.SerializeToString()
-        written = Page(places, page.length, page.priority, encoding, self._format.type_url)
+        file_page = Page(places, page.length, page.priority, encoding, self._format.type_url)
         pages = self._pages[page.column]
-        if pages and _is_struct_header(written):
+        if pages and _is_struct_header(file_page):
             pages[-1] = dataclasses.replace(pages[-1], length=pages[-1].length + page.length)
         else:
-            pages.append(written)
+            pages.append(file_page)
 
     def _write_buffer(self, data: BytesLike) -> tuple[int, int]:
-        """Write a buffer at the next aligned position; return (position, size)."""
+        """Write a buffer at the next aligned position and return (position, size)."""
         gap = padding(self._out.tell(), BUFFER_ALIGNMENT)
         if gap:
             self._out.write(bytes(gap))
@@ -390,8 +383,8 @@ class FileWriter:
         return position
 
 
-def _encoded(writer: FieldWriter, arrays: Sequence[pa.Array], row: int) -> list[EncodedPage]:
-    """Return the pages of runs of rows of a field that start at row `row` of the file."""
+def _encode_pages(writer: FieldWriter, arrays: Sequence[pa.Array], row: int) -> list[EncodedPage]:
+    """Return the pages of a field's arrays, whose first row is row `row` of the file."""
     pages: list[EncodedPage] = []
     for array in join(arrays):
         pages += writer.encode(array, row)
@@ -400,12 +393,12 @@ def _encoded(writer: FieldWriter, arrays: Sequence[pa.Array], row: int) -> list[
 
 
 def _is_struct_header(page: Page) -> bool:
-    """Return whether this is the page of a 2.0 struct; its column has one page, however many its rows."""
+    """Return whether this is the page of a 2.0 struct. Such a column has exactly one page."""
     return page.type_url == ARRAY_ENCODING_URL and page.encoding == _STRUCT_HEADER
 
 
-def _plain(array: pa.Array) -> pa.Array:
-    """Return the array without string views and without an extension type of its own."""
+def _to_plain(array: pa.Array) -> pa.Array:
+    """Return the array with view types cast to plain types and a top-level extension type removed."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     target = _plain_type(array.type)
@@ -431,8 +424,8 @@ def _plain_type(arrow: pa.DataType) -> pa.DataType:
     return pa.large_list(plain[0]) if pa.types.is_large_list(arrow) else pa.list_(plain[0])
 
 
-def _size(array: pa.Array) -> int:
-    """Return the bytes that the rows of an array stand for, without what they share with other rows."""
+def _array_bytes(array: pa.Array) -> int:
+    """Return the bytes of an array. A dictionary counts in proportion to the number of rows."""
     if pa.types.is_dictionary(array.type):
         items = array.dictionary
         share = min(1.0, len(array) / max(1, len(items)))
@@ -440,9 +433,9 @@ def _size(array: pa.Array) -> int:
     return int(array.nbytes)
 
 
-def _runs(array: pa.Array, page_bytes: int) -> Iterator[tuple[pa.Array, int]]:
-    """Cut an array that is much larger than a page into runs of about a page; give their sizes too."""
-    size = _size(array)
+def _split_by_size(array: pa.Array, page_bytes: int) -> Iterator[tuple[pa.Array, int]]:
+    """Yield (slice, size in bytes). An array of two pages or more is split into slices of about a page."""
+    size = _array_bytes(array)
     if len(array) == 0:
         return
     if size < 2 * page_bytes or len(array) == 1:
@@ -450,17 +443,17 @@ def _runs(array: pa.Array, page_bytes: int) -> Iterator[tuple[pa.Array, int]]:
         return
     rows = max(1, len(array) * page_bytes // size)
     for start in range(0, len(array), rows):
-        yield from _runs(array.slice(start, rows), page_bytes)
+        yield from _split_by_size(array.slice(start, rows), page_bytes)
 
 
 def _check_schema(schema: Schema, arrow: pa.Schema) -> None:
-    """Compare a batch's columns with the schema; names of list items and nullability may differ."""
+    """Raise an error if a batch does not match the schema. Names of list items and nullability may differ."""
     expected, actual = [f.name for f in schema.fields], list(arrow.names)
     if expected != actual:
         raise SchemaError(f"the file has columns {expected}, the data has {actual}")
-    # By other names: those of row lineage are not names of columns, but of columns in files.
-    numbered = pa.schema([field.with_name(str(place)) for place, field in enumerate(arrow)])
-    for node, arrow_field in zip(schema.fields, Schema.from_arrow(numbered).fields, strict=True):
+    # Renamed because `from_arrow` rejects the row lineage names, which only columns in files may have.
+    renamed = pa.schema([field.with_name(str(position_name)) for position_name, field in enumerate(arrow)])
+    for node, arrow_field in zip(schema.fields, Schema.from_arrow(renamed).fields, strict=True):
         _check_field(node, arrow_field, node.name)
 
 
@@ -476,8 +469,8 @@ def _check_field(node: Field, arrow_field: Field, path: str) -> None:
             f"column {path!r} has the fields {[c.name for c in node.children]} in the file "
             f"but {[c.name for c in arrow_field.children]} in the data"
         )
-    for child, given_child in zip(node.children, arrow_field.children, strict=True):
-        _check_field(child, given_child, f"{path}.{child.name}")
+    for child, arrow_child in zip(node.children, arrow_field.children, strict=True):
+        _check_field(child, arrow_child, f"{path}.{child.name}")
 
 
 _STORAGE_NAMES = {

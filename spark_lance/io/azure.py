@@ -51,14 +51,14 @@ class AzureStore(CloudStore):
 
     @classmethod
     def driver_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        return _located(super().driver_options(options))
+        return _resolve_endpoint(super().driver_options(options))
 
 
-def _located(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of adlfs with its own names for where the account is.
+def _resolve_endpoint(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the adlfs options, with the endpoint replaced by adlfs's own options for the account's location.
 
-    The driver knows hosts that speak https and have nothing but the account. Every other endpoint, as those
-    of emulators, becomes a connection string.
+    adlfs accepts a host only if it uses https and serves one account at its root. Every other endpoint, such
+    as an emulator's, becomes a connection string.
 
     Raises:
         OptionError: the endpoint needs a connection string, which takes an account key or a SAS token.

@@ -1,16 +1,16 @@
-"""Which places besides its own root a table may use, and with which storage options.
+"""Locations outside a table's root: which ones the table may use, and with which storage options.
 
-A table itself names the places of its files: base paths and external blobs are locations in its files. The
-reader may not own the table, so it follows such a location only if it is
+A table's own files name the locations of its data: base paths and external blobs. The table may belong to
+someone else, so a reader follows such a location only if it is
 
     near     in the same store as the table: the same scheme and the same host, bucket or container; on a disk
              below the folder that contains the table's folder
     listed   equal to, or below, an entry of the storage option `allowed_bases`
 
-An entry without a host, such as `s3://`, lists all places of its scheme. `/` lists the whole disk.
+An entry without a host, such as `s3://`, allows every location of its scheme. `/` allows the whole disk.
 
-Storage options belong to the place that they were given for: the scheme and the host, bucket or container of
-the table's own URI. Another place has options of its own or none:
+Storage options apply only to the store that they were given for: the scheme and the host, bucket or container
+of the table's own URI. Another location has its own options or none:
 
     base_store_params     a URI -> the options for it and everything below it; the longest match counts
     base_<id>.<name>      an option for the base path of this id
@@ -31,7 +31,7 @@ from spark_lance.errors import OptionError
 from spark_lance.io.locations import LOCAL
 
 ALLOWED_BASES, BASE_STORE_PARAMS = "allowed_bases", "base_store_params"
-_OF_ID = re.compile(r"base_([0-9]{1,10})\.(.+)", re.DOTALL)
+_BASE_ID_OPTION = re.compile(r"base_([0-9]{1,10})\.(.+)", re.DOTALL)
 # Schemes that name the same stores.
 _FAMILIES = MappingProxyType(
     {"local": "file", "s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "adl": "az"}
@@ -41,13 +41,13 @@ _AZURE = "az"
 
 @dataclass(frozen=True)
 class Location:
-    """A location, taken apart for comparison.
+    """A URI split into parts that can be compared.
 
     Attributes:
-        scheme: one name for all schemes of a kind of store.
+        scheme: normalised scheme: "s3" also for s3a, "az" also for abfss.
         authority: host and port, bucket, or container; "" on a disk.
-        account: the account that Azure's container is in, "" if the location does not say.
-        path: without a slash at its end; of a disk it is absolute and has no `.` or `..`.
+        account: Azure account of the container; "" if the URI does not contain it.
+        path: without a trailing slash. Local paths are absolute, without `.` and `..`.
     """
 
     scheme: str
@@ -57,7 +57,7 @@ class Location:
 
     @classmethod
     def of(cls, uri: str) -> Location:
-        """Take a URI or a local path apart; a relative path counts from the working directory."""
+        """Parse a URI or a local path. Relative paths start at the working directory."""
         scheme, separator, rest = uri.partition("://")
         if not separator:
             scheme, rest = "file", uri[5:] if uri.startswith("file:/") else uri
@@ -76,18 +76,19 @@ class Location:
         return cls(scheme, authority, account, path.rstrip("/"))
 
     def is_in_store_of(self, other: Location, account: str = "") -> bool:
-        """Whether it is in the same store as another location: scheme and host, bucket or container.
+        """Return whether both locations have the same scheme and the same host, bucket or container.
 
         Args:
-            other: a location that the user has given.
-            account: Azure's account there if its location does not say it.
+            other: location that the user named.
+            account: Azure account of `other`, used if its URI contains none.
         """
         if (self.scheme, self.authority) != (other.scheme, other.authority):
             return False
         return not self.account or self.account == (other.account or account.lower())
 
     def is_below(self, other: Location) -> bool:
-        """Whether it is another location or below it; on a disk also with all links resolved."""
+        """Return whether this location equals another one or is below it. Local paths are compared with links
+        resolved, too."""
         if self.scheme != other.scheme:
             return False
         if not other.authority and not other.path:
@@ -121,18 +122,18 @@ class BaseOptions:
     by_id: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def allows(self, location: Location) -> bool:
-        """Whether a location is listed."""
+        """Return whether the user allows a location."""
         return any(location.is_below(Location.of(uri)) for uri in self.allowed)
 
     def options_for(self, location: Location, base_id: int | None = None) -> Mapping[str, Any] | None:
-        """Return the options that were given for a place, None if there are none."""
+        """Return the storage options for a location; None if the user gave none."""
         matching = [uri for uri in self.by_uri if location.is_below(Location.of(uri))]
         if matching:
             return self.by_uri[max(matching, key=len)]
         return None if base_id is None else self.by_id.get(base_id)
 
     def and_also(self, other: BaseOptions) -> BaseOptions:
-        """Return these options and others; these win where both set a value."""
+        """Return both sets of options merged. `self` wins where both set a value."""
         return BaseOptions(
             tuple(dict.fromkeys([*self.allowed, *other.allowed])),
             {**other.by_uri, **self.by_uri},
@@ -140,7 +141,7 @@ class BaseOptions:
         )
 
     def as_options(self) -> dict[str, Any]:
-        """Return the storage options that say this."""
+        """Return the equivalent storage options, the inverse of `read_base_options`."""
         options: dict[str, Any] = {}
         if self.allowed:
             options[ALLOWED_BASES] = list(self.allowed)
@@ -152,8 +153,8 @@ class BaseOptions:
 
 
 def is_base_option(name: str) -> bool:
-    """Whether a storage option is about places besides the table's own."""
-    return name.lower() in (ALLOWED_BASES, BASE_STORE_PARAMS) or _OF_ID.fullmatch(name) is not None
+    """Return whether a storage option applies to locations outside the table."""
+    return name.lower() in (ALLOWED_BASES, BASE_STORE_PARAMS) or _BASE_ID_OPTION.fullmatch(name) is not None
 
 
 def read_base_options(options: Mapping[str, Any]) -> BaseOptions:
@@ -167,17 +168,17 @@ def read_base_options(options: Mapping[str, Any]) -> BaseOptions:
     by_id: dict[int, dict[str, Any]] = {}
     for name, value in options.items():
         if name.lower() == ALLOWED_BASES:
-            allowed = _uris(value)
+            allowed = _parse_uris(value)
         elif name.lower() == BASE_STORE_PARAMS:
-            by_uri = {_absolute(uri): dict(each) for uri, each in _mappings(value).items()}
-        elif (match := _OF_ID.fullmatch(name)) is not None:
+            by_uri = {_absolute_uri(uri): dict(each) for uri, each in _parse_params(value).items()}
+        elif (match := _BASE_ID_OPTION.fullmatch(name)) is not None:
             by_id.setdefault(int(match[1]), {})[match[2]] = value
     return BaseOptions(allowed, by_uri, by_id)
 
 
-def _uris(value: Any) -> tuple[str, ...]:
+def _parse_uris(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
-        value = _json(value, ALLOWED_BASES) if value.lstrip().startswith("[") else value.split(",")
+        value = _parse_json(value, ALLOWED_BASES) if value.lstrip().startswith("[") else value.split(",")
     if isinstance(value, os.PathLike):
         value = [value]
     if not isinstance(value, list | tuple | set | frozenset):
@@ -187,29 +188,29 @@ def _uris(value: Any) -> tuple[str, ...]:
     texts = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in value]
     if not all(isinstance(each, str) for each in texts):
         raise OptionError(f"storage option {ALLOWED_BASES!r} is a list of URIs: one entry is not text")
-    uris = tuple(_absolute(each.strip()) for each in texts if each.strip())
+    uris = tuple(_absolute_uri(each.strip()) for each in texts if each.strip())
     for uri in uris:
         if ".." in unquote(uri).split("/"):
             raise OptionError(f"storage option {ALLOWED_BASES!r} takes URIs without '..', not {uri!r}")
     return uris
 
 
-def _mappings(value: Any) -> Mapping[str, Mapping[str, Any]]:
+def _parse_params(value: Any) -> Mapping[str, Mapping[str, Any]]:
     if isinstance(value, str):
-        value = _json(value, BASE_STORE_PARAMS)
+        value = _parse_json(value, BASE_STORE_PARAMS)
     if not isinstance(value, Mapping) or not all(isinstance(each, Mapping) for each in value.values()):
         raise OptionError(f"storage option {BASE_STORE_PARAMS!r} maps URIs to the storage options for them")
     return {os.fspath(uri): each for uri, each in value.items()}
 
 
-def _json(text: str, name: str) -> Any:
+def _parse_json(text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise OptionError(f"storage option {name!r} starts like JSON but is not") from None
 
 
-def _absolute(uri: str) -> str:
+def _absolute_uri(uri: str) -> str:
     # A task may run in a process with another working directory.
     scheme, separator, _ = uri.partition("://")
     if separator and scheme.lower() not in LOCAL:

@@ -1,8 +1,8 @@
-"""The cache of the process: parts of indices, manifests and metadata of files, with one budget of bytes.
+"""The process-wide cache of index parts, manifests and file metadata, with one budget in bytes.
 
-Each kind of value is a section of its own. All sections share the budget: the value that was used least
-recently is dropped first, whatever its section. `SPARK_LANCE_CACHE_BYTES` sets the budget of a process. A
-forked process, such as a worker of Spark, starts with the values of its parent and has a budget of its own.
+Each kind of value has its own section. All sections share the budget: the least recently used value is
+dropped first, whatever its section. `SPARK_LANCE_CACHE_BYTES` sets the budget of a process. A forked
+process, such as a Spark worker, starts with its parent's values and has its own budget.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ _Key = TypeVar("_Key", bound=Hashable)
 # The environment variable with the budget in bytes; 0 caches nothing.
 VARIABLE = "SPARK_LANCE_CACHE_BYTES"
 _DEFAULT_BYTES = 512 << 20
-# About the memory of an entry without its value.
+# Approximate memory of an entry without its value.
 _ENTRY_BYTES = 256
 
 
 class Cache:
-    """Values that fit into a number of bytes, in sections. Several threads may use it.
+    """A thread-safe LRU cache with sections and a budget in bytes.
 
     Args:
-        budget: bytes of all sections together; None for the value of `SPARK_LANCE_CACHE_BYTES`, 512 MB by
-            default.
+        budget: total bytes of all sections; None reads `SPARK_LANCE_CACHE_BYTES`, 512 MB by default.
     """
 
     def __init__(self, budget: int | None = None) -> None:
@@ -44,27 +43,27 @@ class Cache:
 
     @property
     def budget(self) -> int:
-        """The most bytes that the sections hold together.
+        """The maximum total bytes of all sections.
 
         Raises:
-            OptionError: the environment variable is no number of bytes.
+            OptionError: the environment variable is not a number of bytes.
         """
         if self._budget is None:
-            self._budget = _budget_of_environment()
+            self._budget = _read_environment_budget()
         return self._budget
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all values."""
+        """The current total bytes of all values."""
         return self._bytes
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of each section, by its name."""
+        """Return the bytes of each section, by section name."""
         with self._lock:
             return {section.name: section.num_bytes for section in self._sections}
 
     def resize(self, budget: int) -> None:
-        """Change the budget; values beyond it are dropped."""
+        """Change the budget and drop the values that exceed it."""
         with self._lock:
             self._budget = budget
             self._evict()
@@ -78,8 +77,8 @@ class Cache:
 
     def _evict(self) -> None:
         while self._bytes > self.budget:
-            filled = (section for section in self._sections if section._entries)
-            min(filled, key=lambda section: section._last_use)._drop_oldest()
+            non_empty = (section for section in self._sections if section._entries)
+            min(non_empty, key=lambda section: section._last_use)._drop_oldest()
 
 
 class _Entry:
@@ -97,8 +96,8 @@ class CacheSection(Generic[Value]):
     Args:
         name: the kind, as `Cache.sizes` reports it.
         cache: the cache.
-        share: the part of the budget that this section may fill. Metadata that every scan reads should not
-            replace the parts of indices.
+        share: fraction of the budget that this section may fill. Metadata that every scan reads should not
+            evict index parts.
         counted: whether a hit saves a read; `count_cache_hit` counts such hits.
     """
 
@@ -115,19 +114,19 @@ class CacheSection(Generic[Value]):
         return self._bytes
 
     def find(self, key: Hashable) -> Value | None:
-        """Return the value of a key, None if it is not cached."""
+        """Return the value of a key; None if it is not cached."""
         with self._cache._lock:
             entry = self._use(key)
         return None if entry is None else entry.value
 
     def put(self, key: Hashable, value: Value, size: int) -> None:
-        """Cache a value of some bytes; it replaces the one with the same key."""
+        """Cache a value of `size` bytes and replace any value with the same key."""
         with self._cache._lock:
             self._drop(key)
-        self._keep({key: (value, size)})
+        self._insert({key: (value, size)})
 
     def get(self, key: Hashable, make: Callable[[], Value], size: Callable[[Value], int]) -> Value:
-        """Return the value of a key; `make` creates a missing value, and `size` returns its bytes."""
+        """Return the value of a key. `make` creates a missing value; `size` returns its size in bytes."""
         return self.get_all([key], lambda _: [make()], size)[0]
 
     def get_all(
@@ -136,12 +135,12 @@ class CacheSection(Generic[Value]):
         make: Callable[[list[_Key]], Iterable[Value]],
         size: Callable[[Value], int],
     ) -> list[Value]:
-        """Return the values of keys, in their order.
+        """Return the values of several keys, in the order of the keys.
 
         Args:
-            keys: all different.
+            keys: distinct keys.
             make: creates the values of missing keys, all in one call; not called if none is missing.
-            size: returns the bytes of a value.
+            size: returns the size of a value in bytes.
         """
         values: dict[_Key, Value] = {}
         with self._cache._lock:
@@ -153,9 +152,9 @@ class CacheSection(Generic[Value]):
                         count_cache_hit()
         missing = [key for key in keys if key not in values]
         if missing:
-            computed = dict(zip(missing, make(missing), strict=True))
-            self._keep({key: (value, size(value)) for key, value in computed.items()})
-            values |= computed
+            new_values = dict(zip(missing, make(missing), strict=True))
+            self._insert({key: (value, size(value)) for key, value in new_values.items()})
+            values |= new_values
         return [values[key] for key in keys]
 
     def _use(self, key: Hashable) -> _Entry | None:
@@ -165,7 +164,7 @@ class CacheSection(Generic[Value]):
             entry.last_use = next(self._cache._clock)
         return entry
 
-    def _keep(self, entries: Mapping[Any, tuple[Value, int]]) -> None:
+    def _insert(self, entries: Mapping[Any, tuple[Value, int]]) -> None:
         cache = self._cache
         limit = int(cache.budget * self._share)
         with cache._lock:
@@ -181,7 +180,7 @@ class CacheSection(Generic[Value]):
 
     @property
     def _last_use(self) -> int:
-        """When the oldest value was used last; the section has values."""
+        """The last use of the least recently used value. The section must not be empty."""
         return next(iter(self._entries.values())).last_use
 
     def _drop_oldest(self) -> None:
@@ -194,7 +193,7 @@ class CacheSection(Generic[Value]):
             self._cache._bytes -= entry.size
 
 
-def _budget_of_environment() -> int:
+def _read_environment_budget() -> int:
     text = os.environ.get(VARIABLE, "")
     if not text:
         return _DEFAULT_BYTES

@@ -1,14 +1,14 @@
-"""The common part of the object stores of clouds.
+"""The common base class of the cloud object stores.
 
-The drivers create an object only if it is absent for `mode="create"`:
+With `mode="create"` the drivers create an object only if it is absent:
 
     s3             If-None-Match: *, with the object or with the request that completes its parts
     gs             ifGenerationMatch=0, with the object or with the request that begins a resumable upload
     az             If-None-Match: *, with the blob or with its list of blocks
 
-This package has its own instances of these drivers. fsspec shares instances with equal options in the whole
-process, so our settings would change those of other code. The process caches the instances that it used last,
-one for each identity.
+This package creates its own instances of these drivers. fsspec shares instances with equal options across
+the process, so our settings would affect other code. The process caches the most recently used instances,
+one per identity.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ if TYPE_CHECKING:
     import fsspec
 
 _CREATING = frozenset({"writing", "creating"})
-# Instances that a process keeps: each has connections and a thread's event loop behind it.
-MOST_KEPT = 32
+# Maximum number of cached instances. Each one holds connections and a thread with an event loop.
+MAX_INSTANCES = 32
 
 
 class _Instances:
-    """The file systems of cloud drivers that were used last, by protocol and identity."""
+    """The most recently used cloud file systems, by protocol and identity."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Keep nothing; a forked process begins so, as connections belong to one process."""
+        """Drop all instances. A forked process must do so because connections belong to one process."""
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str], fsspec.AbstractFileSystem] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str], fsspec.AbstractFileSystem] = OrderedDict()
 
     def get(self, key: tuple[str, str]) -> fsspec.AbstractFileSystem | None:
         with self._lock:
-            fs = self._kept.get(key)
+            fs = self._entries.get(key)
             if fs is not None:
-                self._kept.move_to_end(key)
+                self._entries.move_to_end(key)
             return fs
 
     def add(self, key: tuple[str, str], fs: fsspec.AbstractFileSystem) -> fsspec.AbstractFileSystem:
-        """Keep an instance and return it, or the one that another thread has made in the meantime."""
+        """Cache and return an instance, or return the one that another thread has cached meanwhile."""
         with self._lock:
-            fs = self._kept.setdefault(key, fs)
-            while len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
+            fs = self._entries.setdefault(key, fs)
+            while len(self._entries) > MAX_INSTANCES:
+                self._entries.popitem(last=False)
             return fs
 
 
@@ -69,7 +69,7 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class CloudStore(FsspecStore):
-    """An object store whose driver takes the names of Lance's storage options and creates objects atomically.
+    """An object store whose driver accepts Lance's storage option names and creates objects atomically.
 
     Attributes:
         driver: the driver, and the names of its options.
@@ -109,7 +109,7 @@ class CloudStore(FsspecStore):
         self._or_refusal(lambda: fs.pipe_file(path, data, mode="create"))
 
     def _or_refusal(self, create: Callable[[], object]) -> None:
-        """Create an object if it is absent; explain what to do if the store does not know the condition."""
+        """Create an object if it is absent; raise an error with advice if the store cannot."""
         try:
             create()
         except Exception as error:
@@ -119,6 +119,6 @@ class CloudStore(FsspecStore):
 
     def _failure(self, error: Exception, doing: str, what: str) -> Exception:
         if doing in _CREATING and isinstance(error, FileNotFoundError):
-            # Nothing else has to be there; not every driver says it.
+            # Only the bucket can be missing, and not every driver says so.
             return StoreError(f"{what}: {Kind.NO_BUCKET.value}")
         return super()._failure(error, doing, what)

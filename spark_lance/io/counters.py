@@ -1,7 +1,7 @@
-"""How much this process has read from stores, for those who watch or compare.
+"""Counts of what this process has read from stores, for monitoring and comparison.
 
-A read is a range of bytes that the code above asked for; a request is what went to the store for one or more
-of them. A range of a file that is mapped into memory counts as a request of its own.
+A read is a byte range that the caller requested. A request is what was sent to the store for one or more
+reads. A range of a memory-mapped file counts as one request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class ReadCounts:
 
     Attributes:
         reads, requests, bytes: byte ranges read, requests to stores, and the total bytes of the ranges.
-        cache_hits: parts of indices and open versions that were in the cache.
+        cache_hits: index parts and open versions that were in the cache.
     """
 
     reads: int = 0
@@ -33,7 +33,7 @@ _reads = _requests = _bytes = _hits = 0
 
 
 def count_read(size: int, reads: int = 1, requests: int = 1) -> None:
-    """Note that `reads` ranges of `size` bytes together were read by `requests` requests."""
+    """Count `reads` ranges with `size` bytes in total, read by `requests` requests."""
     global _reads, _requests, _bytes
     with _lock:
         _reads += reads
@@ -42,13 +42,13 @@ def count_read(size: int, reads: int = 1, requests: int = 1) -> None:
 
 
 def count_cache_hit() -> None:
-    """Count something that was in the cache and was not read."""
+    """Count one value that came from the cache instead of the store."""
     global _hits
     with _lock:
         _hits += 1
 
 
 def read_counts() -> ReadCounts:
-    """Return the counts of this process since its start, for all threads together."""
+    """Return the counts of this process since its start, over all threads."""
     with _lock:
         return ReadCounts(_reads, _requests, _bytes, _hits)

@@ -1,9 +1,9 @@
-"""Deleting files of this machine below a root, without following links.
+"""Deletion of local files below a root, without following links.
 
-A table can be made by anybody, and any folder in it can be a symbolic link to a folder elsewhere. So both
-listing and deleting begin at the table's root and open one folder after the other by its name in the folder
-above it; a link is not opened. The root may be reached by links: its path is the caller's choice. A file that
-is a link goes, the file that it leads to stays.
+Anyone can create a table, and any folder in it can be a symbolic link to a folder elsewhere. So listing and
+deleting start at the table's root and open each folder by its name in its parent folder; links are not
+opened. The path of the root may contain links, because the caller chose it. A file that is a link is deleted;
+the link's target is not.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from spark_lance.io.stored_object import StoredObject
 
 logger = logging.getLogger(__name__)
 
-# Windows opens no folders, so paths are compared there.
+# Windows cannot open folders, so paths are compared there.
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd and os.scandir in os.supports_fd
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class LinkedFolderError(StoreError):
-    """A folder below the root is a link, or leads out of the root by one."""
+    """A folder below the root is a link, or a link in its path leads out of the root."""
 
 
 def check_inside(path: str, root: str) -> str:
-    """Return the rest of a path that begins with a root.
+    """Return a path relative to a root.
 
     Raises:
-        StoreError: the path does not begin with the root.
+        StoreError: the path does not start with the root.
     """
     head = root.rstrip("/") + "/"
     if not path.startswith(head):
@@ -45,7 +45,7 @@ def check_inside(path: str, root: str) -> str:
 
 
 def _parts(path: str, root: str) -> list[str]:
-    """Return the parts of a path below a root of this machine; errors as `check_inside`."""
+    """Return the parts of a local path relative to a root; errors as for `check_inside`."""
     parts = check_inside(path, root).split("/")
     if {"", ".", ".."} & set(parts):
         raise StoreError(f"{path} is not below {root}, so it is not deleted")
@@ -56,12 +56,12 @@ def delete_file(path: str, root: str) -> None:
     """Delete a file, or a link, below a root.
 
     Raises:
-        FileNotFoundError: there is none.
-        StoreError: the way to it leads over a link, or it cannot be deleted.
+        FileNotFoundError: the file does not exist.
+            StoreError: the path leads through a link, or the file cannot be deleted.
     """
     *folders, name = _parts(path, root)
     try:
-        with _opened(root, folders) as folder:
+        with _open_below(root, folders) as folder:
             if folder is None:
                 Path(path).unlink()
             else:
@@ -77,15 +77,15 @@ def delete_file(path: str, root: str) -> None:
 def files_to_delete(directory: str, root: str, recursive: bool) -> list[StoredObject]:
     """Return the files and links in a folder below a root, and in its subfolders if `recursive`.
 
-    A link is an entry of its own, with its own size, whatever it leads to; its time is the later one of the
-    link and the file. None if the folder does not exist. A folder that is a link is logged, and has none.
+    A link is listed as a link, with its own size. Its time is the later of the link's time and its target's.
+    The list is empty if the folder does not exist, or if it is a link, which is logged.
 
     Raises:
         StoreError: a folder cannot be listed.
     """
     folders = _parts(directory, root) if directory != root else []
     try:
-        with _opened(root, folders) as folder:
+        with _open_below(root, folders) as folder:
             return list(_walk(folder, directory, recursive))
     except LinkedFolderError as error:
         logger.warning("%s", error)
@@ -99,12 +99,12 @@ def files_to_delete(directory: str, root: str, recursive: bool) -> list[StoredOb
 
 
 def remove_empty_folders(directory: str, root: str) -> None:
-    """Remove a folder below a root with all folders in it, as far as they are empty; links stay."""
+    """Remove a folder below a root and its subfolders where they are empty. Links are kept."""
     with contextlib.suppress(OSError):
-        with _opened(root, _parts(directory, root)) as folder:
+        with _open_below(root, _parts(directory, root)) as folder:
             _prune(folder, directory)
         *folders, name = _parts(directory, root)
-        with _opened(root, folders) as parent:
+        with _open_below(root, folders) as parent:
             if parent is None:
                 Path(directory).rmdir()
             else:
@@ -112,8 +112,8 @@ def remove_empty_folders(directory: str, root: str) -> None:
 
 
 @contextlib.contextmanager
-def _opened(root: str, folders: Sequence[str]) -> Iterator[int | None]:
-    """Open a folder below a root; None where folders have no descriptors and only paths can be checked.
+def _open_below(root: str, folders: Sequence[str]) -> Iterator[int | None]:
+    """Open a folder below a root and yield its descriptor; None on systems where only paths can be checked.
 
     Raises:
         LinkedFolderError: one of the folders is a link.
@@ -121,7 +121,7 @@ def _opened(root: str, folders: Sequence[str]) -> Iterator[int | None]:
     path = "/".join([root.rstrip("/"), *folders])
     if not _BY_DESCRIPTOR:
         if os.path.realpath(path) != os.path.join(os.path.realpath(root), *folders):  # noqa: PTH118
-            raise _linked(path)
+            raise _link_error(path)
         yield None
         return
     descriptor = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
@@ -142,11 +142,11 @@ def _open_folder(name: str, parent: int, path: str) -> int:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             with contextlib.suppress(FileNotFoundError):
                 if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-                    raise _linked(path) from None
+                    raise _link_error(path) from None
         raise
 
 
-def _linked(path: str) -> LinkedFolderError:
+def _link_error(path: str) -> LinkedFolderError:
     return LinkedFolderError(
         f"{path} is a link: files behind a link are not deleted; make it a folder of the table, or delete "
         "the files in the folder that it leads to by hand"
@@ -165,7 +165,7 @@ def _walk(folder: int | None, path: str, recursive: bool) -> Iterator[StoredObje
                 status = entry.stat(follow_symlinks=False)
                 seconds = status.st_mtime
                 if entry.is_symlink():
-                    with contextlib.suppress(OSError):  # it may lead nowhere
+                    with contextlib.suppress(OSError):  # the target may not exist
                         seconds = max(seconds, entry.stat().st_mtime)
                 modified = datetime.fromtimestamp(seconds, timezone.utc)
                 yield StoredObject(f"{path}/{entry.name}", status.st_size, modified)
@@ -176,7 +176,7 @@ def _walk(folder: int | None, path: str, recursive: bool) -> Iterator[StoredObje
                 continue
             inner = _open_folder(name, folder, f"{path}/{name}")
         except (FileNotFoundError, NotADirectoryError):
-            continue  # deleted since, or a file in its place now
+            continue  # deleted meanwhile, or replaced by a file
         except PermissionError as error:
             raise local_failure(error, f"listing {path}/{name}") from None
         try:

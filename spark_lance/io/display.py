@@ -12,7 +12,7 @@ _ROWS = 20
 
 
 def size_text(count: float | None) -> str:
-    """Return a number of bytes for people, such as `1.5 MiB`."""
+    """Return a number of bytes as readable text, such as `1.5 MiB`."""
     if count is None:
         return "unknown"
     size = float(count)
@@ -24,12 +24,12 @@ def size_text(count: float | None) -> str:
 
 
 def day_text(moment: datetime | None) -> str:
-    """Return a time for people, to the second, or nothing if it is unknown."""
+    """Return a time as text, to the second; "" if it is unknown."""
     return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 def counts_text(counts: Iterable[tuple[str, str]]) -> str:
-    """Return counts with their names, such as "numAddedRows 1,000", without those that are 0."""
+    """Return non-zero counts as text, such as "numAddedRows 1,000"."""
     return ", ".join(
         f"{name} {int(value):,}" if value.isdigit() else f"{name} {value}"
         for name, value in counts
@@ -38,7 +38,7 @@ def counts_text(counts: Iterable[tuple[str, str]]) -> str:
 
 
 def cell_text(value: object) -> str:
-    """Return a value for a cell: numbers with thousands separators, long texts cut, nothing for None."""
+    """Return the text of a table cell: thousands separators in numbers, long text truncated, "" for None."""
     if value is None:
         return ""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -48,33 +48,33 @@ def cell_text(value: object) -> str:
 
 
 def html_table(title: str, names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table for a notebook: a title, and the first 20 rows, with texts to the left.
+    """Return an HTML table for a notebook: a title and the first 20 rows, text left-aligned.
 
     Args:
-        title: HTML of the caller, before the table.
-        names: the names of the columns.
-        rows: the values; everything is escaped.
+        title: HTML placed before the table.
+        names: column names; they are escaped.
+            rows: cell values; they are escaped.
     """
-    every = list(rows)
+    all_rows = list(rows)
     head = "".join(f'<th style="text-align:left">{escape(name)}</th>' for name in names)
-    body = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in every[:_ROWS])
-    more = f"<p>and {len(every) - _ROWS:,} more</p>" if len(every) > _ROWS else ""
-    return f"<div>{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
+    body = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in all_rows[:_ROWS])
+    more_text = f"<p>and {len(all_rows) - _ROWS:,} more</p>" if len(all_rows) > _ROWS else ""
+    return f"<div>{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more_text}</div>"
 
 
 class TableRepr(ABC):
-    """An object that shells show as lines and notebooks as a table."""
+    """An object that shells show as lines and notebooks show as a table."""
 
     @abstractmethod
     def _repr_rows(self) -> tuple[str, Sequence[str], Iterable[Sequence[object]]]:
-        """Return a title, the names of the columns, and the rows."""
+        """Return the title, the column names, and the rows."""
 
     def __repr__(self) -> str:
         title, _, rows = self._repr_rows()
-        every = [[cell_text(value) for value in row] for row in rows]
-        more = [f"  and {len(every) - _ROWS:,} more"] if len(every) > _ROWS else []
-        texts = ["  ".join(cell for cell in cells if cell) for cells in every[:_ROWS]] or ["none"]
-        return "\n".join([f"{title}:", *(f"  {text}" for text in texts), *more])
+        all_rows = [[cell_text(value) for value in row] for row in rows]
+        more_text = [f"  and {len(all_rows) - _ROWS:,} more"] if len(all_rows) > _ROWS else []
+        texts = ["  ".join(cell for cell in cells if cell) for cells in all_rows[:_ROWS]] or ["none"]
+        return "\n".join([f"{title}:", *(f"  {text}" for text in texts), *more_text])
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook."""

@@ -23,13 +23,13 @@ def open_driver(
     Args:
         protocol: as fsspec names it.
         settings: arguments of the file system.
-        options: those arguments that the user has given, some of them secret.
-        package: what to install if the driver is missing.
+            options: the arguments that came from the user; some are secret.
+            package: package to install if the driver is missing.
 
     Raises:
         StoreError: the protocol is unknown, its driver is not installed, or it cannot be opened.
     """
-    # Tasks that read local files map them, and do without it.
+    # Imported late: tasks that read memory-mapped local files do not need it.
     import fsspec
     from fsspec.registry import known_implementations, registry
 

@@ -181,13 +181,13 @@ def kind_of(error: BaseException) -> Kind | None:
         for code in _codes(cause):
             if (kind := CODES.get(code)) is not None:
                 return kind
-        # botocore's SSLError is in a text, too.
+        # botocore quotes the SSLError in its message.
         if _UNTRUSTED in str(cause):
             return Kind.CERTIFICATE
         for name in (base.__name__ for base in type(cause).__mro__):
             if (kind := CLASSES.get(name)) is not None:
                 return kind
-    # gcsfs says so in words only.
+    # gcsfs reports this only in its message.
     if isinstance(error, PermissionError) or str(error).startswith("Forbidden:"):
         return Kind.ACCESS
     number = error.errno if isinstance(error, OSError) else None
@@ -195,19 +195,19 @@ def kind_of(error: BaseException) -> Kind | None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may work a moment later."""
+    """Return whether the same request may succeed if it is sent again."""
     return kind_of(error) in TRANSIENT
 
 
 def translated(error: Exception, doing: str, options: Mapping[str, Any]) -> Exception:
-    """Return the error for the user after a driver raised one; secrets are removed from its text.
+    """Return the error to raise in place of a driver's error, with secrets removed from its message.
 
-    A missing object stays a `FileNotFoundError` and one that is there already is a `FileExistsError`.
+    A missing object remains a `FileNotFoundError`. An existing object becomes a `FileExistsError`.
 
     Args:
-        error: what the driver raised.
-        doing: what was tried, with the path.
-        options: the driver's options, some of them secret.
+        error: the driver's error.
+            doing: the action that failed, with the path.
+            options: the driver's options; some are secret.
     """
     kind = kind_of(error)
     if isinstance(error, LanceError):
@@ -224,31 +224,31 @@ def translated(error: Exception, doing: str, options: Mapping[str, Any]) -> Exce
 
 
 def local_failure(error: OSError, doing: str) -> OSError:
-    """Return the error for the user after a local file system failed; it keeps the `errno`.
+    """Return the error to raise in place of a local file system's error. It keeps the `errno`.
 
     Errors that callers handle are returned unchanged: a missing file, or one that exists already.
 
     Args:
-        error: the error of Python.
+        error: Python's error.
         doing: the action that failed, with the path.
     """
-    words = LOCAL.get(error.errno or 0)
-    if words is None or isinstance(error, (LanceError, FileNotFoundError, FileExistsError)):
+    advice = LOCAL.get(error.errno or 0)
+    if advice is None or isinstance(error, (LanceError, FileNotFoundError, FileExistsError)):
         return error
-    text = f"{doing}: {words} ({error.strerror})"
+    text = f"{doing}: {advice} ({error.strerror})"
     failure = StoreAccessError(text) if error.errno in _FORBIDDEN else StoreError(text)
     failure.errno = error.errno
     return failure
 
 
 def presentable(error: Exception, options: Mapping[str, Any]) -> Exception | None:
-    """Return the error to show as the cause of its translation; None if it or its causes quote secrets."""
+    """Return the error if it can be shown as a cause; None if it or one of its causes quotes a secret."""
     texts = [str(cause) for cause in _causes(error)]
     return error if all(redacted(text, options) == text for text in texts) else None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that drivers keep as its cause."""
+    """Yield an error and its chain of causes."""
     cause: BaseException | None = error
     for _ in range(_MAX_CAUSES):
         if cause is None:
@@ -258,16 +258,16 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _codes(error: BaseException) -> Iterator[str | int]:
-    """Yield the service's code and the HTTP status that an error carries, the more telling one first."""
+    """Yield the service's error code and the HTTP status of an error, the more specific one first."""
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):
-        yield from _plain(response.get("Error", {}).get("Code"))
-        yield from _plain(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
+        yield from _normalize_code(response.get("Error", {}).get("Code"))
+        yield from _normalize_code(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
     for attribute in ("error_code", "code", "status_code", "status"):
-        yield from _plain(getattr(error, attribute, None))
+        yield from _normalize_code(getattr(error, attribute, None))
 
 
-def _plain(code: Any) -> Iterator[str | int]:
+def _normalize_code(code: Any) -> Iterator[str | int]:
     value = getattr(code, "value", code)
     if isinstance(value, int):
         yield value

@@ -1,6 +1,6 @@
 """Any file system for which fsspec has a driver: hdfs, sftp, http, ...
 
-It cannot create a file only if it is absent, so tables there need a manifest store or a lock to be written.
+None of them can create a file only if it is absent, so writes need a manifest store or a commit lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class FsspecStore(Store):
-    """A file system behind a driver of fsspec."""
+    """A file system that fsspec has a driver for."""
 
     @classmethod
     def options_in(cls, protocol: str, uri: str) -> dict[str, Any]:
@@ -114,14 +114,14 @@ class FsspecStore(Store):
             self._call("deleting", path, lambda fs: fs.rm_file(path))
 
     def create(self, path: str) -> OutputFile:
-        guarded = lambda function: self._call("writing", path, lambda fs: function(), once=True)  # noqa: E731
-        return RemoteOutput(self.fs, path, guarded)
+        call_driver = lambda call: self._call("writing", path, lambda fs: call(), once=True)  # noqa: E731
+        return RemoteOutput(self.fs, path, call_driver)
 
     def _read(self, fs: fsspec.AbstractFileSystem, path: str) -> bytes:
         return bytes(fs.cat_file(path))
 
     def _read_range(self, path: str, start: int, end: int) -> bytes:
-        """Return the bytes of a range that are there; none if it begins behind the end of the object."""
+        """Return the bytes of a range up to the end of the object; b"" if the range starts after the end."""
 
         def read(fs: fsspec.AbstractFileSystem) -> bytes:
             try:
@@ -134,7 +134,7 @@ class FsspecStore(Store):
         return self._call("reading", path, read, hedge=True)
 
     def _create(self, fs: fsspec.AbstractFileSystem, path: str, data: bytes) -> None:
-        """Create an object if it is absent; errors are those of the driver."""
+        """Create an object if it is absent. Raises the driver's errors."""
         raise refusal(self.protocol)
 
     def _call(
@@ -145,7 +145,7 @@ class FsspecStore(Store):
         once: bool = False,
         hedge: bool = False,
     ) -> Result:
-        """Return the result of a request to the driver; its errors become this package's."""
+        """Return the result of a request to the driver. Its errors are translated to ours."""
         fs = self.fs
         return self._attempt(doing, path, lambda: request(fs), once, hedge)
 
@@ -158,8 +158,8 @@ class FsspecStore(Store):
             doing: the action, for messages.
             path: the object.
             send: sends the request.
-            once: whether it is sent once only; otherwise it is sent again while it fails for a moment.
-            hedge: whether it is a read, which is sent a second time if the user wants that for slow ones.
+            once: send the request only once. Otherwise it is retried after transient errors.
+                hedge: the request is a read, so a slow one is sent a second time if the user enabled hedging.
         """
         what = f"{doing} {self.protocol}://{path}"
         wait = self.retry.hedge_seconds if hedge else 0.0
@@ -173,43 +173,43 @@ class FsspecStore(Store):
             raise self._failure(error, doing, what) from presentable(error, self.options)
 
     def _failure(self, error: Exception, doing: str, what: str) -> Exception:
-        """Return the error for the user after a driver raised one."""
+        """Return the error to raise in place of a driver's error."""
         return translated(error, what, self.options)
 
 
 class RemoteOutput:
-    """Streams through the driver's own file object, which sends parts and repeats failed ones.
+    """An output that writes to the driver's file object, which uploads parts and retries failed ones.
 
     Args:
         fs: the file system.
-        path: where the object is to be.
-        guarded: calls a function of the driver and translates what it raises.
+        path: path of the new object.
+            guarded: calls a function of the driver and translates its errors.
     """
 
     def __init__(
-        self, fs: fsspec.AbstractFileSystem, path: str, guarded: Callable[[Callable[[], Any]], Any]
+        self, fs: fsspec.AbstractFileSystem, path: str, call_driver: Callable[[Callable[[], Any]], Any]
     ) -> None:
-        self._guarded = guarded
+        self._call_driver = call_driver
         self._fs = fs
         self._path = path
-        self._file = guarded(lambda: fs.open(path, "wb"))
+        self._file = call_driver(lambda: fs.open(path, "wb"))
         self._size = 0
 
     def write(self, data: Any) -> None:
         view = memoryview(data).cast("B")
-        self._guarded(lambda: self._file.write(view))
+        self._call_driver(lambda: self._file.write(view))
         self._size += view.nbytes
 
     def tell(self) -> int:
         return self._size
 
     def close(self) -> None:
-        self._guarded(self._file.close)
-        # Files of drivers that send parts say how long these are.
+        self._call_driver(self._file.close)
+        # File objects of drivers that upload parts have a `blocksize`.
         if self._size <= getattr(self._file, "blocksize", self._size):
             return
-        # Drivers send a part again whose answer was lost, and a server may take it for the next one.
-        size = self._guarded(lambda: self._fs.size(self._path))
+        # A driver resends a part if the response was lost, and a server may store it as the next part.
+        size = self._call_driver(lambda: self._fs.size(self._path))
         if size != self._size:
             raise StoreError(
                 f"{self._path} has {size} bytes after {self._size} were sent in parts: parts were repeated "
@@ -218,20 +218,20 @@ class RemoteOutput:
 
     def abort(self) -> None:
         with contextlib.suppress(AttributeError):
-            self._guarded(self._file.discard)
+            self._call_driver(self._file.discard)
         # Closing a discarded output must not upload it: the buffer is marked as closed instead.
         self._file.closed = True
 
 
 def _put_and_rename(fs: fsspec.AbstractFileSystem, path: str, data: bytes) -> None:
-    """Write a file on a file system (sftp, hdfs, ...) so that readers find it whole."""
+    """Write a file on a file system (sftp, hdfs, ...) so that readers never see it incomplete."""
     directory, _, name = path.rpartition("/")
-    staged = f"{directory}/.tmp{uuid.uuid4().hex}.{name}"
+    temporary = f"{directory}/.tmp{uuid.uuid4().hex}.{name}"
     fs.makedirs(directory, exist_ok=True)
-    fs.pipe_file(staged, data)
+    fs.pipe_file(temporary, data)
     try:
-        fs.mv(staged, path)
+        fs.mv(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            fs.rm_file(staged)
+            fs.rm_file(temporary)
         raise

@@ -1,8 +1,8 @@
-"""The identity of a process at a store: a digest of everything that authorises its requests.
+"""The identity of a process towards a store: a digest of everything that authorises its requests.
 
-Cached data of a store is only for users who could read it. So the same path, opened with other credentials or
-at another endpoint, is another cache entry. The digest covers the driver's options, the additions of fsspec's
-configuration, and the environment variables that hold credentials for drivers.
+Cached data must only be returned to users who could read it. So the same path has a separate cache entry for
+each set of credentials and each endpoint. The digest covers the driver's options, fsspec's configuration, and
+the environment variables that hold credentials for drivers.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from weakref import WeakKeyDictionary
 from spark_lance.io.locations import IN_REACH
 from spark_lance.redaction import is_secret_name
 
-# So that nobody can find out a password from a digest.
+# A random key, so that a password cannot be derived from a digest.
 _KEY = os.urandom(32)
 _CLOUDS = ("AWS_", "AZURE_", "BOTO_", "FSSPEC_", "GCSFS_", "GOOGLE_")
 _PLAIN = (str, bytes, int, float, bool, type(None))
 
 _numbers = itertools.count()
-# Objects among the options, such as credentials of a vendor's package, whose content is not known.
-_objects: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+# Numbers of opaque option values, such as a cloud vendor's credential objects.
+_object_numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def identity_of(protocol: str, options: Mapping[str, Any]) -> str:
-    """Return the digest for a store's protocol and options; other processes have other digests."""
+    """Return the digest of a store's protocol and options. It differs between processes."""
     digest = hashlib.blake2b(key=_KEY, digest_size=16)
     for part in _parts((protocol, options)):
         digest.update(part)
@@ -43,17 +43,17 @@ def identity_of(protocol: str, options: Mapping[str, Any]) -> str:
 
 def environment_digest() -> str:
     """Return a digest of the environment variables that may hold credentials."""
-    named = {
+    variables = {
         name: value for name, value in os.environ.items() if name.startswith(_CLOUDS) or is_secret_name(name)
     }
     digest = hashlib.blake2b(key=_KEY, digest_size=16)
-    for part in _parts(named):
+    for part in _parts(variables):
         digest.update(part)
     return digest.hexdigest()
 
 
 def _parts(value: Any) -> Iterator[bytes]:
-    """Yield the bytes of a value; different values have different ones."""
+    """Yield the bytes of a value. Different values have different bytes."""
     if isinstance(value, Mapping):
         yield b"{%d" % len(value)
         for name in sorted(value, key=str):
@@ -68,12 +68,12 @@ def _parts(value: Any) -> Iterator[bytes]:
         yield b"%s %d " % (type(value).__name__.encode(), len(data))
         yield data
     else:
-        yield b"object %d" % _number(value)
+        yield b"object %d" % _number_of_object(value)
 
 
-def _number(value: object) -> int:
-    """Return a number that no other object has; another one each time if the object cannot be remembered."""
+def _number_of_object(value: object) -> int:
+    """Return a number that is unique to an object. An unhashable object gets a new number on every call."""
     try:
-        return _objects.setdefault(value, next(_numbers))
+        return _object_numbers.setdefault(value, next(_numbers))
     except TypeError:
         return next(_numbers)

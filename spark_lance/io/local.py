@@ -1,7 +1,8 @@
 """Files of this machine.
 
-A file is created only if it is absent by a temporary file and a hard link to the final name. Deleting follows
-no links, see `spark_lance.io.deletion`. Importing fsspec takes a while, so it is used only where needed.
+To create a file only if it is absent, the store writes a temporary file and hard-links it to the final name.
+Deletion does not follow links, see `spark_lance.io.deletion`. fsspec is slow to import, so it is imported
+only where needed.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from spark_lance.io.stored_object import StoredObject
 if TYPE_CHECKING:
     import fsspec
 
-# Neither a link nor a pipe in place of a hint may be written to.
-_HINT = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+# If the hint's path is a link or a pipe, it must not be written to.
+_HINT_FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 @dataclass(frozen=True)
 class LocalStore(Store):
-    """The disks of this machine, and file systems that are mounted as such."""
+    """Local disks and mounted file systems."""
 
     protocol: str = "file"
 
@@ -68,19 +69,19 @@ class LocalStore(Store):
         return data
 
     def map(self, path: str) -> pa.Buffer | None:
-        return _mapped(path)
+        return _map_file(path)
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         if not ranges:
             return []
-        file = _mapped(path)
+        file = _map_file(path)
         for offset, size in ranges:
             check_length(path, offset, size, max(0, file.size - offset))
             count_read(size)
         return [file.slice(offset, size) for offset, size in ranges]
 
     def look_up(self, path: str) -> StoredObject:
-        return _file_of_disk(path)
+        return _stat_file(path)
 
     def list(self, directory: str) -> list[str]:
         try:
@@ -92,7 +93,7 @@ class LocalStore(Store):
             raise local_failure(error, f"listing {directory}") from None
 
     def list_objects(self, directory: str, recursive: bool = False) -> Sequence[StoredObject]:
-        return [*_files_of_disk(directory, recursive)]
+        return [*_list_files(directory, recursive)]
 
     def list_directories(self, directory: str) -> Sequence[str]:
         try:
@@ -124,10 +125,10 @@ class LocalStore(Store):
         out.close()
 
     def put_hint(self, path: str, data: bytes) -> None:
-        # A file system that is about to rename a new file over an old one first brings its content to the
-        # disk; writing in place does not.
+        # A file system flushes a new file to the disk before it renames it over an old one; a write in place
+        # avoids this.
         try:
-            descriptor = os.open(path, _HINT, 0o666)
+            descriptor = os.open(path, _HINT_FLAGS, 0o666)
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
@@ -169,30 +170,30 @@ class LocalStore(Store):
 
 
 class LocalOutput:
-    """Writes to a temporary name in the same folder as the final one and renames on close.
+    """An output that writes a temporary file in the target folder and renames it on close.
 
-    With `sync`, the bytes and the name are on the disk when `close` returns.
+    With `sync`, the bytes and the directory entry are on the disk when `close` returns.
     """
 
     def __init__(self, path: str, sync: bool = False) -> None:
         self._sync = sync
         self._final = Path(path)
-        self._staged = self._final.with_name(f".tmp{uuid.uuid4().hex}.{self._final.name}")
+        self._temporary = self._final.with_name(f".tmp{uuid.uuid4().hex}.{self._final.name}")
         try:
             try:
-                self._file = self._staged.open("xb", buffering=1 << 20)
+                self._file = self._temporary.open("xb", buffering=1 << 20)
             except FileNotFoundError:
                 self._final.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._staged.open("xb", buffering=1 << 20)
+                self._file = self._temporary.open("xb", buffering=1 << 20)
         except OSError as error:
-            raise self._explained(error) from None
+            raise self._describe_failure(error) from None
         self._size = 0
 
     def write(self, data: Any) -> None:
         try:
             self._file.write(data)
         except OSError as error:
-            raise self._explained(error) from None
+            raise self._describe_failure(error) from None
         self._size += memoryview(data).nbytes
 
     def tell(self) -> int:
@@ -204,23 +205,23 @@ class LocalOutput:
                 self._file.flush()
                 os.fsync(self._file.fileno())
             self._file.close()
-            self._staged.replace(self._final)
+            self._temporary.replace(self._final)
             if self._sync:
                 sync_files([str(self._final)])
         except OSError as error:
-            raise self._explained(error) from None
+            raise self._describe_failure(error) from None
 
     def abort(self) -> None:
-        # Closing flushes the rest to a disk that may be full; the failure does not matter here.
+        # Closing flushes the buffer to a disk that may be full; that failure does not matter here.
         with contextlib.suppress(OSError):
             self._file.close()
-        self._staged.unlink(missing_ok=True)
+        self._temporary.unlink(missing_ok=True)
 
-    def _explained(self, error: OSError) -> OSError:
+    def _describe_failure(self, error: OSError) -> OSError:
         return local_failure(error, f"writing {self._final}")
 
 
-def _mapped(path: str) -> pa.Buffer:
+def _map_file(path: str) -> pa.Buffer:
     try:
         with Path(path).open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
@@ -230,11 +231,11 @@ def _mapped(path: str) -> pa.Buffer:
         raise local_failure(error, f"reading {path}") from None
 
 
-def _file_of_disk(path: str) -> StoredObject:
-    """Return size and time of a file of this machine.
+def _stat_file(path: str) -> StoredObject:
+    """Return the size and time of a local file.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
     """
     try:
         status = Path(path).stat()
@@ -247,22 +248,22 @@ def _file_of_disk(path: str) -> StoredObject:
     return StoredObject(path, status.st_size, datetime.fromtimestamp(status.st_mtime, timezone.utc))
 
 
-def _files_of_disk(directory: str, recursive: bool) -> Iterator[StoredObject]:
-    """Yield the files in a local directory, and below it if `recursive`; none if it is missing.
+def _list_files(directory: str, recursive: bool) -> Iterator[StoredObject]:
+    """Yield the files in a local directory, and below it if `recursive`; nothing if it does not exist.
 
-    A link to a file counts as that file; links to directories, which may be another table's, are left out.
-    Unlike fsspec's `find` this passes over no directory that it may not list: who takes what is listed for
-    all that there is would lose files.
+    A link to a file is listed as that file. Links to directories are skipped, because they may lead to
+    another table. Unlike fsspec's `find`, an unreadable directory is an error: a caller that takes the
+    listing as complete would lose files.
 
     Raises:
         StoreError: a directory cannot be listed.
     """
-    inside = []
+    subdirectories = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    inside.append(entry.name)
+                    subdirectories.append(entry.name)
                 elif entry.is_file():
                     # It may be deleted while the directory is listed.
                     with contextlib.suppress(FileNotFoundError):
@@ -273,47 +274,47 @@ def _files_of_disk(directory: str, recursive: bool) -> Iterator[StoredObject]:
         return
     except OSError as error:
         raise local_failure(error, f"listing {directory}") from None
-    for name in inside if recursive else ():
-        yield from _files_of_disk(f"{directory}/{name}", recursive)
+    for name in subdirectories if recursive else ():
+        yield from _list_files(f"{directory}/{name}", recursive)
 
 
 def _put_if_absent(path: str, data: bytes, sync: bool) -> None:
-    # A hard link appears whole or not at all; an exclusive open would show readers half a file. The check
-    # beforehand only saves work. Without `sync` nothing is forced to the disk: a killed process loses no
-    # written data, and the data files of a manifest are not forced either.
+    # A hard link is atomic; with an exclusive open, readers could see half a file. The `exists` check only
+    # saves work. Without `sync` nothing is flushed to the disk: a killed process loses no written data, and
+    # the data files of a manifest are not flushed either.
     if Path(path).exists():
         raise FileExistsError(path)
     directory = path.rpartition("/")[0]
-    staged = Path(f"{directory}/.tmp{uuid.uuid4().hex}")
+    temporary = Path(f"{directory}/.tmp{uuid.uuid4().hex}")
     try:
         try:
-            _write_new(staged, data, sync)
+            _write_new(temporary, data, sync)
         except FileNotFoundError:
             Path(directory).mkdir(parents=True, exist_ok=True)
-            _write_new(staged, data, sync)
-        os.link(staged, path)
+            _write_new(temporary, data, sync)
+        os.link(temporary, path)
     finally:
-        staged.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     if sync:
         _sync_directory(directory)
 
 
 def _write_new(path: Path, data: bytes, sync: bool) -> None:
     with path.open("xb", buffering=0) as out:
-        left = memoryview(data)
-        while left:
-            left = left[out.write(left) :]
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[out.write(remaining) :]
         if sync:
             os.fsync(out.fileno())
 
 
 def _sync_directory(path: str) -> None:
-    """Force the names in a directory to the disk, and those in the two above it, which may be as new."""
-    for place in (Path(path), *list(Path(path).parents)[:2]):
+    """Flush a directory to the disk, and its two parents, which may be new, too."""
+    for folder in (Path(path), *list(Path(path).parents)[:2]):
         try:
-            descriptor = os.open(place, os.O_RDONLY)
+            descriptor = os.open(folder, os.O_RDONLY)
         except PermissionError:
-            return  # this system opens no directories
+            return  # this system cannot open directories
         try:
             os.fsync(descriptor)
         finally:
@@ -321,7 +322,7 @@ def _sync_directory(path: str) -> None:
 
 
 def sync_files(paths: Iterable[str]) -> None:
-    """Force files of this machine and their names to the disk; those that are gone are passed over."""
+    """Flush local files and their directory entries to the disk. Missing files are skipped."""
     directories = set()
     for path in paths:
         with contextlib.suppress(FileNotFoundError), Path(path).open("rb") as file:

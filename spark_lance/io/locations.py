@@ -1,4 +1,4 @@
-"""URIs and paths: which protocol, which path."""
+"""Parsing of URIs and paths."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from spark_lance.errors import OptionTypeError, StoreError
 
 LOCAL = frozenset({"file", "local"})
-IN_REACH = LOCAL | {"memory"}  # nothing in between that could fail for a moment
-# A scheme and not two slashes; a single letter is a drive of Windows.
+IN_REACH = LOCAL | {"memory"}  # no network, so no transient failures
+# A scheme without two slashes. A single letter is a Windows drive.
 _SHORT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?!//)")
 
 
@@ -23,7 +23,7 @@ def uri_text(value: object) -> str:
     """Return a URI or path as text.
 
     Raises:
-        OptionTypeError: it is something else.
+        OptionTypeError: the value is neither text nor a path.
     """
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if isinstance(text, str):
@@ -34,10 +34,10 @@ def uri_text(value: object) -> str:
 
 
 def full_uri(text: str) -> str:
-    """Return a URI as fsspec reads it, to which a scheme without two slashes is the name of a local folder.
+    """Return a URI with two slashes after its scheme: without them fsspec takes it for a local folder.
 
     Raises:
-        StoreError: it has a scheme but no authority, such as dbfs:/x or s3:x.
+        StoreError: the URI has a scheme but no authority, such as dbfs:/x or s3:x.
     """
     match = _SHORT.match(text)
     if match is None:

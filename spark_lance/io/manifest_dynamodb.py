@@ -2,12 +2,12 @@
 
     base_uri (S)   hash key: the table's root without scheme and bucket
     version (N)    range key
-    path (S)       of the manifest, without scheme and bucket, as base_uri
-    size (N)       of the manifest in bytes
-    committer (S)  who wrote the row
+    path (S)       path of the manifest, without scheme and bucket, like base_uri
+    size (N)       size of the manifest in bytes
+    committer (S)  writer of the row
     e_tag (S)      written by old releases, not read
 
-All reads are consistent reads. boto3 is an extra (`dynamodb`) and imported when first needed.
+All reads are strongly consistent. boto3 is an extra (`dynamodb`) and is imported when first needed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class DynamoManifestStore:
 
     Attributes:
         table: name of the DynamoDB table.
-        endpoint: URL of a DynamoDB that is not AWS's own; `DYNAMODB_ENDPOINT` of the environment by default.
-        region: of the DynamoDB table; the environment's by default.
-        profile: of the AWS configuration.
-        credentials: key, secret and session token; the environment's by default.
+        endpoint: URL of a DynamoDB outside AWS; defaults to the environment variable `DYNAMODB_ENDPOINT`.
+        region: AWS region of the DynamoDB table; defaults to the environment's.
+        profile: profile of the AWS configuration.
+        credentials: access key, secret key and session token; default to the environment's.
     """
 
     table: str
@@ -64,7 +64,7 @@ class DynamoManifestStore:
         """Add a row. The request is sent once.
 
         Raises:
-            FileExistsError: the version has one.
+            FileExistsError: the version already has a row.
         """
         condition = "attribute_not_exists(base_uri) AND attribute_not_exists(version)"
         if not self._put(root, entry, condition):
@@ -74,7 +74,7 @@ class DynamoManifestStore:
         """Replace the row of a version.
 
         Raises:
-            FileNotFoundError: the version has none.
+            FileNotFoundError: the version has no row.
         """
         condition = "attribute_exists(base_uri) AND attribute_exists(version)"
         if not self._put(root, entry, condition):
@@ -117,7 +117,7 @@ class DynamoManifestStore:
         return True
 
     def _read(self, operation: str, root: str, **request: Any) -> dict[str, Any]:
-        """Send a request that may be repeated."""
+        """Send a request that may be retried."""
         doing = f"asking the DynamoDB table {self.table} for {root}"
         send = lambda: getattr(self._client(), operation)(TableName=self.table, **request)  # noqa: E731
         answer = self._guarded(doing, lambda: retried(send, RetryPolicy.of_requests(), is_transient, doing))
@@ -149,7 +149,7 @@ def _client(
     credentials: tuple[str | None, str | None, str | None],
     caller: tuple[int, str],  # noqa: ARG001 (part of the key of the cache: the process, its environment)
 ) -> Any:
-    """Return a client for a table whose keys are right; one for each process, threads share it."""
+    """Return a client for a table after checking its keys. The threads of a process share one client."""
     try:
         boto3 = importlib.import_module("boto3")
         config = importlib.import_module("botocore.config").Config(retries={"total_max_attempts": 1})

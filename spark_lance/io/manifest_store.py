@@ -1,7 +1,8 @@
 """External manifest stores: a database that maps each version of a table to its manifest.
 
-They serve stores that cannot create an object only if it is absent. All writers of a table must use the same
-manifest store. The protocol that uses it is in `table/versions/publish.py`. The database holds rows
+They make commits safe on stores that cannot create an object only if it is absent. All writers of a table
+must use the same manifest store. `table/versions/publish.py` implements the commit protocol. The database
+holds rows
 
     (root of the table, version) -> (path of the manifest, its size)
 
@@ -21,12 +22,12 @@ CommitLock = Callable[[int], AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class ManifestEntry:
-    """One row.
+    """One row of a manifest store.
 
     Attributes:
         version: the table's version.
-        path: of its manifest, inside the table's store; a staged one until the version is finished.
-        size: of the manifest in bytes; None if the row does not say.
+        path: path of the manifest inside the table's store; a staged manifest until the commit is finished.
+            size: size of the manifest in bytes; None if unknown.
     """
 
     version: int
@@ -35,30 +36,30 @@ class ManifestEntry:
 
 
 class ManifestStore(Protocol):
-    """The interface of the database for commits. `root` is the table's root path in its store.
+    """The interface of a manifest database. `root` is the table's root path in its store.
 
-    Every method may raise StoreError. A failed `put_if_absent` may have had its effect.
+    Every method may raise StoreError. A `put_if_absent` that raised StoreError may still have added the row.
     """
 
     def get(self, root: str, version: int) -> ManifestEntry | None:
-        """Return the row of a version, as of now."""
+        """Return the current row of a version; None if there is none."""
 
     def get_latest(self, root: str) -> ManifestEntry | None:
-        """Return the row of the highest version, as of now."""
+        """Return the current row of the highest version; None if the table has no rows."""
 
     def put_if_absent(self, root: str, entry: ManifestEntry) -> None:
         """Add a row.
 
         Raises:
-            FileExistsError: the version has one.
+            FileExistsError: the version already has a row.
         """
 
     def put_if_exists(self, root: str, entry: ManifestEntry) -> None:
         """Replace the row of a version.
 
         Raises:
-            FileNotFoundError: the version has none.
+            FileNotFoundError: the version has no row.
         """
 
     def delete(self, root: str, version: int | None = None) -> None:
-        """Remove the row of a version, or of all versions of the table; those that are not there are fine."""
+        """Delete the row of a version, or all rows of the table. Missing rows are not an error."""

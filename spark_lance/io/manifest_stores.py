@@ -1,14 +1,14 @@
-"""Which external manifest stores there are, and how a URI or a storage option names one.
+"""The available external manifest stores, and how a URI or a storage option selects one.
 
-s3+ddb://bucket/path?ddbTableName=T       a table in s3://bucket/path, its versions in DynamoDB's table T
+s3+ddb://bucket/path?ddbTableName=T       table in s3://bucket/path, versions in the DynamoDB table T
 manifest_store=dynamodb://T               the same as a storage option
 manifest_store=sqlite:///shared/m.db      versions in a SQLite file (absolute path: three slashes)
 
-A SQLite file is for several processes of one host, or tests:
+A SQLite file serves several processes on one host, or tests:
 
     CREATE TABLE manifests (root TEXT, version INTEGER, path TEXT, size INTEGER, PRIMARY KEY (root, version))
 
-`root` is the table's root with the protocol in front, so one file serves tables of several stores. SQLite's
+`root` is the table's root prefixed with the protocol, so one file serves tables of several stores. SQLite's
 locks do not work on network file systems: use DynamoDB if writers run on several hosts.
 """
 
@@ -39,7 +39,7 @@ _WAIT_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class SqliteManifestStore:
-    """Manifest entries of tables of one protocol, in a SQLite file that is made when first needed.
+    """Manifest entries of tables of one protocol, in a SQLite file that is created when first needed.
 
     Attributes:
         file: absolute path.
@@ -51,20 +51,20 @@ class SqliteManifestStore:
 
     def get(self, root: str, version: int) -> ManifestEntry | None:
         """Return the row of a version."""
-        return self._one(f"{_COLUMNS} AND version = ?", root, version)
+        return self._fetch_row(f"{_COLUMNS} AND version = ?", root, version)
 
     def get_latest(self, root: str) -> ManifestEntry | None:
         """Return the row of the highest version."""
-        return self._one(f"{_COLUMNS} ORDER BY version DESC LIMIT 1", root)
+        return self._fetch_row(f"{_COLUMNS} ORDER BY version DESC LIMIT 1", root)
 
     def put_if_absent(self, root: str, entry: ManifestEntry) -> None:
         """Add a row.
 
         Raises:
-            FileExistsError: the version has one.
+            FileExistsError: the version already has a row.
         """
         try:
-            self._change(
+            self._execute(
                 "INSERT INTO manifests (root, version, path, size) VALUES (?, ?, ?, ?)",
                 self._key(root), entry.version, entry.path, entry.size,
             )  # fmt: skip
@@ -75,37 +75,37 @@ class SqliteManifestStore:
         """Replace the row of a version.
 
         Raises:
-            FileNotFoundError: the version has none.
+            FileNotFoundError: the version has no row.
         """
-        changed = self._change(
+        num_rows = self._execute(
             "UPDATE manifests SET path = ?, size = ? WHERE root = ? AND version = ?",
             entry.path, entry.size, self._key(root), entry.version,
         )  # fmt: skip
-        if not changed:
+        if not num_rows:
             raise FileNotFoundError(f"version {entry.version} of {root} has no manifest entry")
 
     def delete(self, root: str, version: int | None = None) -> None:
         """Remove the row of a version, or of all versions of the table."""
         if version is None:
-            self._change("DELETE FROM manifests WHERE root = ?", self._key(root))
+            self._execute("DELETE FROM manifests WHERE root = ?", self._key(root))
         else:
-            self._change("DELETE FROM manifests WHERE root = ? AND version = ?", self._key(root), version)
+            self._execute("DELETE FROM manifests WHERE root = ? AND version = ?", self._key(root), version)
 
     def _key(self, root: str) -> str:
         return f"{self.scheme}://{root}"
 
-    def _one(self, query: str, root: str, *values: int) -> ManifestEntry | None:
+    def _fetch_row(self, query: str, root: str, *values: int) -> ManifestEntry | None:
         with self._open() as connection:
             row = connection.execute(query, (self._key(root), *values)).fetchone()
         return ManifestEntry(*row) if row else None
 
-    def _change(self, statement: str, *values: Any) -> int:
+    def _execute(self, statement: str, *values: Any) -> int:
         with self._open() as connection, connection:
             return connection.execute(statement, values).rowcount
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """Open the file for one statement: a connection belongs to one thread and outlives no fork."""
+        """Open the file for one statement: a connection cannot be shared across threads or survive a fork."""
         try:
             Path(self.file).parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(sqlite3.connect(self.file, timeout=_WAIT_SECONDS)) as connection:
@@ -120,11 +120,13 @@ class SqliteManifestStore:
 _DDB = "s3+ddb://"
 _TABLE_NAME = "ddbTableName"
 
-# (what follows the scheme, protocol of the tables, options of their store, DynamoDB endpoint) -> store
+# (URL after the scheme, protocol of the tables, options of their store, DynamoDB endpoint) -> store
 Opener = Callable[[str, str, Mapping[str, Any], "str | None"], ManifestStore]
 
 
-def _dynamodb(name: str, protocol: str, options: Mapping[str, Any], endpoint: str | None) -> ManifestStore:
+def _open_dynamodb(
+    name: str, protocol: str, options: Mapping[str, Any], endpoint: str | None
+) -> ManifestStore:
     if protocol not in ("s3", "s3a"):
         raise OptionError(f"a manifest store in DynamoDB serves tables in s3://, not in {protocol}://")
     client = options.get("client_kwargs") or {}
@@ -137,29 +139,29 @@ def _dynamodb(name: str, protocol: str, options: Mapping[str, Any], endpoint: st
     )
 
 
-def _sqlite(path: str, protocol: str, options: Mapping[str, Any], endpoint: str | None) -> ManifestStore:
+def _open_sqlite(path: str, protocol: str, options: Mapping[str, Any], endpoint: str | None) -> ManifestStore:
     if not path.startswith("/"):
         raise OptionError(f"a SQLite manifest store needs an absolute path, as sqlite:///{path}")
     scheme = "s3" if protocol == "s3a" else protocol
     return SqliteManifestStore(path, scheme)
 
 
-MANIFEST_STORES: Mapping[str, Opener] = MappingProxyType({"dynamodb": _dynamodb, "sqlite": _sqlite})
+MANIFEST_STORES: Mapping[str, Opener] = MappingProxyType({"dynamodb": _open_dynamodb, "sqlite": _open_sqlite})
 
 
 def named_manifest_store(
     url: str | None, protocol: str, options: Mapping[str, Any], dynamodb_endpoint: str | None
 ) -> ManifestStore | None:
-    """Return the manifest store that a URL names, None if there is no URL.
+    """Return the manifest store that a URL names; None if there is no URL.
 
     Args:
         url: "dynamodb://table" or "sqlite:///path".
-        protocol: of the tables' store.
-        options: the arguments of the tables' store, for credentials and region.
-        dynamodb_endpoint: of a DynamoDB that is not AWS's own.
+        protocol: protocol of the tables' store.
+            options: arguments of the tables' store, for credentials and region.
+            dynamodb_endpoint: URL of a DynamoDB outside AWS.
 
     Raises:
-        OptionError: no such kind of store, or its name is not complete.
+        OptionError: the kind of manifest store is unknown, or the URL is incomplete.
     """
     if url is None:
         return None
@@ -173,10 +175,10 @@ def named_manifest_store(
 
 
 def split_uri(uri: str) -> tuple[str, str | None]:
-    """Return the URI of the store proper, and the URL of the manifest store that `uri` names, if any.
+    """Return the URI of the table's store, and the URL of the manifest store if `uri` names one.
 
     Raises:
-        OptionError: an s3+ddb:// URI does not name exactly one DynamoDB table, and nothing else.
+        OptionError: the parameters of an s3+ddb:// URI are not exactly one DynamoDB table.
     """
     if not uri.startswith(_DDB):
         return uri, None

@@ -22,7 +22,7 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class MemoryStore(FsspecStore):
-    """Objects in the memory of this process; nothing fails for a moment, so nothing is repeated."""
+    """Objects in the memory of this process. There are no transient failures, so nothing is retried."""
 
     protocol: str = "memory"
 
@@ -64,7 +64,7 @@ class MemoryStore(FsspecStore):
 
 
 class _MemoryOutput:
-    """Collects the bytes and stores them on close."""
+    """An output that buffers its bytes and stores them on close."""
 
     def __init__(self, fs: fsspec.AbstractFileSystem, path: str) -> None:
         self._fs = fs

@@ -1,7 +1,7 @@
-"""How far a long operation is: what works reports it, and whoever started it may listen.
+"""Progress of long operations: the working code reports it, and the caller can listen.
 
-Nothing listens by default, and then a report costs a look-up. Reports come from the thread that collects
-results, so a listener is never called by two threads at once.
+By default nothing listens, and a report costs one look-up. Only the thread that collects results sends
+reports, so a listener is never called from two threads at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _listener: ContextVar[Report | None] = ContextVar("spark_lance_progress", defaul
 
 @contextmanager
 def reporting(listener: Report) -> Iterator[None]:
-    """Send the progress of the code inside the block, in this thread, to a listener."""
+    """Send the progress of the code inside the block to a listener, for this thread."""
     token = _listener.set(listener)
     try:
         yield
@@ -27,13 +27,13 @@ def reporting(listener: Report) -> Iterator[None]:
 
 
 def report(step: str, amount: int, total: int, unit: str) -> None:
-    """Say how far a step is.
+    """Report the progress of a step.
 
     Args:
-        step: what is being done, such as "rewriting".
-        amount: how much of it is done.
-        total: the whole, 0 if that is not known.
-        unit: of both: "bytes", "rows", "files" or "versions".
+        step: name of the step, such as "rewriting".
+            amount: completed amount.
+            total: total amount; 0 if unknown.
+            unit: unit of `amount` and `total`: "bytes", "rows", "files" or "versions".
     """
     listener = _listener.get()
     if listener is not None:
@@ -42,11 +42,11 @@ def report(step: str, amount: int, total: int, unit: str) -> None:
 
 @contextmanager
 def part_of(before: int, total: int) -> Iterator[None]:
-    """Count the progress inside the block as a part of a larger step.
+    """Report the progress of the code inside the block as part of a larger step.
 
     Args:
-        before: what was done of it before the block, in the unit of the reports.
-        total: all of it.
+        before: amount of the larger step completed before the block, in the unit of the reports.
+            total: total amount of the larger step.
     """
     listener = _listener.get()
     if listener is None:

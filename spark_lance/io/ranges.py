@@ -1,4 +1,4 @@
-"""Many small byte ranges turned into few requests, and back."""
+"""Joins many small byte ranges into few requests and splits the responses again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 from spark_lance.errors import StoreError
 from spark_lance.io.counters import count_read
 
-# On an object store a request costs about as much as moving this many bytes: its latency times the bandwidth
-# of a connection.
+# On an object store a request costs about as much as the transfer of this many bytes: its latency times the
+# bandwidth of a connection.
 REQUEST_BYTES = 1 << 20
 # If joining ranges reads more than this many unwanted bytes, only nearer ranges are joined.
 _MAX_WASTE = 32 << 20
@@ -59,7 +59,7 @@ def coalesce(ranges: Sequence[tuple[int, int]], max_gap: int, max_size: int) -> 
 def plan_requests(ranges: Sequence[tuple[int, int]]) -> list[Request]:
     """Return the requests that read (offset, size) ranges of an object, in the order of the object.
 
-    A gap is read with its neighbours if this costs less than a request.
+    A gap between ranges is read, too, if this costs less than another request.
     """
     requests = coalesce(ranges, REQUEST_BYTES, _MAX_REQUEST)
     needed_bytes = sum(size for _, size in ranges)
@@ -74,12 +74,12 @@ def fetch_joined(
 ) -> list[pa.Buffer]:
     """Return the bytes of each (offset, size) of an object, in the order of the ranges.
 
-    Near ranges are joined into one request; several requests are sent from threads.
+    Nearby ranges are joined into one request. Requests run in parallel threads.
 
     Args:
-        path: the object, for messages.
-        ranges: the requested ranges; at least one.
-        fetch: returns the bytes of an offset and a size that are there.
+        path: path of the object, for messages.
+            ranges: requested (offset, size) ranges; at least one.
+            fetch: (offset, size) -> bytes; fewer than `size` if the object ends before.
 
     Raises:
         StoreError: the object ends before a range does.
@@ -87,16 +87,16 @@ def fetch_joined(
     requests = plan_requests(ranges)
     count_read(sum(size for _, size in ranges), len(ranges), len(requests))
 
-    def block(request: Request) -> pa.Buffer:
+    def fetch_block(request: Request) -> pa.Buffer:
         data = fetch(request.offset, request.size)
         check_length(path, request.offset, request.size, len(data))
         return pa.py_buffer(data)
 
     if len(requests) == 1:
-        blocks = [block(requests[0])]
+        blocks = [fetch_block(requests[0])]
     else:
         with ThreadPoolExecutor(min(_PARALLEL_REQUESTS, len(requests))) as pool:
-            blocks = list(pool.map(block, requests))
+            blocks = list(pool.map(fetch_block, requests))
     out: list[pa.Buffer] = [blocks[0]] * len(ranges)
     for request, data in zip(requests, blocks, strict=True):
         for index in request.members:
@@ -107,6 +107,8 @@ def fetch_joined(
 def check_length(path: str, offset: int, size: int, num_bytes: int) -> None:
     """Raise an error if a store returned fewer bytes of a range than were requested."""
     if num_bytes < size:
-        # If the range begins after the end, no answer contains the position of the end.
-        ends = f"after {offset + num_bytes} bytes" if num_bytes or not offset else f"before byte {offset + 1}"
-        raise StoreError(f"{path} ends {ends}, but bytes up to {offset + size} were requested")
+        # If the range starts after the end, the response does not reveal where the object ends.
+        end_text = (
+            f"after {offset + num_bytes} bytes" if num_bytes or not offset else f"before byte {offset + 1}"
+        )
+        raise StoreError(f"{path} ends {end_text}, but bytes up to {offset + size} were requested")

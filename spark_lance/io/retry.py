@@ -1,4 +1,4 @@
-"""How often and how patiently to try again."""
+"""Retries with back-off, and hedged requests."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class RetryPolicy:
     """Capped exponential back-off with jitter.
 
     Attributes:
-        attempts: how many times to try in all, at least 1.
-        base_seconds: longest wait before the second try; it doubles with every further one.
-        cap_seconds: longest wait before any try.
-        total_seconds: no try is started after this time since the first one.
-        hedge_seconds: a read without an answer after this time is sent a second time; 0 is never.
+        attempts: maximum number of attempts, at least 1.
+            base_seconds: longest wait before the second attempt. It doubles with every further attempt.
+            cap_seconds: longest wait before any attempt.
+            total_seconds: no attempt starts later than this after the first one.
+            hedge_seconds: a read without a response after this time is sent a second time; 0 means never.
     """
 
     attempts: int = 20
@@ -44,17 +44,17 @@ class RetryPolicy:
 
     @classmethod
     def of_requests(cls) -> RetryPolicy:
-        """Return the patience with a single request to a store: other work waits for it."""
+        """Return the policy for a single request to a store. It is short because other work waits for it."""
         return cls(attempts=11, base_seconds=0.1, cap_seconds=15.0, total_seconds=180.0)
 
     def delays(self, random: Callable[[], float]) -> Iterator[float]:
-        """Yield the wait in seconds before every try after the first one.
+        """Yield the wait in seconds before each attempt after the first one.
 
-        Each wait is drawn evenly from the upper half of its span, so that writers that collided once do not
-        collide again at the same pace.
+        Each wait is uniformly random in the upper half of its range, so that writers that collided once do
+        not collide again.
 
         Args:
-            random: draws from [0, 1), as `random.random`.
+            random: returns random numbers in [0, 1), like `random.random`.
         """
         span = self.base_seconds
         for _ in range(self.attempts - 1):
@@ -69,13 +69,13 @@ def retried(
     transient: Callable[[Exception], bool],
     doing: str = "a request",
 ) -> Result:
-    """Return the result of the first attempt that does not fail.
+    """Return the result of the first attempt that succeeds.
 
     Args:
-        attempt: may run more than once, so it must not matter if an earlier one went through unnoticed.
-        policy: how often and how patiently.
-        transient: whether an error may pass by itself; any other one is raised at once, and so is the last.
-        doing: for the log; must not hold secrets.
+        attempt: the operation. It may run more than once, so it must be idempotent.
+            policy: number of attempts and waits.
+            transient: returns whether an error is worth a retry. Other errors, and the last one, are raised.
+            doing: description for the log, without secrets.
     """
     start = time.monotonic()
     delays = chain(policy.delays(random.random), [None])
@@ -86,7 +86,7 @@ def retried(
             late = wait is not None and time.monotonic() + wait - start > policy.total_seconds
             if wait is None or late or not transient(error):
                 raise
-            # The error's text is the driver's and is not logged: it may quote a signed URL.
+            # The driver's message is not logged: it may quote a signed URL.
             logger.info("%s failed (%s), next try in %.2f s", doing, type(error).__name__, wait)
             time.sleep(wait)
     raise AssertionError("unreachable")  # pragma: no cover
@@ -98,33 +98,33 @@ def hedged(
     transient: Callable[[Exception], bool],
     doing: str = "a request",
 ) -> Result:
-    """Return the first answer to a request that is sent a second time if it has none after some seconds.
+    """Return the first response to a request, which is sent a second time if it is slow.
 
-    The other request ends by itself: by its answer, or by the timeout of its connection.
+    The slower request is not cancelled: it ends with its response or its connection's timeout.
 
     Args:
-        request: changes nothing, so it may run twice at the same time.
-        seconds: how long to wait before the second request.
-        transient: whether an error may pass by itself. Any other error is an answer.
-        doing: for the log; must not hold secrets.
+        request: a read-only request, so it may run twice at the same time.
+            seconds: wait before the second request.
+            transient: returns whether an error is transient. Any other error counts as a response.
+            doing: description for the log, without secrets.
     """
-    answers: queue.SimpleQueue[tuple[Result | None, Exception | None]] = queue.SimpleQueue()
+    responses: queue.SimpleQueue[tuple[Result | None, Exception | None]] = queue.SimpleQueue()
 
     def run() -> None:
         try:
-            answers.put((request(), None))
+            responses.put((request(), None))
         except Exception as error:  # noqa: BLE001 (the caller raises it)
-            answers.put((None, error))
+            responses.put((None, error))
 
     threading.Thread(target=run, name="lance-request").start()
     try:
-        result, error = answers.get(timeout=seconds)
+        result, error = responses.get(timeout=seconds)
     except queue.Empty:
         logger.info("%s has no answer after %.2f s and is sent a second time", doing, seconds)
         threading.Thread(target=run, name="lance-hedge").start()
-        result, error = answers.get()
+        result, error = responses.get()
         if error is not None and transient(error):
-            result, error = answers.get()
+            result, error = responses.get()
     if error is not None:
         raise error
     return cast("Result", result)

@@ -1,8 +1,9 @@
-"""Amazon S3, and stores that speak its protocol.
+"""Amazon S3 and compatible stores.
 
-Requests for single objects go to obstore where it can be used (`s3_client`), others to s3fs. Some bypass
-fsspec: they list the first objects of a folder by name, delete many objects at once, and send the parts of a
-large object in parallel.
+Requests for single objects use obstore where possible (`s3_client`), and s3fs otherwise. Some operations
+bypass
+fsspec: listing the first objects of a folder by name, deleting many objects at once, and uploading the parts
+of a large object in parallel.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from datetime import timezone
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from spark_lance.errors import OptionError, StoreError
-from spark_lance.io.cloud import MOST_KEPT, CloudStore
+from spark_lance.io.cloud import MAX_INSTANCES, CloudStore
 from spark_lance.io.counters import count_read
 from spark_lance.io.deletion import check_inside
 from spark_lance.io.failures import Kind, kind_of
@@ -43,13 +44,13 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# The end of the name of a directory bucket, which lists names in no order.
+# Suffix of the names of directory buckets, which list names in no order.
 _UNORDERED_BUCKET = "--x-s3"
 _DELETES_PER_REQUEST = 1000
-# S3 takes at most 10,000 parts of an object, and some servers want all but the last of one size. A data
-# file has 90 GB at most.
+# S3 accepts at most 10,000 parts per object, and some servers require that all but the last have the same
+# size. A data file has at most 90 GB.
 _PART_BYTES = 10 << 20
-_PARTS_UNDER_WAY = 4
+_MAX_PENDING_PARTS = 4
 _ALIASES: Mapping[str, Alias] = {
     "access_key_id": Alias("key"),
     "secret_access_key": Alias("secret"),
@@ -74,9 +75,9 @@ _ALIASES: Mapping[str, Alias] = {
     "request_timeout": Alias("config_kwargs.read_timeout", seconds),
     "proxy_url": Alias("config_kwargs.proxies", proxies),
     "user_agent": Alias("config_kwargs.user_agent"),
-    # The endpoint's URL says it already: s3fs takes http:// as it takes https://.
+    # Not needed: s3fs accepts an endpoint with http:// as well as one with https://.
     "allow_http": IGNORED,
-    # The bucket is in the table's URI; the rest tunes a client that is not used here.
+    # The bucket is in the table's URI; the others configure a client that we do not use.
     "bucket": IGNORED,
     "s3_express": IGNORED,
     "copy_if_not_exists": IGNORED,
@@ -86,8 +87,8 @@ _ALIASES: Mapping[str, Alias] = {
     "checksum_algorithm": IGNORED,
     "download_retry_count": IGNORED,
 }
-# Why s3fs sends all later requests after the first one of obstore has failed.
-_REFUSALS: Mapping[Kind | None, str] = {
+# Errors of obstore after which s3fs sends the request and all later ones, with the reason.
+_FALLBACK_REASONS: Mapping[Kind | None, str] = {
     Kind.REGION: "the bucket is in another region",
     Kind.CERTIFICATE: "the system does not know the authority of the store's certificate",
 }
@@ -118,7 +119,7 @@ class S3Store(CloudStore):
         return True
 
     def strip(self, uri: str) -> str:
-        # As s3fs does, which takes a second to load.
+        # The same as s3fs, which takes a second to import.
         return uri.partition("://")[2].rstrip("/") if "://" in uri else uri.rstrip("/")
 
     def read(self, path: str) -> bytes:
@@ -178,7 +179,7 @@ class S3Store(CloudStore):
         return fs
 
     def _settings(self) -> dict[str, Any]:
-        # This stops botocore from repeating requests: the store repeats them where it is safe.
+        # Disables botocore's retries: the store itself retries requests where it is safe.
         once = {"retries": {"total_max_attempts": 1, "mode": "standard"}}
         settings = super()._settings()
         return {**settings, "config_kwargs": {**once, **(settings.get("config_kwargs") or {})}}
@@ -202,10 +203,10 @@ class S3Store(CloudStore):
         self._request("writing", path, lambda client: client.put(path, data), driver)
 
     def _client(self, path: str) -> S3Client | None:
-        """Return the client for an object; None if s3fs is used.
+        """Return the obstore client for an object; None if s3fs must be used.
 
         Raises:
-            OptionError: the user wants obstore, which cannot be used.
+            OptionError: the user requires obstore, but it cannot be used.
         """
         if self.s3_client == "s3fs" or not can_address(path):
             return None
@@ -225,7 +226,7 @@ class S3Store(CloudStore):
         once: bool = False,
         hedge: bool = False,
     ) -> Result:
-        """Return the result of a request that obstore sends, or s3fs if obstore cannot be used."""
+        """Return the result of a request, sent by obstore or, if obstore cannot be used, by s3fs."""
         client = self._client(path)
         if client is None:
             return self._call(doing, path, by_driver, once, hedge)
@@ -234,8 +235,9 @@ class S3Store(CloudStore):
             try:
                 return by_client(client)
             except OSError as error:
-                # The store did nothing. s3fs follows to the bucket's region and has certificates of its own.
-                reason = _REFUSALS.get(kind_of(error))
+                # The store did nothing. s3fs follows redirects to the bucket's region and bundles
+                # certificates.
+                reason = _FALLBACK_REASONS.get(kind_of(error))
                 if reason is None:
                     raise
                 _CLIENTS.refuse(self.identity, reason)
@@ -244,20 +246,20 @@ class S3Store(CloudStore):
         return self._attempt(doing, path, send, once, hedge)
 
     def _send(self, operation: str, path: str, **request: Any) -> Any:
-        """Send one S3 request, and again while it fails for a moment."""
+        """Send one S3 request and retry it after transient errors."""
         doing = operation.replace("_", " ")
         return self._call(f"{doing} for", path, lambda fs: fs.call_s3(operation, **request))
 
 
 class S3Output:
-    """Sends a small object in one request, a larger one in parts, several of them at a time.
+    """An output that uploads a small object in one request and a larger one in parallel parts.
 
     Args:
-        call: sends an S3 request, (operation, **arguments) -> answer, and repeats it as needed.
-        put: writes the whole object by one request, and repeats it as needed.
-        size_of: returns the size of the object if it exists.
-        bucket: where the object is to be.
-        key: its name.
+        call: sends an S3 request with retries: (operation, **arguments) -> response.
+            put: writes the whole object in one request, with retries.
+            size_of: returns the size of the object if it exists.
+            bucket: bucket of the new object.
+            key: key of the new object.
     """
 
     def __init__(
@@ -271,12 +273,12 @@ class S3Output:
         self._call = call
         self._put = put
         self._size_of = size_of
-        self._place = {"Bucket": bucket, "Key": key}
+        self._object_arguments = {"Bucket": bucket, "Key": key}
         self._buffer = bytearray()
         self._size = 0
         self._upload = ""
         self._pool: ThreadPoolExecutor | None = None
-        self._under_way: deque[Future[str]] = deque()
+        self._pending_parts: deque[Future[str]] = deque()
         self._etags: list[str] = []
 
     def write(self, data: Any) -> None:
@@ -300,67 +302,70 @@ class S3Output:
         try:
             if self._buffer:
                 self._send_part()
-            while self._under_way:
-                self._collect()
+            while self._pending_parts:
+                self._finish_oldest_part()
             parts = [{"PartNumber": i, "ETag": etag} for i, etag in enumerate(self._etags, 1)]
             self._complete(parts)
         except BaseException:
             self.abort()
             raise
-        self._stop()
+        self._stop_uploads()
 
     def abort(self) -> None:
-        self._stop()
+        self._stop_uploads()
         self._buffer.clear()
         if self._upload:
-            # The bucket's life cycle rule removes uploads that cannot be aborted now.
+            # If this fails, the bucket's lifecycle rule removes the upload later.
             with contextlib.suppress(OSError):
-                self._call("abort_multipart_upload", **self._place, UploadId=self._upload)
+                self._call("abort_multipart_upload", **self._object_arguments, UploadId=self._upload)
             self._upload = ""
 
     def _send_part(self) -> None:
         if self._pool is None:
-            self._upload = str(self._call("create_multipart_upload", **self._place)["UploadId"])
-            self._pool = ThreadPoolExecutor(_PARTS_UNDER_WAY)
-        if len(self._under_way) == _PARTS_UNDER_WAY:
-            self._collect()
-        number = len(self._etags) + len(self._under_way) + 1
-        self._under_way.append(self._pool.submit(self._put_part, number, bytes(self._buffer)))
+            self._upload = str(self._call("create_multipart_upload", **self._object_arguments)["UploadId"])
+            self._pool = ThreadPoolExecutor(_MAX_PENDING_PARTS)
+        if len(self._pending_parts) == _MAX_PENDING_PARTS:
+            self._finish_oldest_part()
+        number = len(self._etags) + len(self._pending_parts) + 1
+        self._pending_parts.append(self._pool.submit(self._put_part, number, bytes(self._buffer)))
         self._buffer.clear()
 
     def _put_part(self, number: int, body: bytes) -> str:
-        place = {**self._place, "UploadId": self._upload, "PartNumber": number}
-        return str(self._call("upload_part", **place, Body=body)["ETag"])
+        arguments = {**self._object_arguments, "UploadId": self._upload, "PartNumber": number}
+        return str(self._call("upload_part", **arguments, Body=body)["ETag"])
 
-    def _collect(self) -> None:
-        self._etags.append(self._under_way.popleft().result())
+    def _finish_oldest_part(self) -> None:
+        self._etags.append(self._pending_parts.popleft().result())
 
     def _complete(self, parts: list[dict[str, Any]]) -> None:
         try:
             uploaded = {"Parts": parts}
             self._call(
-                "complete_multipart_upload", **self._place, UploadId=self._upload, MultipartUpload=uploaded
+                "complete_multipart_upload",
+                **self._object_arguments,
+                UploadId=self._upload,
+                MultipartUpload=uploaded,
             )
         except FileNotFoundError:
-            # An upload that is gone was completed by an earlier try whose answer was lost. Names of new
-            # objects are never used twice, so an object of this size is ours.
+            # If the upload no longer exists, an earlier attempt completed it and its response was lost. New
+            # objects have unique names, so an object of this size is ours.
             if self._size_of() != self._size:
                 raise
 
-    def _stop(self) -> None:
+    def _stop_uploads(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
-        self._under_way.clear()
+        self._pending_parts.clear()
 
 
 class _Clients:
-    """The clients of the process, by identity; a text is the reason why s3fs is used."""
+    """The obstore clients of the process, by identity. A str is the reason why s3fs is used instead."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all; a forked process begins so."""
+        """Drop all clients. A forked process must do so."""
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, S3Client | str] = OrderedDict()
 
@@ -373,12 +378,12 @@ class _Clients:
                 entry = settings if isinstance(settings, str) else S3Client(settings)
                 self._entries[identity] = entry
             self._entries.move_to_end(identity)
-            while len(self._entries) > MOST_KEPT:
+            while len(self._entries) > MAX_INSTANCES:
                 self._entries.popitem(last=False)
             return entry
 
     def refuse(self, identity: str, reason: str) -> None:
-        """Use s3fs from now on."""
+        """Use s3fs for an identity from now on."""
         with self._lock:
             self._entries[identity] = reason
 
@@ -389,7 +394,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _head(fs: fsspec.AbstractFileSystem, path: str) -> StoredObject:
-    # For a missing object the method of s3fs would check whether it is a directory.
+    # `s3fs.info` would also check whether a missing object is a directory.
     bucket, _, key = path.partition("/")
     head = fs.call_s3("head_object", Bucket=bucket, Key=key)
     modified = head["LastModified"].astimezone(timezone.utc)
@@ -397,14 +402,14 @@ def _head(fs: fsspec.AbstractFileSystem, path: str) -> StoredObject:
 
 
 class _Send(Protocol):
-    """Sends a request about a path, and again while it fails for a moment."""
+    """Sends a request about a path and retries it after transient errors."""
 
     def __call__(self, operation: str, path: str, **request: Any) -> Any:
-        """Return the answer."""
+        """Return the response."""
 
 
 def _first_objects(send: _Send, directory: str, limit: int) -> list[StoredObject]:
-    """Return the objects in a directory and below whose names are the least, by one request."""
+    """Return the first objects below a directory in name order, with one request."""
     bucket, _, key = directory.partition("/")
     prefix = f"{key.rstrip('/')}/" if key else ""
     answer = send("list_objects_v2", directory, Bucket=bucket, Prefix=prefix, MaxKeys=limit)
@@ -415,10 +420,10 @@ def _first_objects(send: _Send, directory: str, limit: int) -> list[StoredObject
 
 
 def _delete_objects(send: _Send, paths: Sequence[str]) -> None:
-    """Delete objects of one bucket, at most `_DELETES_PER_REQUEST`; those that do not exist are fine.
+    """Delete at most `_DELETES_PER_REQUEST` objects of one bucket. Missing objects are not an error.
 
     Raises:
-        StoreError: some could not be deleted; others are gone.
+        StoreError: some objects could not be deleted. The others were deleted.
     """
     bucket = paths[0].partition("/")[0]
     keys = [{"Key": path.partition("/")[2]} for path in paths]

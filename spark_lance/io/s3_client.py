@@ -1,15 +1,15 @@
-"""Requests for single objects of S3 by the client obstore: whole reads, ranges, sizes and small writes.
+"""Requests for single S3 objects through obstore: whole reads, ranges, sizes and small writes.
 
-obstore is a compiled client. It loads in a fraction of the time of s3fs, so a task that reads or writes data
-files starts sooner. s3fs is used wherever obstore could behave otherwise.
+obstore is a compiled client. It imports much faster than s3fs, so tasks that read or write data files start
+sooner. s3fs is used wherever obstore could behave differently. The conditions for obstore are:
 
-- Keys must be storage options or environment variables, or requests anonymous. Only s3fs knows profiles,
+- Keys are storage options or environment variables, or requests are anonymous. Only s3fs supports profiles,
   roles, single sign-on and metadata services.
-- The region or an endpoint must be set, because obstore follows no redirect to another region.
-- All storage options must be ones that `settings_of` reads.
-- No other variable of the environment may change the requests.
-- A file of trusted authorities (`ca_bundle`) must be one that both clients can read.
-- A fork of a process that has used obstore uses s3fs, because threads do not survive a fork.
+- The region or an endpoint is set, because obstore does not follow redirects to another region.
+- `settings_of` supports every storage option that is set.
+- No other environment variable changes the requests.
+- Both clients can read the file of trusted certificate authorities (`ca_bundle`).
+- The process was not forked from a process that used obstore, because threads do not survive a fork.
 
     settings_of(options)  ->  the settings of the client, or the reason why s3fs is used
 """
@@ -35,18 +35,18 @@ from spark_lance.io.stored_object import StoredObject
 Result = TypeVar("Result")
 
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-# Variables that do not change requests whose keys, region and endpoint are given to the client.
-_HARMLESS = frozenset(
+# Variables without effect on requests, because the client gets keys, region and endpoint explicitly.
+_IGNORED_VARIABLES = frozenset(
     (*_KEYS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_EC2_METADATA_DISABLED", "AWS_EXECUTION_ENV")
 )
-# Files of trusted authorities, in botocore's order.
+# Variables that name a file of trusted certificate authorities, in botocore's order.
 _CERTIFICATES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 _CONFIG_FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
-_TIMES = {"connect_timeout": "connect_timeout", "read_timeout": "read_timeout"}
+_TIMEOUTS = {"connect_timeout": "connect_timeout", "read_timeout": "read_timeout"}
 # The timeouts of botocore. obstore's limit of 30 seconds for a whole request is too short for a slow uplink.
-_DEFAULT_TIMES = {"connect_timeout": 60.0, "read_timeout": 60.0, "timeout": 3600.0}
+_DEFAULT_TIMEOUTS = {"connect_timeout": 60.0, "read_timeout": 60.0, "timeout": 3600.0}
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-# obstore refuses these names; S3 does not.
+# obstore rejects these keys; S3 accepts them.
 _REFUSED_KEY = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
@@ -61,11 +61,11 @@ class CertificateError(OSError):
 
 
 class S3RequestError(OSError):
-    """An answer of S3 that is an error.
+    """An error response of S3.
 
     Attributes:
-        code: of the service, such as SlowDown; None if the answer has none that is known here.
-        status: of HTTP.
+        code: S3 error code, such as SlowDown; None if the response has no code that `CODES` lists.
+            status: HTTP status.
     """
 
     def __init__(self, text: str, code: str | None, status: int) -> None:
@@ -81,7 +81,7 @@ class S3Settings:
     Attributes:
         keys: access key, secret and session token; None for anonymous requests.
         config: region and endpoint.
-        client: timeouts and the like.
+        client: timeouts and other options of the HTTP client.
     """
 
     keys: tuple[str, str, str | None] | None = field(repr=False)
@@ -90,7 +90,7 @@ class S3Settings:
 
 
 def settings_of(options: Mapping[str, Any]) -> S3Settings | str:
-    """Return the settings of the client for options of s3fs, or why it cannot be used.
+    """Return the obstore settings equivalent to s3fs options, or the reason why obstore cannot be used.
 
     Args:
         options: arguments of s3fs, as `Driver.arguments` returns them.
@@ -101,15 +101,15 @@ def settings_of(options: Mapping[str, Any]) -> S3Settings | str:
     anonymous = bool(rest.pop("anon", False))
     endpoint = rest.pop("endpoint_url", None)
     region = None
-    times = dict(_DEFAULT_TIMES)
+    timeouts = dict(_DEFAULT_TIMEOUTS)
     client: dict[str, Any] = {}
     plain = str(endpoint or "").lower().startswith("http://")
     bundle = next((os.environ[name] for name in _CERTIFICATES if os.environ.get(name)), None)
     for group in ("client_kwargs", "config_kwargs"):
         nested = dict(rest.pop(group, {}) or {})
         region = nested.pop("region_name", None) or region
-        for theirs, ours in _TIMES.items():
-            times[ours] = float(nested.pop(theirs, times[ours]))
+        for s3fs_name, obstore_name in _TIMEOUTS.items():
+            timeouts[obstore_name] = float(nested.pop(s3fs_name, timeouts[obstore_name]))
         if "user_agent" in nested:
             client["user_agent"] = str(nested.pop("user_agent"))
         if isinstance(nested.get("verify"), str):
@@ -119,12 +119,12 @@ def settings_of(options: Mapping[str, Any]) -> S3Settings | str:
         rest |= nested
     if rest:
         return f"only s3fs has the option {min(rest)}"
-    if reason := _reason_of_environment():
+    if reason := _environment_reason():
         return reason
     if bundle and not plain:
         if (certificates := _read_certificates(bundle)) is None:
             return f"{bundle} is not a PEM file of certificates"
-        # As s3fs does: only these authorities are trusted.
+        # Like s3fs, trust only these authorities.
         client |= {"root_certificate": certificates, "disable_system_certificates": True}
     if not explicit and not anonymous:
         key, secret, token = (os.environ.get(name) or None for name in _KEYS)
@@ -137,13 +137,13 @@ def settings_of(options: Mapping[str, Any]) -> S3Settings | str:
     config = {"region": region or "us-east-1", "virtual_hosted_style_request": False}
     if endpoint:
         config |= {"endpoint": str(endpoint), "aws_endpoint_url_s3": str(endpoint)}
-    client |= {name: timedelta(seconds=value) for name, value in times.items()}
+    client |= {name: timedelta(seconds=value) for name, value in timeouts.items()}
     client["allow_http"] = plain
     return S3Settings(None if anonymous else (keys[0], keys[1], keys[2]), config, client)
 
 
 def _read_certificates(path: str) -> bytes | None:
-    """Return the bytes of a PEM file of certificates; None if it is no such file."""
+    """Return the bytes of a PEM file of certificates; None if the file is not one."""
     import ssl
 
     try:
@@ -154,18 +154,18 @@ def _read_certificates(path: str) -> bytes | None:
     return data
 
 
-def _reason_of_environment() -> str:
-    """Return what in this process needs s3fs; "" if nothing does."""
+def _environment_reason() -> str:
+    """Return why the environment of this process requires s3fs; "" if it does not."""
     if not _is_installed():
         return "obstore is not installed"
     if _PROCESS.forked:
         return "obstore was used before this process was forked"
     if {"s3", "s3a"} & fsspec.config.conf.keys():
         return "fsspec's configuration has settings for s3"
-    for name, place in _CONFIG_FILES:
-        if Path(os.environ.get(name) or place).expanduser().exists():
-            return f"{place} may have settings"
-    ignored = _HARMLESS.union(_CERTIFICATES, (name for name, _ in _CONFIG_FILES))
+    for name, config_file in _CONFIG_FILES:
+        if Path(os.environ.get(name) or config_file).expanduser().exists():
+            return f"{config_file} may have settings"
+    ignored = _IGNORED_VARIABLES.union(_CERTIFICATES, (name for name, _ in _CONFIG_FILES))
     for name in sorted(os.environ):
         if name.startswith("AWS_") and name not in ignored:
             return f"the environment has {name}"
@@ -178,13 +178,13 @@ def _is_installed() -> bool:
 
 
 def can_address(path: str) -> bool:
-    """Return whether the client can name an object, `bucket/key`."""
+    """Return whether obstore accepts the path of an object, `bucket/key`."""
     bucket, _, key = path.partition("/")
     return bool(_BUCKET.fullmatch(bucket)) and not bucket.endswith("--x-s3") and not _REFUSED_KEY.search(key)
 
 
 class S3Client:
-    """Sends each request once. Errors are those that `spark_lance.io.failures` knows."""
+    """A client that sends each request once. `spark_lance.io.failures` recognises its errors."""
 
     def __init__(self, settings: S3Settings) -> None:
         self._settings = settings
@@ -198,20 +198,20 @@ class S3Client:
         return bytes(self._send(path, lambda bucket, key: obstore.get(bucket, key).bytes()))
 
     def read_range(self, path: str, start: int, end: int) -> Any:
-        """Return the bytes of a range that are there, as a buffer that is not copied."""
+        """Return the bytes of a range up to the end of the object, without a copy."""
         import obstore
 
         return self._send(path, lambda bucket, key: obstore.get_range(bucket, key, start=start, end=end))
 
     def look_up(self, path: str) -> StoredObject:
-        """Return size, time and tag of an object."""
+        """Return the size, time and tag of an object."""
         import obstore
 
         head = self._send(path, obstore.head)
         return StoredObject(path, int(head["size"]), head["last_modified"], head.get("e_tag"))
 
     def put(self, path: str, data: bytes, *, create: bool = False) -> None:
-        """Write an object by one request; only if it is absent with `create`."""
+        """Write an object in one request. With `create`, only if it is absent."""
         import obstore
 
         mode = "create" if create else "overwrite"
@@ -222,7 +222,7 @@ class S3Client:
         store = self._bucket(bucket)
         try:
             return request(store, key)
-        except Exception as error:  # noqa: BLE001 (the client's own classes say less than its texts)
+        except Exception as error:  # noqa: BLE001 (its messages say more than its classes)
             raise _failure(error) from None
 
     def _bucket(self, name: str) -> Any:
@@ -236,7 +236,7 @@ class S3Client:
 
         _PROCESS.used = True
         keys = self._settings.keys
-        # Without a provider the client would complete the keys from the environment.
+        # Without a provider the client would read missing keys from the environment.
         provider = None if keys is None else lambda: _credential(keys)
         config = {**self._settings.config, "skip_signature": keys is None}
         once = {"max_retries": 0, "retry_timeout": timedelta(0)}
@@ -259,7 +259,7 @@ def _credential(keys: tuple[str, str, str | None]) -> dict[str, Any]:
 
 
 def _failure(error: Exception) -> Exception:
-    """Return the error for one of the client's, whose texts hold the answer of S3."""
+    """Return the error to raise for a client error, whose message contains the response of S3."""
     text = str(error)
     status = _STATUS.search(text)
     if status is None:
@@ -278,7 +278,7 @@ def _failure(error: Exception) -> Exception:
 
 
 def _connection_problem(text: str) -> str:
-    """Return what a text of the client says about a connection."""
+    """Return the connection problem that a client's message describes."""
     summary = text.partition("\n")[0].rpartition(" - ")[2]
     if _TIMEOUT.search(text):
         return f"{summary}: no answer in time"
@@ -287,18 +287,18 @@ def _connection_problem(text: str) -> str:
 
 
 class _Process:
-    """Whether the client may be used here.
+    """State that decides whether this process may use obstore.
 
     Attributes:
-        used: whether this process has threads of the client.
-        forked: whether a process with such threads was forked into this one.
+        used: whether obstore has started threads in this process.
+            forked: whether this process is a fork of one with such threads.
     """
 
     used = False
     forked = False
 
     def fork(self) -> None:
-        """Begin a forked process."""
+        """Update the state in a forked process."""
         self.forked = self.forked or self.used
 
 

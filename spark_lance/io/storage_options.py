@@ -1,8 +1,8 @@
-"""Storage options: the names that users of other Lance implementations know, turned into fsspec's.
+"""Storage options: maps the option names of other Lance implementations to fsspec's.
 
 Lance names settings as `aws_region`, `region`, `google_service_account`, `azure_storage_account_name`, ...;
-the drivers s3fs, gcsfs and adlfs have names of their own. Both are understood, Lance's in upper case as well.
-A few options are this package's: they do not reach the driver.
+the drivers s3fs, gcsfs and adlfs have their own names. Both are accepted, Lance's names also in upper case.
+A few options configure this package and are not passed to the driver.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _SECONDS = MappingProxyType({"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 360
 
 
 def same(value: Any) -> Any:
-    """Return a value as it is; a mapping is copied."""
+    """Return a value unchanged; a mapping is copied."""
     return dict(value) if isinstance(value, dict) else value
 
 
 def flag(value: Any) -> bool:
-    """Return the truth value of a text."""
+    """Return the boolean that a text represents."""
     if isinstance(value, bool):
         return value
     text = str(value).strip().lower()
@@ -56,7 +56,7 @@ def negated(value: Any) -> bool:
 
 
 def seconds(value: Any) -> float:
-    """Return the seconds of a time such as 30s or 500ms."""
+    """Return the seconds of a duration such as 30s or 500ms."""
     match = _DURATION.fullmatch(str(value).strip().lower())
     if match is None:
         raise ValueError("expected a time such as 30s or 500ms")
@@ -64,7 +64,7 @@ def seconds(value: Any) -> float:
 
 
 def count(value: Any) -> int:
-    """Return a number that is not negative."""
+    """Return a non-negative integer."""
     number = int(value)
     if number < 0:
         raise ValueError("expected a number from 0 on")
@@ -72,17 +72,17 @@ def count(value: Any) -> int:
 
 
 def addressing(value: Any) -> str:
-    """Return S3's addressing style: whether the bucket is in the host name."""
+    """Return S3's addressing style: "virtual" if the bucket is in the host name, else "path"."""
     return "virtual" if flag(value) else "path"
 
 
 def proxies(value: Any) -> dict[str, str]:
-    """Return the proxy for both protocols."""
+    """Return the proxies of HTTP and HTTPS."""
     return {"http": str(value), "https": str(value)}
 
 
 def decoded(value: Any) -> bytes:
-    """Return the bytes of a text in base64."""
+    """Return the decoded bytes of a base64 text."""
     return base64.b64decode(str(value), validate=True)
 
 
@@ -98,12 +98,11 @@ def anonymous_token(value: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Alias:
-    """The target of a setting.
+    """The driver's option that a Lance option sets.
 
     Attributes:
-        target: the driver's name; with dots, an entry of a nested setting; "" for a setting that the driver
-            does not need.
-        convert: converts the user's value; a result of None sets nothing.
+        target: name of the driver's option. Dots separate the keys of a nested option. "" ignores the option.
+            convert: converts the user's value; None sets nothing.
     """
 
     target: str
@@ -115,13 +114,13 @@ IGNORED = Alias("")
 
 @dataclass(frozen=True)
 class Driver:
-    """How one fsspec driver is set up.
+    """The option names of one fsspec driver.
 
     Attributes:
-        prefix: what Lance may put in front of a name.
-        aliases: Lance's names without that prefix.
-        own: the driver's names.
-        extra: what to install.
+        prefix: optional prefix of Lance's names.
+            aliases: Lance's names without the prefix -> the driver's options.
+            own: the driver's names.
+            extra: package to install for the driver.
     """
 
     prefix: re.Pattern[str]
@@ -130,20 +129,20 @@ class Driver:
     extra: str
 
     def arguments(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return storage options as the driver's arguments; those that are not an alias pass unchanged.
+        """Return storage options as the driver's arguments. Names without an alias pass unchanged.
 
-        A name that is neither Lance's nor the driver's, but close to one of them, is logged as a warning.
+        An unknown name that is similar to a known one is logged as a warning.
 
         Raises:
-            OptionError: two names of one setting are given, or a value cannot be used.
+            OptionError: one option is set by two names, or a value is invalid.
         """
         result: dict[str, Any] = {}
         for name, value in options.items():
             alias = _alias(self, name, value)
             if alias is None:
-                _hint(self, name)
+                _warn_if_misspelled(self, name)
                 alias = Alias(name)
-            converted = _converted(name, alias.convert, value)
+            converted = _convert_value(name, alias.convert, value)
             if alias.target and converted is not None:
                 place_option(result, alias.target, converted, name)
         return result
@@ -155,11 +154,12 @@ class OwnOptions:
 
     Attributes:
         manifest_store: URL of an external manifest store, see `io/manifest_store.py`.
-        dynamodb_endpoint: URL of a DynamoDB that is not AWS's own.
-        conditional_put: whether the store can create an object only if it is absent; "disabled" says no.
-        retry: how often a failed request is sent again.
-        bases: places besides the table's own, see `io/base_options.py`.
-        durable: whether every new local file is forced to the disk; "fsync" says yes.
+        dynamodb_endpoint: URL of a DynamoDB outside AWS.
+            conditional_put: whether the store can create an object only if it is absent; false for
+                "disabled".
+            retry: retry policy of requests; None for the default.
+            bases: options of locations outside the table, see `io/base_options.py`.
+            durable: whether every new local file is flushed to the disk; true for "fsync".
         s3_client: "obstore" or "s3fs"; "auto" uses obstore if it is installed and suits the options.
     """
 
@@ -187,30 +187,32 @@ _OWN_NAMES = frozenset(
 
 
 def split_own(options: Mapping[str, Any]) -> tuple[OwnOptions, dict[str, Any]]:
-    """Return the options that are for this package, and the rest.
+    """Return this package's own options, and the remaining options.
 
     Raises:
-        OptionError: a value cannot be used.
+        OptionError: a value is invalid.
     """
     rest: dict[str, Any] = {}
     own: dict[str, Any] = {}
-    about_bases: dict[str, Any] = {}
+    location_options: dict[str, Any] = {}
     for name, value in options.items():
         if is_base_option(name):
-            about_bases[name] = value
+            location_options[name] = value
             continue
         plain = name.lower().removeprefix("aws_")
         (own if plain in _OWN_NAMES else rest)[plain if plain in _OWN_NAMES else name] = value
     retry = None
     if own.keys() & {"client_max_retries", "client_retry_timeout", "hedge_after"}:
         default = RetryPolicy.of_requests()
-        retries = _converted("client_max_retries", count, own.get("client_max_retries", default.attempts - 1))
+        retries = _convert_value(
+            "client_max_retries", count, own.get("client_max_retries", default.attempts - 1)
+        )
         patience = own.get("client_retry_timeout", default.total_seconds)
-        timeout = _converted("client_retry_timeout", seconds, patience)
-        hedge = _converted("hedge_after", seconds, own.get("hedge_after", default.hedge_seconds))
+        timeout = _convert_value("client_retry_timeout", seconds, patience)
+        hedge = _convert_value("hedge_after", seconds, own.get("hedge_after", default.hedge_seconds))
         retry = RetryPolicy(retries + 1, default.base_seconds, default.cap_seconds, timeout, hedge)
-    way = str(own.get("conditional_put", "etag")).lower()
-    if way not in ("etag", "disabled"):
+    put_mode = str(own.get("conditional_put", "etag")).lower()
+    if put_mode not in ("etag", "disabled"):
         raise OptionError("storage option conditional_put is 'etag' or 'disabled'")
     durability = str(own.get("durability", "none")).lower()
     if durability not in ("none", "fsync"):
@@ -218,15 +220,15 @@ def split_own(options: Mapping[str, Any]) -> tuple[OwnOptions, dict[str, Any]]:
     client = str(own.get("s3_client", "auto")).lower()
     if client not in ("auto", "obstore", "s3fs"):
         raise OptionError("storage option s3_client is 'auto', 'obstore' or 's3fs'")
-    bases = read_base_options(about_bases)
+    bases = read_base_options(location_options)
     endpoint = own.get("dynamodb_endpoint")
     return OwnOptions(
-        own.get("manifest_store"), endpoint, way == "etag", retry, bases, durability == "fsync", client
+        own.get("manifest_store"), endpoint, put_mode == "etag", retry, bases, durability == "fsync", client
     ), rest
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return storage options as the arguments of a driver whose options have no other names."""
+    """Return storage options as the arguments of a driver without aliases."""
     return {name: same(value) for name, value in options.items()}
 
 
@@ -236,15 +238,15 @@ def _alias(driver: Driver, name: str, value: Any) -> Alias | None:
     plain = name.lower()
     match = driver.prefix.match(plain)
     alias = driver.aliases.get(plain[match.end() :] if match else plain)
-    # A name that the driver has as well, as Azure's account_name, means the same to both.
+    # A name that Lance and the driver share, such as Azure's account_name, has the same meaning.
     return alias if alias is not None and (match or name not in driver.own) else None
 
 
-def _converted(name: str, convert: Callable[[Any], Any], value: Any) -> Any:
+def _convert_value(name: str, convert: Callable[[Any], Any], value: Any) -> Any:
     try:
         return convert(value)
     except (ValueError, TypeError) as error:
-        # The value itself may be a secret: the message only names what was expected.
+        # The value may be a secret, so the message contains only what was expected.
         reason = str(error) if convert in (flag, negated, seconds, count, addressing) else "malformed value"
         raise OptionError(f"storage option {name!r}: {reason}") from None
 
@@ -254,29 +256,29 @@ def place_option(out: dict[str, Any], target: str, value: Any, name: str) -> Non
 
     Args:
         out: the driver's options.
-        target: its name; with dots, an entry of a nested setting.
-        value: the new value.
-        name: the user's name for it.
+            target: name of the option. Dots separate the keys of a nested option.
+            value: the new value.
+            name: the name that the user wrote, for messages.
 
     Raises:
         OptionError: the option is set already.
     """
     *outer, last = target.split(".")
-    place = out
+    mapping = out
     for part in outer:
-        place = place.setdefault(part, {})
-    if isinstance(value, dict) and isinstance(place.get(last), dict):
-        # client_kwargs={...} next to region=...: entries of one setting.
+        mapping = mapping.setdefault(part, {})
+    if isinstance(value, dict) and isinstance(mapping.get(last), dict):
+        # client_kwargs={...} and region=... set entries of the same option.
         for key, entry in value.items():
-            place_option(place[last], key, entry, name)
+            place_option(mapping[last], key, entry, name)
         return
-    if last in place:
+    if last in mapping:
         raise OptionError(f"storage option {target!r} is given twice, once as {name!r}")
-    place[last] = value
+    mapping[last] = value
 
 
-def _hint(driver: Driver, name: str) -> None:
-    """Warn of a name that is unknown and looks like a known one."""
+def _warn_if_misspelled(driver: Driver, name: str) -> None:
+    """Log a warning if a name is unknown but similar to a known one."""
     if name in driver.own:
         return
     plain = driver.prefix.sub("", name.lower(), count=1)

@@ -1,13 +1,13 @@
-"""The interface of stores: a file system or an object store, with the few verbs that tables need.
+"""The store interface: a file system or object store with the operations that tables need.
 
     open_store(uri, storage_options)  ->  a Store, and the path inside it
 
-Each kind of store is a class in a module of its own, and `STORES` has a row for each protocol. Every other
-protocol for which fsspec has a driver is a `FsspecStore`.
+Each kind of store is a class in its own module. `STORES` maps protocols to classes. Any other protocol with
+an fsspec driver uses `FsspecStore`.
 
-A store can be pickled. Requests that fail for a moment are sent again (`retry`), except for `put_if_absent`,
-whose answer must not be guessed. Whatever a driver raises becomes an OSError: FileNotFoundError,
-FileExistsError, or a StoreError that says what to do; secrets are left out.
+Stores can be pickled. Requests are retried after transient errors (`retry`), except `put_if_absent`: after a
+lost response its outcome is unknown. A driver's errors become OSErrors: FileNotFoundError, FileExistsError,
+or a StoreError that says what to do. Messages contain no secrets.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ STORES: Mapping[str, str] = MappingProxyType(
         "abfss": "spark_lance.io.azure:AzureStore",
     }
 )
-_OTHERS = "spark_lance.io.fsspec_store:FsspecStore"
+_DEFAULT_STORE = "spark_lance.io.fsspec_store:FsspecStore"
 _PARALLEL_REQUESTS = 16
 
 
@@ -68,17 +68,17 @@ def open_store(
     storage_options: Mapping[str, Any] | None = None,
     commit_lock: CommitLock | None = None,
 ) -> tuple[Store, str]:
-    """Return the store that a URI or local path lives in, and the path inside it.
+    """Return the store of a URI or local path, and the path inside the store.
 
     Args:
         uri: "/a/b", "relative/b", "file:///a/b", "memory://x", "s3://bucket/key", ..., or
-            "s3+ddb://bucket/key?ddbTableName=name" for a table whose versions are kept in DynamoDB.
+            "s3+ddb://bucket/key?ddbTableName=name" for a table whose versions are in DynamoDB.
         storage_options: keyword arguments of the fsspec file system, or Lance's names for them.
-        commit_lock: called with a version, returns a context manager that commits hold; for stores that
-            cannot create an object only if it is absent.
+            commit_lock: version -> context manager that is held during the commit. Needed only for stores
+                that cannot create an object only if it is absent.
 
     Raises:
-        OptionError: a setting is given by two names, or its value cannot be used.
+        OptionError: one option is set by two names, or a value is invalid.
         StoreError: the protocol is unknown, its driver is not installed, or a URI lacks slashes (dbfs:/x).
     """
     text, manifests = split_uri(uri_text(uri))
@@ -106,8 +106,8 @@ def open_store(
 
 
 def store_class(protocol: str) -> type[Store]:
-    """Return the class of the stores of a protocol."""
-    module, _, name = STORES.get(protocol, _OTHERS).partition(":")
+    """Return the store class of a protocol."""
+    module, _, name = STORES.get(protocol, _DEFAULT_STORE).partition(":")
     return cast("type[Store]", getattr(import_module(module), name))
 
 
@@ -118,32 +118,32 @@ class OutputFile(Protocol):
         """Append bytes."""
 
     def tell(self) -> int:
-        """Return how many bytes were written."""
+        """Return the number of bytes written."""
 
     def close(self) -> None:
         """Finish the object and make it visible."""
 
     def abort(self) -> None:
-        """Drop the object; nothing becomes visible."""
+        """Discard the object; nothing becomes visible."""
 
 
 @dataclass(frozen=True)
 class Store(ABC):
-    """A file system or object store with its options (credentials are kept out of `repr`).
+    """A file system or object store with its options. `repr` omits credentials.
 
-    Paths are those that fsspec uses for the protocol: absolute on a disk, `bucket/key` in an object store.
+    Paths have fsspec's form for the protocol: absolute on a disk, `bucket/key` in an object store.
 
     Attributes:
-        protocol: as fsspec names it.
-        options: arguments of the fsspec file system.
-        retry: how often a failed request is sent again.
-        manifests: the external manifest store that commits go through.
-        commit_lock: the lock that commits hold.
-        conditional_put: False if the user says that the server cannot do it.
-        durable: whether new files of this machine are on the disk before they become visible.
-        s3_client: the client of S3: auto, obstore or s3fs.
-        bases: what the user says about places besides the table's own.
-        authority: host, bucket or container as in the URI that the store was opened by.
+        protocol: fsspec's name of the protocol.
+            options: arguments of the fsspec file system.
+            retry: retry policy of requests.
+            manifests: external manifest store for commits, if any.
+            commit_lock: lock that commits hold, if any.
+            conditional_put: False if the user disabled it because the server does not support it.
+            durable: whether new local files are flushed to the disk before they become visible.
+            s3_client: S3 client: auto, obstore or s3fs.
+            bases: options of locations outside the table.
+            authority: host, bucket or container in the URI that the store was opened with.
     """
 
     protocol: str
@@ -158,43 +158,43 @@ class Store(ABC):
     authority: str = field(default="", repr=False, compare=False, kw_only=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the pickled state, without the lock: its user gets an error after unpickling."""
+        """Return the state to pickle. It replaces the lock with one that raises an error."""
         state = {each.name: self.__dict__[each.name] for each in fields(self)}
         if self.commit_lock is not None:
-            state["commit_lock"] = _no_lock_here
+            state["commit_lock"] = _refuse_commit
         return state
 
     @classmethod
     def options_in(cls, protocol: str, uri: str) -> dict[str, Any]:
-        """Return the driver's options that a URI holds, such as host and user of sftp://."""
+        """Return the driver's options that a URI contains, such as host and user of sftp://."""
         return {}
 
     @classmethod
     def driver_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return storage options as the arguments of the driver; doing it twice changes nothing more.
+        """Return storage options as arguments of the driver. The conversion is idempotent.
 
         Raises:
-            OptionError: two names of one setting are given, or a value cannot be used.
+            OptionError: one option is set by two names, or a value is invalid.
         """
         return plain_options(options)
 
     @property
     @abstractmethod
     def fs(self) -> fsspec.AbstractFileSystem:
-        """The fsspec file system; the process keeps the instance."""
+        """The fsspec file system. The process caches the instance."""
 
     @cached_property
     def identity(self) -> str:
-        """A digest of the credentials, the endpoint and all else that requests are authorised by."""
+        """A digest of the credentials, the endpoint and everything else that authorises requests."""
         return identity_of(self.protocol, {"own": self.options, "bases": vars(self.bases)})
 
     def cache_key(self, path: str) -> Hashable:
-        """Return the key under which a process may cache content of an object: for one identity only."""
+        """Return the key for caching an object's content in this process. It includes the identity."""
         return self.identity, self.uri(path)
 
     @property
     def is_local(self) -> bool:
-        """Whether paths are files of this machine."""
+        """Whether paths are local files."""
         return False
 
     @property
@@ -212,12 +212,12 @@ class Store(ABC):
         return str(self.fs._strip_protocol(uri))
 
     def uri(self, path: str) -> str:
-        """Return a path of this store as a URI that opens it from anywhere; local paths stay paths."""
-        # Paths of HTTP are URIs.
+        """Return the full URI of a path in this store. Local paths are returned unchanged."""
+        # HTTP paths are URIs already.
         return path if "://" in path else f"{self.protocol}://{path}"
 
     def location(self, path: str) -> Location:
-        """Return a path of this store for comparison with other locations."""
+        """Return a path of this store as a `Location`, for comparison with other locations."""
         location = Location.of(self.uri(path))
         if not self.authority:
             return location
@@ -229,31 +229,31 @@ class Store(ABC):
         allowed: Iterable[str | os.PathLike[str]] | None,
         params: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Store:
-        """Return this store for a user who says more about places besides the table's own.
+        """Return this store with further options for locations outside the table.
 
         Args:
-            allowed: URIs of places that the table may use, besides those that are listed already.
-            params: URI -> the storage options for it.
+            allowed: URIs of further locations that the table may use.
+                params: URI -> its storage options.
 
-        Raises:
-            OptionError: a value cannot be used.
+            Raises:
+                OptionError: a value is invalid.
         """
         if not allowed and not params:
             return self
-        more = read_base_options({ALLOWED_BASES: _listed(allowed), BASE_STORE_PARAMS: params or {}})
+        more = read_base_options({ALLOWED_BASES: _uri_list(allowed), BASE_STORE_PARAMS: params or {}})
         return replace(self, bases=more.and_also(self.bases))
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """The options that open a table near this one."""
+        """The storage options to open another table in this store."""
         return {**self.options, **self.bases.as_options()}
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """Return a whole object.
+        """Return the bytes of a whole object.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the object does not exist.
         """
 
     def map(self, path: str) -> pa.Buffer | None:
@@ -264,28 +264,28 @@ class Store(ABC):
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """Return the bytes of each (offset, size), in the order of the ranges.
 
-        Near ranges are joined into one request and requests run in parallel; on a local disk the file is
-        memory mapped and nothing is copied.
+        Nearby ranges are joined into one request, and requests run in parallel. A local file is
+        memory-mapped, without a copy.
 
         Raises:
-            FileNotFoundError: there is no such object.
+            FileNotFoundError: the object does not exist.
             StoreError: the object ends before a range does.
         """
 
     def size(self, path: str) -> int:
-        """Return the length of an object in bytes.
+        """Return the size of an object in bytes.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the object does not exist.
         """
         return self.look_up(path).size
 
     @abstractmethod
     def look_up(self, path: str) -> StoredObject:
-        """Return size and time of an object.
+        """Return the size and time of an object.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the object does not exist.
         """
 
     def exists(self, path: str) -> bool:
@@ -297,38 +297,38 @@ class Store(ABC):
         return True
 
     def list(self, directory: str) -> list[str]:
-        """Return the base names of the objects directly in a directory; none if it does not exist."""
+        """Return the base names of the objects directly in a directory; [] if it does not exist."""
         return [item.name for item in self.list_objects(directory)]
 
     @abstractmethod
     def list_objects(self, directory: str, recursive: bool = False) -> Sequence[StoredObject]:
         """Return the objects in a directory, and in its subdirectories if `recursive`.
 
-        The order is the store's. None if the directory does not exist.
+        The order is undefined. The list is empty if the directory does not exist.
 
         Raises:
-            StoreError: a directory cannot be listed, the one that was asked for or one below.
+            StoreError: the directory or one of its subdirectories cannot be listed.
         """
 
     @abstractmethod
     def list_directories(self, directory: str) -> Sequence[str]:
-        """Return the base names of the directories directly in a directory; none if it does not exist.
+        """Return the base names of the direct subdirectories of a directory; [] if it does not exist.
 
-        In an object store a directory is what names of objects have in common up to a '/'.
+        In an object store a directory is a common prefix of object names that ends with '/'.
         """
 
     @abstractmethod
     def first_entries(self, directory: str, limit: int) -> Sequence[tuple[str, bool]]:
-        """Return some entries of a directory: the name, and whether it is a directory."""
+        """Return up to `limit` entries of a directory: the name, and whether it is a directory."""
 
     def first_objects(self, directory: str, limit: int) -> Sequence[str]:
-        """Return some of the objects in a directory and below, by their paths from there on; not in order.
+        """Return the relative paths of up to `limit` objects below a directory, in no order.
 
-        Looking is bounded too: S3 is sent one request, other stores list directory by directory until
-        `limit` objects and directories were seen.
+        The search is bounded, too: S3 needs one request, and other stores list one directory after another
+        until they have seen `limit` objects and directories.
 
         Raises:
-            NotADirectoryError: the directory is a file of this machine.
+            NotADirectoryError: the path is a local file.
         """
         names: list[str] = []
         waiting = [""]
@@ -341,39 +341,40 @@ class Store(ABC):
         return names
 
     def first_listed(self, directory: str, limit: int) -> Sequence[StoredObject] | None:
-        """Return the objects in a directory and below whose names are the least, by one request.
+        """Return the first objects below a directory in name order, with one request.
 
-        None where that takes more: only S3 lists names in order, except in directory buckets.
+        Returns None if the store needs more requests: only S3 lists names in order, except in directory
+        buckets.
         """
         return None
 
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
-        """Write a whole object, replacing an existing one; readers see the old one or the new one."""
+        """Write or replace a whole object atomically: readers see the old content or the new content."""
 
     def put_hint(self, path: str, data: bytes) -> None:
-        """Write a small object that may be wrong at any time; readers may even see part of two.
+        """Write a small object that readers do not trust. The write is not atomic: readers may see a mixture.
 
-        On a disk this is many times cheaper than `put`. A link is replaced; the file that it leads to stays.
+        On a disk this is many times cheaper than `put`. A link is replaced; its target is not changed.
         """
         self.put(path, data)
 
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes, *, sync: bool = False) -> None:
-        """Create an object, whole and only if nothing is there. The request is sent once.
+        """Create an object atomically, only if it is absent. The request is sent once.
 
-        This is the primitive that commits are built on. Exists-then-write is never used, and no request is
-        repeated whose answer did not arrive. But the drivers of gs and az repeat requests themselves, and
-        HTTP clients do so when a reused connection turns out to be closed. Then a writer can lose against
-        itself, so the losing writer has to read the object back.
+        Commits are built on this operation. It never checks for existence and then writes, and it does not
+        retry after a lost response. But the drivers of gs and az retry requests themselves, and HTTP clients
+        do so when a reused connection turns out to be closed. Then a writer can conflict with its own earlier
+        request, so a writer that gets FileExistsError must read the object back.
 
-        With `sync`, bytes and name of a local file are on the disk when this returns; object stores answer
-        when an object is safe.
+        With `sync`, the bytes and the directory entry of a local file are on the disk when this returns.
+        Object stores respond only when an object is durable.
 
         Raises:
-            FileExistsError: something is there; it may be what an earlier request put there.
-            AtomicPutUnsupportedError: this store cannot do it.
-            StoreError: it failed; the object may be there, or come into being later.
+            FileExistsError: the object exists. It may come from an earlier attempt of this request.
+            AtomicPutUnsupportedError: this store does not support the operation.
+            StoreError: the request failed. The object may exist, or appear later.
         """
 
     @abstractmethod
@@ -381,20 +382,20 @@ class Store(ABC):
         """Copy an object inside the store, replacing an existing target.
 
         Raises:
-            FileNotFoundError: there is no source.
+            FileNotFoundError: the source does not exist.
         """
 
     @abstractmethod
     def list_to_delete(self, directory: str, root: str, recursive: bool = False) -> Sequence[StoredObject]:
-        """Return the objects in a directory that can be deleted; none if it does not exist.
+        """Return the objects in a directory that can be deleted; empty if the directory does not exist.
 
-        As `list_objects`, but links of this machine are listed as links, and none is followed on the way from
-        the root to the directory or below it; see `spark_lance.io.deletion`.
+        Like `list_objects`, but local links are listed as links, and no link below the root is followed; see
+        `spark_lance.io.deletion`.
 
         Args:
             directory: the root, or a directory below it.
-            root: the path that nothing is deleted outside of.
-            recursive: whether to list its subdirectories, too.
+            root: path that contains everything that may be deleted.
+            recursive: whether to list subdirectories, too.
 
         Raises:
             StoreError: a directory cannot be listed, or it is not below the root.
@@ -404,26 +405,28 @@ class Store(ABC):
     def delete(self, path: str, root: str) -> None:
         """Delete an object below a root, if it exists.
 
-        A local link is deleted itself, not its target. No link is followed between the root and the object.
+        A local link is deleted itself, not its target. Links between the root and the object are not
+        followed.
 
         Raises:
-            StoreError: it is not below the root, the path leads through a link, or it cannot be deleted.
+            StoreError: the object is not below the root, its path leads through a link, or it cannot be
+                deleted.
         """
 
     def delete_many(self, paths: Iterable[str], root: str) -> None:
-        """Delete objects below a root, many in a request where the store can; see `delete`.
+        """Delete objects below a root, many per request where the store supports it; see `delete`.
 
         Raises:
-            StoreError: some could not be deleted; others are gone.
+            StoreError: some objects could not be deleted. The others were deleted.
         """
         with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
             for _ in pool.map(lambda path: self.delete(path, root), paths):
                 pass
 
     def remove_empty(self, directory: str, root: str) -> None:
-        """Remove a directory below a root, and those in it, as far as they are empty; no links are followed.
+        """Remove a directory below a root and its subdirectories where empty. Links are not followed.
 
-        Object stores have no directories of their own.
+        Object stores have no directories, so the default does nothing.
         """
 
     @abstractmethod
@@ -432,7 +435,7 @@ class Store(ABC):
 
 
 def refusal(protocol: str) -> AtomicPutUnsupportedError:
-    """Return the error for a store without `put_if_absent`; it names the ways out."""
+    """Return the error for a store without `put_if_absent`. Its message lists the alternatives."""
     return AtomicPutUnsupportedError(
         f"this {protocol}:// store has no atomic create-if-absent, so tables there cannot be written safely "
         "by itself. Let all writers use one external manifest store (storage option manifest_store, such as "
@@ -441,11 +444,11 @@ def refusal(protocol: str) -> AtomicPutUnsupportedError:
     )
 
 
-def _listed(allowed: Iterable[str | os.PathLike[str]] | None) -> object:
+def _uri_list(allowed: Iterable[str | os.PathLike[str]] | None) -> object:
     return allowed if isinstance(allowed, str | os.PathLike) else list(allowed or ())
 
 
-def _no_lock_here(version: int) -> AbstractContextManager[object]:
+def _refuse_commit(version: int) -> AbstractContextManager[object]:
     raise AtomicPutUnsupportedError(
         f"version {version} cannot be committed here: a commit lock stays in the process that it was given to"
     )

@@ -1,4 +1,4 @@
-"""JSON out of files and settings, which anybody may have written: every fault is a ValueError."""
+"""Parsing of untrusted JSON from files and settings. Every error is a ValueError."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: the text is no JSON, or is nested deeper than Python can follow.
+        ValueError: the text is not JSON, or is nested too deeply for Python.
     """
     try:
         return json.loads(text)
@@ -22,7 +22,7 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
     """Return the members of a JSON object.
 
     Raises:
-        ValueError: the text is no JSON object, or is nested deeper than Python can follow.
+        ValueError: the text is not a JSON object, or is nested too deeply for Python.
     """
     value = parse_json(text)
     if not isinstance(value, dict):

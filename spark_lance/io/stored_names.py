@@ -1,15 +1,15 @@
-"""Names that come out of a file: the one check that they pass before they become a path.
+"""Checks of names that were read from a file, before they are used in a path.
 
 A manifest, transaction, index entry, WAL manifest, tag, branch, job record or list of tables names files. The
-table may be made by somebody else, so such a name must not lead out of the directory that it counts from:
+table may come from someone else, so such a name must not lead out of the directory that it is relative to:
 
     path        parts separated by '/': 0110ab.lance, sub/0110ab.lance
     name        one such part: _metadata.lance
-    uri         a location that counts from nowhere: s3://bucket/t, /lake/t, ../t (base paths, external blobs)
+    uri         a location of any kind: s3://bucket/t, /lake/t, ../t (base paths, external blobs)
 
-Refused are empty names and parts, '.' and '..' (percent-encoded, too), absolute paths, schemes ("file:",
-"C:"), chains ("zip::s3:"), backslashes and control characters. `table/format/bases.py` decides which
-locations a reader may follow.
+The checks reject empty names and parts, '.' and '..' (also percent-encoded), absolute paths, schemes
+("file:", "C:"), chains ("zip::s3:"), backslashes and control characters. `table/format/bases.py` decides
+which locations a reader may follow.
 
 `check_message` checks all names inside a protobuf message, and the numbers that are used as ids, versions and
 sizes; `_FIELDS` lists the fields.
@@ -29,7 +29,7 @@ from google.protobuf.message import Message
 
 from spark_lance.errors import FormatError
 
-# Almost every name is like this and needs no closer look.
+# Almost every name matches this and needs no further checks.
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*", re.ASCII)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -37,12 +37,12 @@ _DOTS = frozenset({".", ".."})
 
 
 def path_fault(path: str, *, is_key: bool = False) -> str | None:
-    """Return why a path could lead out of the directory that it counts from, None if it cannot.
+    """Return why a path could lead out of the directory that it is relative to; None if it cannot.
 
     Args:
         path: the path.
-        is_key: it is the key of an object that is not Lance's: colons, empty parts and, but on Windows,
-            backslashes are legal there.
+        is_key: whether the path is the key of an object that Lance did not write. Keys may contain colons,
+            empty parts and, except on Windows, backslashes.
     """
     if _PLAIN.fullmatch(path):
         return None
@@ -63,7 +63,7 @@ def path_fault(path: str, *, is_key: bool = False) -> str | None:
 
 
 def uri_fault(uri: str) -> str | None:
-    """Return why a location cannot be one, None if it can."""
+    """Return why a URI is not a valid location; None if it is."""
     if not uri.strip():
         return "it is empty"
     if _CONTROL.search(uri):
@@ -72,39 +72,39 @@ def uri_fault(uri: str) -> str | None:
     if "::" in (scheme if separator else uri):
         return "it is a chain of schemes"
     local = not separator or scheme.lower() in ("file", "local")
-    # The parts of a local path are resolved before it is compared; a store or server may resolve them later.
+    # Local paths are resolved before they are compared; a store or server may resolve '..' later.
     if not local and any(_DOTS & set(text.split("/")) for text in (rest, unquote(rest))):
         return "it contains '.' or '..' as a part"
     return None
 
 
 def check_path(path: str, what: str, file: str | None = None) -> str:
-    """Return a path below some directory.
+    """Return a path after checking that it stays below its directory.
 
     Args:
-        path: the path.
-        what: the field that holds it, for the message.
-        file: the object that the path was read from.
+        path: relative path.
+        what: name of the field that contains the path, for the message.
+        file: object that the path was read from.
 
     Raises:
-        FormatError: it could lead out of that directory.
+        FormatError: the path could lead out of its directory.
     """
     return path if (fault := path_fault(path)) is None else _refuse(path, what, fault, file)
 
 
 def check_key(key: str, what: str, file: str | None = None) -> str:
-    """Return the key of an object that is not Lance's, below some directory; as `check_path`."""
+    """Return the key of an object that Lance did not write, after the checks of `check_path`."""
     return key if (fault := path_fault(key, is_key=True)) is None else _refuse(key, what, fault, file)
 
 
 def check_name(name: str, what: str, file: str | None = None) -> str:
-    """Return the name of an object directly in some directory; arguments and errors as `check_path`."""
+    """Return a name without '/' after checking it; arguments and errors as for `check_path`."""
     fault = "it contains a slash" if "/" in name else path_fault(name)
     return name if fault is None else _refuse(name, what, fault, file)
 
 
 def check_uri(uri: str, what: str, file: str | None = None) -> str:
-    """Return a location; arguments and errors as `check_path`."""
+    """Return a location after checking it; arguments and errors as for `check_path`."""
     return uri if (fault := uri_fault(uri)) is None else _refuse(uri, what, fault, file)
 
 
@@ -122,7 +122,7 @@ def _check_uuid(value: bytes, what: str, file: str | None) -> None:
 
 
 def _below(end: int) -> Callable[[int, str, str | None], None]:
-    """Return the check that a number is below an end; protobuf says that none of them is negative."""
+    """Return a check that a number is below `end`. Negative numbers cannot occur: the fields are unsigned."""
 
     def check(value: int, what: str, file: str | None) -> None:
         if value >= end:
@@ -140,7 +140,7 @@ def _check_version(value: int, what: str, file: str | None) -> None:
         _BELOW_2_63(value, what, file)
 
 
-# Message and field -> the check of its value, and how errors call it.
+# Message and field -> the check of its value, and the name for errors.
 _FIELDS: Mapping[str, tuple[Callable[..., object], str]] = {
     "spark_lance.table.DataFile.path": (check_path, "data file path"),
     "spark_lance.table.IndexFile.path": (check_path, "index file path"),
@@ -176,7 +176,7 @@ _FIELDS: Mapping[str, tuple[Callable[..., object], str]] = {
 
 
 class _Step(NamedTuple):
-    """A field of a message that holds a name, or messages that do."""
+    """A message field that contains a checked value, or messages that do."""
 
     field: str
     repeated: bool
@@ -189,16 +189,16 @@ def check_message(message: Message, file: str | None = None) -> None:
     """Check every name, id, version and size in a protobuf message.
 
     Args:
-        message: of the package's own formats.
-        file: the object that the message was read from.
+        message: message of one of this package's formats.
+            file: object that the message was read from.
 
     Raises:
-        FormatError: a name is not allowed or a number too large; the error has the file and the field.
+        FormatError: a name is not allowed or a number is too large. The error names the file and the field.
     """
-    _walk(message, _plan(message.DESCRIPTOR), file)
+    _check_fields(message, _checked_fields(message.DESCRIPTOR), file)
 
 
-def _walk(message: Message, plan: tuple[_Step, ...], file: str | None) -> None:
+def _check_fields(message: Message, plan: tuple[_Step, ...], file: str | None) -> None:
     for field, repeated, has_presence, check, inner in plan:
         if has_presence and not message.HasField(field):
             continue
@@ -207,12 +207,12 @@ def _walk(message: Message, plan: tuple[_Step, ...], file: str | None) -> None:
             if check is not None:
                 check[0](each, check[1], file)
             if inner:
-                _walk(each, inner, file)
+                _check_fields(each, inner, file)
 
 
 @cache
-def _plan(descriptor: Descriptor) -> tuple[_Step, ...]:
-    """Return the fields of a kind of message that lead to names."""
+def _checked_fields(descriptor: Descriptor) -> tuple[_Step, ...]:
+    """Return the fields of a message type that must be checked."""
     return _steps(descriptor, ())
 
 
@@ -226,14 +226,14 @@ def _steps(descriptor: Descriptor, outer: tuple[str, ...]) -> tuple[_Step, ...]:
         check = _FIELDS.get(field.full_name)
         if check is not None or inner:
             repeated = _is_repeated(field)
-            # A UUID is checked also if it is absent: every index has one.
+            # A UUID is also checked if it is absent: every index must have one.
             has_presence = field.has_presence and not repeated and (check is None or kind is None)
             steps.append(_Step(field.name, repeated, has_presence, check, inner))
     return tuple(steps)
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
-    # Protobuf 6 has `is_repeated` and warns of `label`.
+    # Protobuf 6 has `is_repeated` and warns about `label`.
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated)
     return bool(getattr(field, "label") == FieldDescriptor.LABEL_REPEATED)  # noqa: B009 (missing in its types)

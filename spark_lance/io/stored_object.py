@@ -1,4 +1,4 @@
-"""The facts that a listing contains about an object."""
+"""Objects as listings report them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class StoredObject:
     """An object in a listing.
 
     Attributes:
-        path: inside the store.
-        size: in bytes.
-        modified: when it was written, in UTC; None if the listing does not contain it.
-        tag: changes with the content of the object; None if the listing does not contain it.
+        path: path inside the store.
+            size: size in bytes.
+            modified: time of the last write, in UTC; None if the listing does not contain it.
+            tag: entity tag, which changes with the content; None if the listing does not contain it.
     """
 
     path: str
@@ -33,7 +33,7 @@ class StoredObject:
 
 
 def stored_object(entry: Mapping[str, Any], path: str) -> StoredObject:
-    """Return the object for an entry of fsspec's listings."""
+    """Return the object for an entry of an fsspec listing."""
     modified = next((entry[key] for key in _TIME_KEYS if entry.get(key) is not None), None)
     if isinstance(modified, int | float):
         modified = datetime.fromtimestamp(modified, timezone.utc)

@@ -86,7 +86,7 @@ def test_two_columns_of_two_thousand_take_three_requests(tmp_path: Path) -> None
     chosen = [reader.schema.field("column 7"), reader.schema.field("column 1900")]
     assert reader.read(chosen).to_pylist() == table.select(["column 7", "column 1900"]).to_pylist()
     assert len(store.requests) == 3
-    assert len(reader._parsed) == 2
+    assert len(reader._parsed_columns) == 2
 
 
 def test_metadata_that_is_too_long_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

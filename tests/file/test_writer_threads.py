@@ -140,7 +140,7 @@ def test_random_types(data: st.DataObject) -> None:
     given_batches = data.draw(tables(version)).to_batches()
     assume(given_batches)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spark_lance.file.writer, "_WORTH_A_THREAD", 0)
+        patch.setattr(spark_lance.file.writer, "_MIN_THREAD_BYTES", 0)
         one = write(Path(folder), "one", given_batches, version, threads=1, page_bytes=256)
         assert (
             write(Path(folder), "many", given_batches, version, threads=3, page_bytes=256, is_buffered=True)

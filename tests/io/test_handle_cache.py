@@ -21,7 +21,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> HandleCache[str]:
-    monkeypatch.setattr(handle_cache, "_ALL", [])
+    monkeypatch.setattr(handle_cache, "_POOLS", [])
     return HandleCache(3, 10.0)
 
 

@@ -224,7 +224,7 @@ def test_instances_of_others_stay_as_they_are(cloud: type[CloudDriver]) -> None:
 def test_instances_are_kept_up_to_a_number(cloud: type[CloudDriver]) -> None:
     for number in range(100):
         open_store("s3://bucket/x", {"key": "k", "token": str(number)})[0].fs  # noqa: B018
-    assert len(cloud_stores._INSTANCES._kept) == cloud_stores.MOST_KEPT
+    assert len(cloud_stores._INSTANCES._entries) == cloud_stores.MAX_INSTANCES
     assert cloud.made == 100
     assert not cloud._cache
 
