@@ -97,15 +97,15 @@ class FileReader:
 
     Args:
         store, path: location of the file.
-            size: size of the file in bytes, if known (the manifest records it); saves a request.
-            columns: field id -> column number, from the manifest's DataFile. By default from the file's
-                schema.
-            source: source of the file's bytes, if already open.
-            immutable: whether the content of this path never changes, see `PageSource`.
+        size: size of the file in bytes, if known (the manifest records it); saves a request.
+        columns: field id -> column number, from the manifest's DataFile. By default from the file's
+            schema.
+        source: source of the file's bytes, if already open.
+        immutable: whether the content of this path never changes, see `PageSource`.
 
-        Raises:
-            FileNotFoundError: the file does not exist.
-            FormatError: the footer or an offset table is damaged.
+    Raises:
+        FileNotFoundError: the file does not exist.
+        FormatError: the footer or an offset table is damaged.
         UnsupportedFormatError: the file's version is not supported.
     """
 
@@ -397,15 +397,15 @@ def open_file(
 
     Args:
         store, path: location of the file.
-            version: version of the file, from the manifest; None reads it from the file.
-            size: size of the file in bytes, if known.
-            columns: field id -> column number, from the manifest's DataFile. Legacy files use only the ids.
-            immutable: whether the content of this path never changes. Then the process caches the end of the
-                file.
+        version: version of the file, from the manifest; None reads it from the file.
+        size: size of the file in bytes, if known.
+        columns: field id -> column number, from the manifest's DataFile. Legacy files use only the ids.
+        immutable: whether the content of this path never changes. Then the process caches the end of the
+            file.
 
-        Raises:
-            FileNotFoundError: the file does not exist.
-            FormatError: the footer or an offset table is damaged.
+    Raises:
+        FileNotFoundError: the file does not exist.
+        FormatError: the footer or an offset table is damaged.
         UnsupportedFormatError: the file's version is not supported.
     """
     length = size or store.size(path)

@@ -59,8 +59,8 @@ class PageQueue:
 
     Args:
         write: writes one page. It is called in order, from the thread that calls `put` and `drain`.
-            limit: maximum bytes of rows whose pages are pending.
-            threads: number of encoding threads; with one, `put` encodes and writes the pages itself.
+        limit: maximum bytes of rows whose pages are pending.
+        threads: number of encoding threads; with one, `put` encodes and writes the pages itself.
     """
 
     def __init__(self, write: Callable[[EncodedPage], None], limit: int, threads: int) -> None:
@@ -81,10 +81,10 @@ class PageQueue:
 
         Args:
             encode: returns the pages of the rows.
-                size: bytes of the rows.
+            size: bytes of the rows.
 
-            Raises:
-                Exception: an error of `encode` or `write`, for these rows or earlier ones.
+        Raises:
+            Exception: an error of `encode` or `write`, for these rows or earlier ones.
         """
         if self._threads < 2 or (size < _MIN_THREAD_BYTES and not self._pending):
             self._write_pages(encode())
@@ -161,20 +161,20 @@ class FileWriter:
 
     Args:
         store: target store.
-            path: path of the new object. It becomes visible with `finish`.
-            schema: the fields of the file, with their ids.
-            version: file version.
-            page_bytes: size of a page, in bytes of Arrow data.
-            buffer_bytes: if all buffers together exceed this, the largest ones are written early.
-            referenced: reads the bytes of blobs given as references; None if there are none.
-            is_buffered: whether the caller keeps all batches unchanged until `finish`. Then rows are not
-                copied. Otherwise the writer holds no reference to a batch after `write` returns.
-            threads: number of encoding threads; `spare_threads()` by default.
-            first_row: position of the file's first row among all rows of the write, for errors.
+        path: path of the new object. It becomes visible with `finish`.
+        schema: the fields of the file, with their ids.
+        version: file version.
+        page_bytes: size of a page, in bytes of Arrow data.
+        buffer_bytes: if all buffers together exceed this, the largest ones are written early.
+        referenced: reads the bytes of blobs given as references; None if there are none.
+        is_buffered: whether the caller keeps all batches unchanged until `finish`. Then rows are not
+            copied. Otherwise the writer holds no reference to a batch after `write` returns.
+        threads: number of encoding threads; `spare_threads()` by default.
+        first_row: position of the file's first row among all rows of the write, for errors.
 
-        Raises:
-            SchemaError: the version cannot store a type.
-            UnsupportedFormatError: we do not write this type, field metadata or version.
+    Raises:
+        SchemaError: the version cannot store a type.
+        UnsupportedFormatError: we do not write this type, field metadata or version.
     """
 
     def __init__(

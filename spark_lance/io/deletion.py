@@ -57,7 +57,7 @@ def delete_file(path: str, root: str) -> None:
 
     Raises:
         FileNotFoundError: the file does not exist.
-            StoreError: the path leads through a link, or the file cannot be deleted.
+        StoreError: the path leads through a link, or the file cannot be deleted.
     """
     *folders, name = _parts(path, root)
     try:

@@ -53,7 +53,7 @@ def html_table(title: str, names: Sequence[str], rows: Iterable[Sequence[object]
     Args:
         title: HTML placed before the table.
         names: column names; they are escaped.
-            rows: cell values; they are escaped.
+        rows: cell values; they are escaped.
     """
     all_rows = list(rows)
     head = "".join(f'<th style="text-align:left">{escape(name)}</th>' for name in names)

@@ -23,8 +23,8 @@ def open_driver(
     Args:
         protocol: as fsspec names it.
         settings: arguments of the file system.
-            options: the arguments that came from the user; some are secret.
-            package: package to install if the driver is missing.
+        options: the arguments that came from the user; some are secret.
+        package: package to install if the driver is missing.
 
     Raises:
         StoreError: the protocol is unknown, its driver is not installed, or it cannot be opened.

@@ -206,8 +206,8 @@ def translated(error: Exception, doing: str, options: Mapping[str, Any]) -> Exce
 
     Args:
         error: the driver's error.
-            doing: the action that failed, with the path.
-            options: the driver's options; some are secret.
+        doing: the action that failed, with the path.
+        options: the driver's options; some are secret.
     """
     kind = kind_of(error)
     if isinstance(error, LanceError):

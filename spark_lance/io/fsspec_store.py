@@ -159,7 +159,7 @@ class FsspecStore(Store):
             path: the object.
             send: sends the request.
             once: send the request only once. Otherwise it is retried after transient errors.
-                hedge: the request is a read, so a slow one is sent a second time if the user enabled hedging.
+            hedge: the request is a read, so a slow one is sent a second time if the user enabled hedging.
         """
         what = f"{doing} {self.protocol}://{path}"
         wait = self.retry.hedge_seconds if hedge else 0.0

@@ -27,7 +27,7 @@ class ManifestEntry:
     Attributes:
         version: the table's version.
         path: path of the manifest inside the table's store; a staged manifest until the commit is finished.
-            size: size of the manifest in bytes; None if unknown.
+        size: size of the manifest in bytes; None if unknown.
     """
 
     version: int

@@ -157,8 +157,8 @@ def named_manifest_store(
     Args:
         url: "dynamodb://table" or "sqlite:///path".
         protocol: protocol of the tables' store.
-            options: arguments of the tables' store, for credentials and region.
-            dynamodb_endpoint: URL of a DynamoDB outside AWS.
+        options: arguments of the tables' store, for credentials and region.
+        dynamodb_endpoint: URL of a DynamoDB outside AWS.
 
     Raises:
         OptionError: the kind of manifest store is unknown, or the URL is incomplete.

@@ -31,9 +31,9 @@ def report(step: str, amount: int, total: int, unit: str) -> None:
 
     Args:
         step: name of the step, such as "rewriting".
-            amount: completed amount.
-            total: total amount; 0 if unknown.
-            unit: unit of `amount` and `total`: "bytes", "rows", "files" or "versions".
+        amount: completed amount.
+        total: total amount; 0 if unknown.
+        unit: unit of `amount` and `total`: "bytes", "rows", "files" or "versions".
     """
     listener = _listener.get()
     if listener is not None:
@@ -46,7 +46,7 @@ def part_of(before: int, total: int) -> Iterator[None]:
 
     Args:
         before: amount of the larger step completed before the block, in the unit of the reports.
-            total: total amount of the larger step.
+        total: total amount of the larger step.
     """
     listener = _listener.get()
     if listener is None:

@@ -78,8 +78,8 @@ def fetch_joined(
 
     Args:
         path: path of the object, for messages.
-            ranges: requested (offset, size) ranges; at least one.
-            fetch: (offset, size) -> bytes; fewer than `size` if the object ends before.
+        ranges: requested (offset, size) ranges; at least one.
+        fetch: (offset, size) -> bytes; fewer than `size` if the object ends before.
 
     Raises:
         StoreError: the object ends before a range does.

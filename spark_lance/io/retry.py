@@ -24,10 +24,10 @@ class RetryPolicy:
 
     Attributes:
         attempts: maximum number of attempts, at least 1.
-            base_seconds: longest wait before the second attempt. It doubles with every further attempt.
-            cap_seconds: longest wait before any attempt.
-            total_seconds: no attempt starts later than this after the first one.
-            hedge_seconds: a read without a response after this time is sent a second time; 0 means never.
+        base_seconds: longest wait before the second attempt. It doubles with every further attempt.
+        cap_seconds: longest wait before any attempt.
+        total_seconds: no attempt starts later than this after the first one.
+        hedge_seconds: a read without a response after this time is sent a second time; 0 means never.
     """
 
     attempts: int = 20
@@ -73,9 +73,9 @@ def retried(
 
     Args:
         attempt: the operation. It may run more than once, so it must be idempotent.
-            policy: number of attempts and waits.
-            transient: returns whether an error is worth a retry. Other errors, and the last one, are raised.
-            doing: description for the log, without secrets.
+        policy: number of attempts and waits.
+        transient: returns whether an error is worth a retry. Other errors, and the last one, are raised.
+        doing: description for the log, without secrets.
     """
     start = time.monotonic()
     delays = chain(policy.delays(random.random), [None])
@@ -104,9 +104,9 @@ def hedged(
 
     Args:
         request: a read-only request, so it may run twice at the same time.
-            seconds: wait before the second request.
-            transient: returns whether an error is transient. Any other error counts as a response.
-            doing: description for the log, without secrets.
+        seconds: wait before the second request.
+        transient: returns whether an error is transient. Any other error counts as a response.
+        doing: description for the log, without secrets.
     """
     responses: queue.SimpleQueue[tuple[Result | None, Exception | None]] = queue.SimpleQueue()
 

@@ -256,10 +256,10 @@ class S3Output:
 
     Args:
         call: sends an S3 request with retries: (operation, **arguments) -> response.
-            put: writes the whole object in one request, with retries.
-            size_of: returns the size of the object if it exists.
-            bucket: bucket of the new object.
-            key: key of the new object.
+        put: writes the whole object in one request, with retries.
+        size_of: returns the size of the object if it exists.
+        bucket: bucket of the new object.
+        key: key of the new object.
     """
 
     def __init__(

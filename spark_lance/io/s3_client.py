@@ -65,7 +65,7 @@ class S3RequestError(OSError):
 
     Attributes:
         code: S3 error code, such as SlowDown; None if the response has no code that `CODES` lists.
-            status: HTTP status.
+        status: HTTP status.
     """
 
     def __init__(self, text: str, code: str | None, status: int) -> None:
@@ -291,7 +291,7 @@ class _Process:
 
     Attributes:
         used: whether obstore has started threads in this process.
-            forked: whether this process is a fork of one with such threads.
+        forked: whether this process is a fork of one with such threads.
     """
 
     used = False

@@ -102,7 +102,7 @@ class Alias:
 
     Attributes:
         target: name of the driver's option. Dots separate the keys of a nested option. "" ignores the option.
-            convert: converts the user's value; None sets nothing.
+        convert: converts the user's value; None sets nothing.
     """
 
     target: str
@@ -118,9 +118,9 @@ class Driver:
 
     Attributes:
         prefix: optional prefix of Lance's names.
-            aliases: Lance's names without the prefix -> the driver's options.
-            own: the driver's names.
-            extra: package to install for the driver.
+        aliases: Lance's names without the prefix -> the driver's options.
+        own: the driver's names.
+        extra: package to install for the driver.
     """
 
     prefix: re.Pattern[str]
@@ -155,11 +155,11 @@ class OwnOptions:
     Attributes:
         manifest_store: URL of an external manifest store, see `io/manifest_store.py`.
         dynamodb_endpoint: URL of a DynamoDB outside AWS.
-            conditional_put: whether the store can create an object only if it is absent; false for
-                "disabled".
-            retry: retry policy of requests; None for the default.
-            bases: options of locations outside the table, see `io/base_options.py`.
-            durable: whether every new local file is flushed to the disk; true for "fsync".
+        conditional_put: whether the store can create an object only if it is absent; false for
+            "disabled".
+        retry: retry policy of requests; None for the default.
+        bases: options of locations outside the table, see `io/base_options.py`.
+        durable: whether every new local file is flushed to the disk; true for "fsync".
         s3_client: "obstore" or "s3fs"; "auto" uses obstore if it is installed and suits the options.
     """
 
@@ -256,9 +256,9 @@ def place_option(out: dict[str, Any], target: str, value: Any, name: str) -> Non
 
     Args:
         out: the driver's options.
-            target: name of the option. Dots separate the keys of a nested option.
-            value: the new value.
-            name: the name that the user wrote, for messages.
+        target: name of the option. Dots separate the keys of a nested option.
+        value: the new value.
+        name: the name that the user wrote, for messages.
 
     Raises:
         OptionError: the option is set already.

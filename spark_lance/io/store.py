@@ -74,8 +74,8 @@ def open_store(
         uri: "/a/b", "relative/b", "file:///a/b", "memory://x", "s3://bucket/key", ..., or
             "s3+ddb://bucket/key?ddbTableName=name" for a table whose versions are in DynamoDB.
         storage_options: keyword arguments of the fsspec file system, or Lance's names for them.
-            commit_lock: version -> context manager that is held during the commit. Needed only for stores
-                that cannot create an object only if it is absent.
+        commit_lock: version -> context manager that is held during the commit. Needed only for stores
+            that cannot create an object only if it is absent.
 
     Raises:
         OptionError: one option is set by two names, or a value is invalid.
@@ -135,15 +135,15 @@ class Store(ABC):
 
     Attributes:
         protocol: fsspec's name of the protocol.
-            options: arguments of the fsspec file system.
-            retry: retry policy of requests.
-            manifests: external manifest store for commits, if any.
-            commit_lock: lock that commits hold, if any.
-            conditional_put: False if the user disabled it because the server does not support it.
-            durable: whether new local files are flushed to the disk before they become visible.
-            s3_client: S3 client: auto, obstore or s3fs.
-            bases: options of locations outside the table.
-            authority: host, bucket or container in the URI that the store was opened with.
+        options: arguments of the fsspec file system.
+        retry: retry policy of requests.
+        manifests: external manifest store for commits, if any.
+        commit_lock: lock that commits hold, if any.
+        conditional_put: False if the user disabled it because the server does not support it.
+        durable: whether new local files are flushed to the disk before they become visible.
+        s3_client: S3 client: auto, obstore or s3fs.
+        bases: options of locations outside the table.
+        authority: host, bucket or container in the URI that the store was opened with.
     """
 
     protocol: str
@@ -233,10 +233,10 @@ class Store(ABC):
 
         Args:
             allowed: URIs of further locations that the table may use.
-                params: URI -> its storage options.
+            params: URI -> its storage options.
 
-            Raises:
-                OptionError: a value is invalid.
+        Raises:
+            OptionError: a value is invalid.
         """
         if not allowed and not params:
             return self

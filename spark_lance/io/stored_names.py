@@ -190,7 +190,7 @@ def check_message(message: Message, file: str | None = None) -> None:
 
     Args:
         message: message of one of this package's formats.
-            file: object that the message was read from.
+        file: object that the message was read from.
 
     Raises:
         FormatError: a name is not allowed or a number is too large. The error names the file and the field.

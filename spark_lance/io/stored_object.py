@@ -16,9 +16,9 @@ class StoredObject:
 
     Attributes:
         path: path inside the store.
-            size: size in bytes.
-            modified: time of the last write, in UTC; None if the listing does not contain it.
-            tag: entity tag, which changes with the content; None if the listing does not contain it.
+        size: size in bytes.
+        modified: time of the last write, in UTC; None if the listing does not contain it.
+        tag: entity tag, which changes with the content; None if the listing does not contain it.
     """
 
     path: str
