@@ -142,7 +142,13 @@ class TableNotFoundError(LanceError, FileNotFoundError, ValueError):
 
 
 class TableExistsError(LanceError, FileExistsError):
-    """A Lance table is already here: use mode append or overwrite."""
+    """A Lance table is already here: use mode append or overwrite.
+
+    Attributes:
+        existing: the name in the catalog, if it differs from the requested one in case.
+    """
+
+    existing: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -156,7 +162,13 @@ class ViewNotFoundError(LanceError, LookupError):
 
 
 class ViewExistsError(LanceError, FileExistsError):
-    """The catalog has a view or table of this name already: replace the view, or choose another name."""
+    """The catalog has a view or table of this name already: replace the view, or choose another name.
+
+    Attributes:
+        existing: the name in the catalog, if it differs from the requested one in case.
+    """
+
+    existing: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -177,7 +189,13 @@ class NamespaceNotFoundError(LanceError, LookupError):
 
 
 class NamespaceExistsError(LanceError, FileExistsError):
-    """The catalog has a namespace of this name already: use it, or choose another name."""
+    """The catalog has a namespace of this name already: use it, or choose another name.
+
+    Attributes:
+        existing: the name in the catalog, if it differs from the requested one in case.
+    """
+
+    existing: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""

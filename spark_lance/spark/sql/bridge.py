@@ -172,8 +172,8 @@ def _failure_of(error: Exception, body: Mapping[str, Any]) -> dict[str, Any]:
         kind = "Refused"  # the name is the procedure's, or there is none
     if body["verb"] == "alter_table" and kind == "Refused":
         kind = "Unsupported"  # Spark wraps the other one into an error with a stack trace
-    name = list(body.get("name", []))
-    if kind in ("TableExists", "ViewExists") and "to" in body:
+    name = list(getattr(error, "existing", None) or body.get("name", []))
+    if kind in ("TableExists", "ViewExists") and "to" in body and not getattr(error, "existing", None):
         new = list(body["to"])  # the name that is taken
         name = [*name[:-1], *new] if len(new) == 1 else new
     if "write" in body:

@@ -9,6 +9,7 @@ spark.sql.catalog.<name>.allowed_bases places outside of its tables that they ma
 spark.sql.catalog.<name>.storage_for   with impl: places such as s3://bucket/folder, with commas between them;
                                        for tables by name, storage.* is sent to these places only
 spark.sql.catalog.<name>.paths         false: it has no path tables
+spark.sql.catalog.<name>.case_sensitive  false: names are matched without regard to case
 
 The session's own catalog, `spark_catalog`, has the class LanceSessionCatalog, and Spark's registry in place
 of a root.
@@ -44,7 +45,8 @@ logger = logging.getLogger(__name__)
 _STORAGE = "storage."
 # A part of a name in SQL, quoted or not.
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
-_SETTINGS = frozenset({"root", "paths", "impl", "storage_for", ALLOWED_BASES})
+_CASE_SENSITIVE = "case_sensitive"
+_SETTINGS = frozenset({"root", "paths", "impl", "storage_for", ALLOWED_BASES, _CASE_SENSITIVE})
 # Options that could lead a service's requests, with the user's credentials, to another server.
 _LEADING = re.compile(r"(?i)endpoint|base_url|host|proxy|kwargs|connection_string|(^|_)url$")
 
@@ -58,6 +60,7 @@ class OpenCatalog:
         root: the folder of its tables; None if it has path tables only.
         storage: options of the store, without the prefix `storage.`.
         paths: whether a path in place of a name is a table.
+        case_sensitive: whether names match only in their exact spelling.
         service: implementation and settings of a namespace service, in place of a root.
         storage_for: the places that `storage` is for, of those that a service names.
         session: of the session's own catalog, a session of the driver whose registry has the names.
@@ -69,6 +72,7 @@ class OpenCatalog:
     paths: bool
     service: tuple[str, tuple[tuple[str, str], ...]] | None = field(default=None, repr=False)
     storage_for: tuple[str, ...] = ()
+    case_sensitive: bool = True
     session: SparkSession | None = field(default=None, repr=False)
 
     @classmethod
@@ -98,15 +102,18 @@ class OpenCatalog:
         if unknown and impl is None:
             raise OptionError(
                 f"spark.sql.catalog.{name}.{unknown[0]} is not known: there are root, impl, paths, "
-                "allowed_bases, storage_for, storage.*"
+                "case_sensitive, allowed_bases, storage_for, storage.*"
             )
-        paths = folded.get("paths", "true").lower()
-        if paths not in ("true", "false"):
-            raise OptionError(f"spark.sql.catalog.{name}.paths is true or false, not {paths!r}")
+        if name == SESSION_CATALOG and _CASE_SENSITIVE in folded:
+            raise OptionError(
+                f"spark.sql.catalog.{name}.{_CASE_SENSITIVE} has no effect: leave it out, as Spark's "
+                "registry matches names by spark.sql.caseSensitive"
+            )
+        paths, case_sensitive = (_is_true(name, folded, key) for key in ("paths", _CASE_SENSITIVE))
         settings = tuple(sorted((key, value) for key, value in options.items() if key.lower() in unknown))
         service = None if impl is None else (impl, settings)
         places = tuple(filter(None, (place.strip() for place in folded.get("storage_for", "").split(","))))
-        return cls(name, folded.get("root"), storage, paths == "true", service, places)
+        return cls(name, folded.get("root"), storage, paths, service, places, case_sensitive)
 
     @property
     def has_names(self) -> bool:
@@ -123,13 +130,15 @@ class OpenCatalog:
         if self.session is not None:
             return self.registry
         if self.service is not None:
-            return _service(*self.service)
+            service = _service(*self.service)
+            return service if self.case_sensitive else _ignoring_case("CaseInsensitiveCatalog", service)
         if self.root is None:
             raise NamespaceNotFoundError(
                 f"catalog {self.name} has no tables by name: set spark.sql.catalog.{self.name}.root, "
                 f"or name a path, such as {self.name}.`/data/t`"
             )
-        return _directory(self.root, self.storage)
+        directory = _directory(self.root, self.storage)
+        return directory if self.case_sensitive else _ignoring_case("CaseInsensitiveDirectory", directory)
 
     @property
     def registry(self) -> SessionNames:
@@ -169,6 +178,17 @@ class OpenCatalog:
             return name[0]
         return self._entry(name).uri
 
+    def stored_name(self, name: Name) -> Name:
+        """Return the stored spelling of a table's name, which a metadata table or branch may follow."""
+        if self.case_sensitive or is_path(name) or not self.has_names:
+            return name
+        for end in (len(name), len(name) - 1)[: len(name)]:
+            try:
+                return (*self.names.table(name[:end]).name, *name[end:])
+            except (TableNotFoundError, NamespaceNotFoundError):
+                continue
+        return name
+
     def reads(self, name: Name) -> dict[str, str]:
         """Return the options of the data source for a table, with those of the store that a service adds.
 
@@ -194,6 +214,20 @@ class OpenCatalog:
         if entry.declared:
             raise TableNotFoundError(f"the table at {entry.uri} was declared, but nothing was written yet")
         return entry
+
+
+def _is_true(name: str, settings: Mapping[str, str], key: str) -> bool:
+    """Return a setting that is true or false; true if it is not set."""
+    text = settings.get(key, "true").lower()
+    if text not in ("true", "false"):
+        raise OptionError(f"spark.sql.catalog.{name}.{key} is true or false, not {text!r}")
+    return text == "true"
+
+
+def _ignoring_case(kind: str, catalog: Catalog) -> Catalog:
+    # Other catalogs do not load the code for it.
+    module = import_module("spark_lance.catalog.case_insensitive")
+    return cast("Catalog", getattr(module, kind)(catalog))
 
 
 def _is_in(uri: str, place: str) -> bool:

@@ -109,7 +109,8 @@ def list_tables(request: BridgeRequest) -> list[str]:
 
 def load_table(request: BridgeRequest) -> dict[str, Any]:
     """Return what Spark has to know of a table."""
-    catalog, name = request.catalog, request.name
+    catalog = request.catalog
+    name = catalog.stored_name(request.name)
     options, table = resolve_table(catalog, name)
     staging = request.body.get("staging")
     has_version = options.keys() & {"tag", "branch"} or request.body.keys() & {"version", "asof"}
@@ -132,7 +133,8 @@ def load_table(request: BridgeRequest) -> dict[str, Any]:
     elif "asof" in request.body:
         moment = datetime.fromtimestamp(request.body["asof"] / 1e6, timezone.utc)
         travel = {"asof": moment.isoformat()}
-    return answer(catalog, name, options, {**travel, **({"table": table} if table else {})})
+    described = answer(catalog, name, options, {**travel, **({"table": table} if table else {})})
+    return described if name == request.name else {**described, "name": list(name)}
 
 
 def _is_branch(request: BridgeRequest, table: Name, name: str) -> bool:

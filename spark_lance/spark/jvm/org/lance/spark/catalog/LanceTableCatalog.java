@@ -8,6 +8,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.regex.Pattern;
 import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
@@ -72,6 +73,10 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   // The version of spark_lance.
   private String release;
 
+  private static final String CASE_SENSITIVE = "case_sensitive";
+  // Names of catalogs that a session of the driver has told to ignore case. All sessions share the cache of tables.
+  private static final Set<String> IGNORE_CASE = ConcurrentHashMap.newKeySet();
+
   // The name that saveAsTable looked up last. Spark Connect creates the table later, when no writer is on the stack.
   private static final ThreadLocal<Identifier> SAVED_NAME = new ThreadLocal<>();
 
@@ -99,6 +104,21 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
 
   /** Returns the session's current settings of the catalog: a session can set a root after the first use. */
   private Map<String, String> options() {
+    Map<String, String> current = currentOptions();
+    for (Map.Entry<String, String> option : current.entrySet()) {
+      if (((String) option.getKey()).equalsIgnoreCase(CASE_SENSITIVE) && ((String) option.getValue()).equalsIgnoreCase("false")) {
+        IGNORE_CASE.add(name);
+      }
+    }
+    if (IGNORE_CASE.contains(name) && ((SQLConf) SQLConf$.MODULE$.get()).caseSensitiveAnalysis()) {
+      throw new IllegalArgumentException(
+          "spark.sql.catalog." + name + "." + CASE_SENSITIVE + "=false, which a session of this driver has set, needs"
+              + " spark.sql.caseSensitive=false in every session: Spark finds cached tables by that setting");
+    }
+    return current;
+  }
+
+  private Map<String, String> currentOptions() {
     String prefix = "spark.sql.catalog." + name;
     Map<String, String> settings = settings((SQLConf) SQLConf$.MODULE$.get());
     if (!settings.containsKey(prefix)) {
