@@ -37,7 +37,7 @@ STAGES: dict[str, list[tuple[Any, str]]] = {
     "fit to the table's schema": [(Aligner, "align")],
     "gather rows of a page": [(writer, "join")],
     "levels of nulls and lists": [(field_writer, "ravel")],
-    "choose: samples": [(field_writer, "compress_pieces"), (field_writer, "_samples")],
+    "choose: samples": [(field_writer, "compress_pieces"), (field_writer, "_sample_chunks")],
     "choose: dictionaries": [(field_writer, "number_words"), (field_writer, "encode_dictionary")],
     "choose: widths, runs, the rest": [(field_writer, "choose")],
     "compress": [

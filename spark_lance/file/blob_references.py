@@ -1,20 +1,20 @@
-"""References: values of a blob column that name bytes in other files instead of holding them.
+"""References: values of a blob column that refer to bytes in other files instead of containing them.
 
-A reference is a struct with the parts of a descriptor (see `blob_writer`) and the part that a descriptor
-leaves to the reader, the file it counts from:
+A reference is a struct with the fields of a descriptor (see `blob_writer`) and the file that a descriptor is
+relative to:
 
     kind         null in descriptors of versions 2.0 and 2.1, whose blobs are inline
     position, size, blob_id     as in the descriptor
-    blob_uri     as in the descriptor, or the URI that its relative location stands for
-    blob_source  the URI of the data file that the descriptor was read from; of an external blob with a
-                 relative location, that of the directory which the location counts from
-    data         the bytes themselves; then the other parts are null
+    blob_uri     as in the descriptor, with a relative location resolved to a URI
+    blob_source  the URI of the data file that contains the descriptor; for an external blob with a relative
+                 location, the URI of the directory that the location is relative to
+    data         the bytes themselves; then the other fields are null
 
-Parts other than position, size and blob_source may be missing. `BlobWriter` takes references for values and
-copies the bytes that they name, piece by piece.
+Fields other than position, size and blob_source are optional. `BlobWriter` accepts references as values and
+copies the bytes that they refer to, in pieces.
 
-Sidecar files hold bytes of blobs next to a data file instead of in it. Sidecar number 1, 2, ... of data file
-data/NAME.lance is data/NAME/BITS.blob, BITS = the 32 bits of the number as digits, lowest first: number 2 is
+Sidecar files contain blob bytes outside the data file. Sidecar number 1, 2, ... of data file data/NAME.lance
+is data/NAME/BITS.blob. BITS are the 32 bits of the number as digits, lowest first: number 2 is
 01000000000000000000000000000000.blob. (Lance file format 2.2, blobs.)
 """
 
@@ -57,27 +57,27 @@ class Sidecar:
         self.out = out
 
     def append(self, data: object) -> int:
-        """Write bytes and return where they begin."""
+        """Write bytes and return the position of the first one."""
         position = self.out.tell()
         self.out.write(data)
         return position
 
 
 class Sidecars:
-    """All sidecars of one data file that is being written. They become visible one by one when finished."""
+    """The sidecars of one data file that is being written. Each becomes visible when it is finished."""
 
     def __init__(self, store: Store, data_file: str) -> None:
         self._store = store
         self._data_file = data_file
-        self._last = 0
+        self._last_number = 0
         self._open: list[Sidecar] = []
         self._finished: list[str] = []
 
     def create(self) -> Sidecar:
-        """Begin the next sidecar."""
-        self._last += 1
-        path = sidecar_path(self._data_file, self._last)
-        sidecar = Sidecar(self._last, path, self._store.create(path))
+        """Create the next sidecar."""
+        self._last_number += 1
+        path = sidecar_path(self._data_file, self._last_number)
+        sidecar = Sidecar(self._last_number, path, self._store.create(path))
         self._open.append(sidecar)
         return sidecar
 
@@ -88,12 +88,12 @@ class Sidecars:
         self._finished.append(sidecar.path)
 
     def finish_all(self) -> None:
-        """Make those visible that are not yet."""
+        """Make all remaining sidecars visible."""
         for sidecar in list(self._open):
             self.finish(sidecar)
 
     def abort(self) -> None:
-        """Drop all of them, also those that are visible; what cannot be deleted is logged and left."""
+        """Discard all sidecars, including visible ones. A sidecar that cannot be deleted is logged."""
         for sidecar in self._open:
             sidecar.out.abort()
         self._open.clear()
@@ -121,54 +121,54 @@ REFERENCE = pa.struct(
         pa.field(BLOB_SOURCE, pa.string()),
     ]
 )
-_PARTS = frozenset(field.name for field in REFERENCE)
-_PARTS_OF_V1, _PARTS_OF_V2 = 2, 5
-_NEEDED = frozenset({"position", "size", BLOB_SOURCE})
+_FIELDS = frozenset(field.name for field in REFERENCE)
+_NUM_FIELDS_V1, _NUM_FIELDS_V2 = 2, 5
+_REQUIRED_FIELDS = frozenset({"position", "size", BLOB_SOURCE})
 
 
 class ReferencedBlobs(Protocol):
-    """Finds the bytes that references name. Arrays are of the type `REFERENCE`."""
+    """Reads the bytes that references refer to. Arrays have the type `REFERENCE`."""
 
     def sizes(self, references: pa.StructArray) -> Ints:
-        """Return the number of bytes of each blob, 0 for nulls."""
+        """Return the number of bytes of each blob; 0 for nulls."""
 
     def read(self, references: pa.StructArray) -> pa.Array:
-        """Return the bytes of all blobs as large_binary; null for nulls."""
+        """Return the bytes of all blobs as large_binary; nulls remain null."""
 
     def chunks(self, references: pa.StructArray, row: int) -> Iterator[bytes]:
         """Yield the bytes of one blob in pieces; the sizes of all but the last are multiples of 64."""
 
     def uris(self, references: pa.StructArray) -> pa.Array:
-        """Return where external blobs are, as absolute URIs; null for the others."""
+        """Return the absolute URIs of external blobs; null for other blobs."""
 
 
 def is_reference(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are references."""
+    """Return whether a type is the type of references."""
     if not pa.types.is_struct(kind):
         return False
     names = [kind.field(i).name for i in range(kind.num_fields)]
-    return len(set(names)) == len(names) and _NEEDED <= set(names) <= _PARTS
+    return len(set(names)) == len(names) and _REQUIRED_FIELDS <= set(names) <= _FIELDS
 
 
 def describes_blobs(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are descriptors that do not say where they count from."""
+    """Return whether a type is the type of descriptors without a source file."""
     if not pa.types.is_struct(kind):
         return False
     names = {kind.field(i).name for i in range(kind.num_fields)}
-    return {"position", "size"} <= names <= _PARTS - {BLOB_SOURCE, "data"}
+    return {"position", "size"} <= names <= _FIELDS - {BLOB_SOURCE, "data"}
 
 
 def is_descriptor(kind: pa.DataType) -> bool:
-    """Tell whether a type is the one in which scans yield blobs."""
+    """Return whether a type is exactly the descriptor type that scans return for blobs."""
     if not describes_blobs(kind):
         return False
     parts = [kind.field(i) for i in range(kind.num_fields)]
     same = all(part.type == REFERENCE.field(part.name).type for part in parts)
-    return same and len(parts) in (_PARTS_OF_V1, _PARTS_OF_V2)
+    return same and len(parts) in (_NUM_FIELDS_V1, _NUM_FIELDS_V2)
 
 
 def holds_references(kind: pa.DataType) -> bool:
-    """Tell whether there are references in a type, here or inside."""
+    """Return whether a type is or contains the type of references."""
     if is_reference(kind):
         return True
     if isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind):
@@ -177,14 +177,14 @@ def holds_references(kind: pa.DataType) -> bool:
 
 
 def is_blob_field(field: pa.Field) -> bool:
-    """Tell whether an Arrow field of a table stands for a blob column."""
+    """Return whether an Arrow field of a table is a blob column."""
     metadata = field.metadata or {}
     marked = metadata.get(_BLOB_KEY, b"").lower() in _TRUE
     return marked or metadata.get(EXTENSION_NAME.encode()) == b"lance.blob.v2"
 
 
 def references_as_blobs(field: pa.Field) -> pa.Field:
-    """Return the field of a table that is made for data: blobs where the data has references."""
+    """Return the field of a new table for data with references: they become blobs."""
     kind = field.type
     if is_reference(kind):
         marked = {**(field.metadata or {}), _BLOB_KEY: b"true"}
@@ -202,12 +202,12 @@ def references_as_blobs(field: pa.Field) -> pa.Field:
 def map_references(
     array: pa.Array, target: pa.Field, change: Callable[[pa.StructArray, pa.Field], pa.Array]
 ) -> pa.Array:
-    """Return an array with other arrays in place of its references, here or in structs and lists.
+    """Return an array with its references replaced, at the top level or in structs and lists.
 
     Args:
-        array: values of the field `target`, but for references in place of blobs or bytes.
+        array: values of the field `target`, with references in place of blobs or bytes.
         target: the field.
-        change: returns what takes the place of references that stand for a field.
+        change: (references, field) -> the array that replaces the references.
     """
     kind = array.type
     if is_reference(kind):
@@ -235,7 +235,7 @@ def map_references(
 
 
 def runs_of(sizes: Ints, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield runs of rows of at most `limit` bytes, or of one row that has more."""
+    """Yield (start, stop) of runs of rows with at most `limit` bytes in total, or of one larger row."""
     ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):

@@ -1,19 +1,19 @@
-"""Writes the bytes of blobs and yields descriptors, which the column then stores as packed structs.
+"""Writes the bytes of blobs and returns descriptors, which the column stores as packed structs.
 
 Versions 2.0 and 2.1: field large_binary with the metadata key lance-encoding:blob; all bytes go into the data
 file; descriptor struct<position, size>.
-Version 2.2: field struct<data, uri>, or with position and size behind them, with the extension name
+Version 2.2: field struct<data, uri> or struct<data, uri, position, size>, with the extension name
 lance.blob.v2; descriptor struct<kind, position, size, blob_id, blob_uri>:
 
-    0 inline     in the data file: up to lance-encoding:blob-inline-size-threshold bytes (64 KiB); also empty
-    1 packed     one behind the other in a sidecar: up to blob-dedicated-size-threshold bytes (4 MiB); it
-                 takes blobs up to blob-pack-file-size-threshold bytes in all (1 GiB)
-    2 dedicated  in a sidecar of its own: larger ones
-    3 external   not written: the value named a `uri` instead of holding `data`
+    0 inline     in the data file: blobs up to lance-encoding:blob-inline-size-threshold bytes (64 KiB)
+    1 packed     in a shared sidecar: blobs up to blob-dedicated-size-threshold bytes (4 MiB); the sidecar has
+             up to blob-pack-file-size-threshold bytes (1 GiB)
+    2 dedicated  in a sidecar of its own: larger blobs
+    3 external   not written: the value has a `uri` instead of `data`
 
-`position` counts in the file that holds the bytes. Bytes are written as soon as they come, before the pages
-of their rows. Values may also be references to bytes elsewhere (see `blob_references`), which are fetched and
-written piece by piece. (Lance file format, blobs.)
+`position` is the offset in the file that contains the bytes. Bytes are written as soon as they arrive, before
+the pages of their rows. Values may also be references to bytes elsewhere (see `blob_references`), which are
+copied in pieces. (Lance file format, blobs.)
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _V2_TYPE = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
 _V2_CHILDREN = (("data", "uri"), ("data", "uri", "position", "size"))
 _TRUE = frozenset({"true", "1", "yes"})
 _INLINE, _PACKED, _DEDICATED, _EXTERNAL = range(4)
-# Referenced bytes that are held at a time; a larger blob goes through in pieces.
+# Maximum referenced bytes in memory. A larger blob is copied in pieces.
 _COPY_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class _Thresholds:
-    """Largest inline blob, largest packed one, and largest sidecar of packed ones, in bytes."""
+    """Maximum bytes of an inline blob, of a packed blob, and of a shared sidecar."""
 
     inline: int = 64 << 10
     dedicated: int = 4 << 20
@@ -54,19 +54,19 @@ class _Thresholds:
 
     @classmethod
     def of(cls, field: Field) -> _Thresholds:
-        """Read the metadata of a blob field.
+        """Read the thresholds from the metadata of a blob field.
 
         Raises:
             SchemaError: a value is not a number of bytes.
         """
         return cls(
-            _bytes(field, "blob-inline-size-threshold", cls.inline),
-            _bytes(field, "blob-dedicated-size-threshold", cls.dedicated),
-            _bytes(field, "blob-pack-file-size-threshold", cls.pack_file),
+            _read_threshold(field, "blob-inline-size-threshold", cls.inline),
+            _read_threshold(field, "blob-dedicated-size-threshold", cls.dedicated),
+            _read_threshold(field, "blob-pack-file-size-threshold", cls.pack_file),
         )
 
 
-def _bytes(field: Field, key: str, default: int) -> int:
+def _read_threshold(field: Field, key: str, default: int) -> int:
     text = field.metadata.get(f"lance-encoding:{key}")
     if text is None:
         return default
@@ -78,15 +78,15 @@ def _bytes(field: Field, key: str, default: int) -> int:
 
 
 def has_blobs(field: Field) -> bool:
-    """Tell whether a field is, or contains, a blob."""
+    """Return whether a field is or contains a blob."""
     return any(node.kind == "blob" for node in field.walk())
 
 
 def blobs_as_stored(field: pa.Field, version: FileVersion) -> pa.Field:
-    """Return a field that is to be written with its binary blobs, here or inside, as the version has them.
+    """Return a field with the file version's type for its binary blobs, at the top level or nested.
 
-    A (large_)binary with the metadata key lance-encoding:blob is a struct<data, uri> from 2.2 on, as pylance
-    has it, and large_binary before.
+    A (large_)binary with the metadata key lance-encoding:blob becomes struct<data, uri> from version 2.2 on,
+    as in pylance, and large_binary in earlier versions.
     """
     kind, metadata = field.type, dict(field.metadata or {})
     is_blob = metadata.get(BLOB_KEY.encode(), b"").decode().lower() in _TRUE
@@ -106,10 +106,11 @@ def blobs_as_stored(field: pa.Field, version: FileVersion) -> pa.Field:
 
 
 def blobs_as_given(field: Field, kind: pa.DataType) -> Field:
-    """Return a field for `blobs_as_stored` data with its lists named as pylance names them.
+    """Return a field for `blobs_as_stored` data with pylance's logical types for its lists.
 
-    That is by the items that were given: a list of binary blobs is a `list`, though its items are stored as
-    structs, and pylance appends to no `list.struct` then.
+    pylance uses the type of the input items: a list of binary blobs is a `list`, although its items are
+        stored as
+    structs. It cannot append to such a column if it is a `list.struct`.
     """
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
@@ -127,15 +128,16 @@ def blobs_as_given(field: Field, kind: pa.DataType) -> Field:
 
 
 def check_blobs(field: Field, version: FileVersion) -> None:
-    """Refuse blobs that the version cannot store.
+    """Raise an error if a file version cannot store the blobs of a field.
 
     Raises:
-        SchemaError: a blob of the other kind, or inside a map, a fixed-size list or, in 2.1, a list.
+        SchemaError: a blob has the type of another version, or is inside a map, a fixed-size list or, in 2.1,
+            a list.
     """
-    _check(field, field.name, version, "")
+    _check_field(field, field.name, version, "")
 
 
-def _check(field: Field, path: str, version: FileVersion, inside: str) -> None:
+def _check_field(field: Field, path: str, version: FileVersion, inside: str) -> None:
     if field.kind == "blob":
         if inside:
             raise SchemaError(f"column {path!r}: blobs {inside} cannot be stored")
@@ -158,17 +160,17 @@ def _check(field: Field, path: str, version: FileVersion, inside: str) -> None:
     elif field.kind == "list" and version is FileVersion.V2_1:
         inside = inside or "in lists, which version 2.0 and 2.2 have,"
     for child in field.children:
-        _check(child, f"{path}.{child.name}", version, inside)
+        _check_field(child, f"{path}.{child.name}", version, inside)
 
 
 class BlobWriter:
-    """Turns values of one top-level field into what its columns hold: descriptors in place of blobs.
+    """Replaces the blobs in values of one top-level field with descriptors and writes their bytes.
 
     Args:
-        field: the field, with blobs for which `check_blobs` holds.
-        sidecars: where bytes go that do not stay in the data file.
-        put: writes bytes into the data file, at a multiple of 64, and returns where they begin.
-        referenced: finds the bytes of references; None if no value is one.
+        field: the field. It must pass `check_blobs`.
+        sidecars: files for bytes outside the data file.
+        put: writes bytes to the data file, at a multiple of 64, and returns their position.
+        referenced: reads the bytes of references; None if no value is a reference.
     """
 
     def __init__(
@@ -192,46 +194,46 @@ class BlobWriter:
             BlobSourceError: the bytes of a reference cannot be found.
             OSError: the store failed.
         """
-        return self._walk(self._field, array)
+        return self._describe_field(self._field, array)
 
-    def _walk(self, field: Field, array: pa.Array) -> pa.Array:
+    def _describe_field(self, field: Field, array: pa.Array) -> pa.Array:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
         if not has_blobs(field):
             return array
         mask = array.is_null() if array.null_count else None
         if field.kind == "struct":
-            # A value under a null struct is not a blob; flatten() makes it null.
+            # Values under a null struct must be ignored; flatten() makes them null.
             reachable = array.flatten()
             children = [
-                self._walk(child, reachable[i] if has_blobs(child) else array.field(i))
+                self._describe_field(child, reachable[i] if has_blobs(child) else array.field(i))
                 for i, child in enumerate(field.children)
             ]
             fields = [pa.field(c.name, a.type) for c, a in zip(field.children, children, strict=True)]
             return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
         if field.kind == "list":
-            items = self._walk(field.children[0], array.flatten())
+            items = self._describe_field(field.children[0], array.flatten())
             lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
             offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
             if pa.types.is_large_list(array.type):
                 return pa.LargeListArray.from_arrays(pa.array(offsets), items, mask=mask)
             return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), items, mask=mask)
         if is_reference(array.type):
-            return self._copied(field, array)
-        return self._written(field, array)
+            return self._copy_referenced(field, array)
+        return self._write_blobs(field, array)
 
-    def _written(self, field: Field, array: pa.Array) -> pa.Array:
+    def _write_blobs(self, field: Field, array: pa.Array) -> pa.Array:
         if field.logical_type == "large_binary":
-            return self._in_file(array)
-        return self._placed(field, array)
+            return self._write_to_data_file(array)
+        return self._write_v2(field, array)
 
-    def _copied(self, field: Field, references: pa.StructArray) -> pa.Array:
-        """Write the blobs that references name."""
+    def _copy_referenced(self, field: Field, references: pa.StructArray) -> pa.Array:
+        """Write the blobs that references refer to and return their descriptors."""
         if self._referenced is None:
             raise SchemaError(f"blob column {field.name!r} has references, and nothing to find them by")
         if not len(references):
-            return self._written(field, pa.nulls(0, field.arrow_type()))
-        outside = _stays_outside(field, references)
+            return self._write_blobs(field, pa.nulls(0, field.arrow_type()))
+        outside = _remains_external(field, references)
         inside = references
         if outside.any():
             inside = pc.if_else(pa.array(outside), pa.scalar(None, references.type), references)
@@ -239,44 +241,44 @@ class BlobWriter:
         parts = []
         for start, stop in runs_of(sizes, _COPY_BYTES):
             rows = slice(start, stop)
-            if sizes[start] > _COPY_BYTES and self._streams(field, int(sizes[start])):
-                parts.append(self._streamed(field, inside, start))
+            if sizes[start] > _COPY_BYTES and self._can_write_in_pieces(field, int(sizes[start])):
+                parts.append(self._write_in_pieces(field, inside, start))
                 continue
             data = self._referenced.read(inside[rows])
             values = data
             if field.logical_type != "large_binary":
                 values = self._blob_structs(field, references[rows], data, outside[rows])
-            parts.append(self._written(field, values))
+            parts.append(self._write_blobs(field, values))
         return pa.concat_arrays(parts)
 
     def _blob_structs(
         self, field: Field, references: pa.StructArray, data: pa.Array, outside: Bools
     ) -> pa.StructArray:
-        """Return values of a blob field of 2.2: bytes, and places of what stays outside."""
+        """Return values of a 2.2 blob field: the bytes, and the uris of the blobs that remain external."""
         assert self._referenced is not None
-        there = pa.array(outside)
+        is_outside = pa.array(outside)
         nothing = pa.scalar(None, pa.uint64())
         columns = {"data": data, "uri": pa.nulls(len(data), pa.string())}
         for name in ("position", "size"):
-            columns[name] = pc.if_else(there, pc.struct_field(references, name), nothing)
+            columns[name] = pc.if_else(is_outside, pc.struct_field(references, name), nothing)
         if outside.any():
             uris = self._referenced.uris(references)
-            columns["uri"] = pc.if_else(there, uris, pa.scalar(None, pa.string()))
+            columns["uri"] = pc.if_else(is_outside, uris, pa.scalar(None, pa.string()))
         children = [columns[child.name].cast(child.arrow_type()) for child in field.children]
-        mask = pc.and_(data.is_null(), pc.invert(there))
+        mask = pc.and_(data.is_null(), pc.invert(is_outside))
         return pa.StructArray.from_arrays(children, fields=list(field.arrow_type()), mask=mask)
 
-    def _streams(self, field: Field, size: int) -> bool:
-        """Whether a blob that is too large to be held has a place that takes it in pieces."""
+    def _can_write_in_pieces(self, field: Field, size: int) -> bool:
+        """Return whether a blob can be written in pieces: to the data file, or to a dedicated sidecar."""
         return field.logical_type == "large_binary" or size > _Thresholds.of(field).dedicated
 
-    def _streamed(self, field: Field, references: pa.StructArray, row: int) -> pa.Array:
+    def _write_in_pieces(self, field: Field, references: pa.StructArray, row: int) -> pa.Array:
         """Write one blob in pieces and return its descriptor."""
         assert self._referenced is not None
         names = [child.name for child in field.described().children]
         types = [child.arrow_type() for child in field.described().children]
         if field.logical_type == "large_binary":
-            # Every piece but the last ends at a multiple of 64, so that there are no gaps.
+            # Every piece but the last ends at a multiple of 64, so there are no gaps.
             positions, size = [], 0
             for piece in self._referenced.chunks(references, row):
                 positions.append(self._put(piece))
@@ -292,22 +294,22 @@ class BlobWriter:
         parts = [pa.array([value], kind) for value, kind in zip(values, types, strict=True)]
         return pa.StructArray.from_arrays(parts, names=names)
 
-    def _in_file(self, array: pa.Array) -> pa.Array:
-        """Write blobs of 2.0 and 2.1 into the data file."""
-        offsets, data = _content(array)
-        positions = self._inline(offsets, data)
+    def _write_to_data_file(self, array: pa.Array) -> pa.Array:
+        """Write blobs of versions 2.0 and 2.1 to the data file and return their descriptors."""
+        offsets, data = _offsets_and_bytes(array)
+        positions = self._put_contiguous(offsets, data)
         parts = [pa.array(positions.astype(np.uint64)), pa.array(np.diff(offsets).astype(np.uint64))]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(parts, names=["position", "size"], mask=mask)
 
-    def _inline(self, offsets: Ints, data: npt.NDArray[np.uint8]) -> Ints:
-        """Write values one behind the other into the data file; return their positions, 0 of empty ones."""
+    def _put_contiguous(self, offsets: Ints, data: npt.NDArray[np.uint8]) -> Ints:
+        """Write contiguous values to the data file and return their positions; 0 for empty values."""
         if not len(data):
             return np.zeros(len(offsets) - 1, np.int64)
         return np.where(np.diff(offsets) > 0, self._put(data) + offsets[:-1], 0)
 
-    def _placed(self, field: Field, array: pa.StructArray) -> pa.Array:
-        """Write blobs of 2.2, each to the place that suits its size."""
+    def _write_v2(self, field: Field, array: pa.StructArray) -> pa.Array:
+        """Write blobs of version 2.2 and return their descriptors. The size of a blob decides its kind."""
         children = dict(zip((child.name for child in field.children), array.flatten(), strict=True))
         data, uri = children["data"], children["uri"]
         external = _is_valid(uri)
@@ -319,12 +321,14 @@ class BlobWriter:
         number = np.zeros(len(array), np.int64)
         position = np.zeros(len(array), np.int64)
         inline = kind == _INLINE
-        position[inline] = self._inline(*_content(data if inline.all() else data.filter(pa.array(inline))))
+        position[inline] = self._put_contiguous(
+            *_offsets_and_bytes(data if inline.all() else data.filter(pa.array(inline)))
+        )
         if not inline.all():
             packed = kind == _PACKED
             number[packed], position[packed] = self._pack(field.id, data.filter(pa.array(packed)), limits)
             for row in np.flatnonzero(kind == _DEDICATED).tolist():
-                number[row] = self._dedicate(data[row])
+                number[row] = self._write_dedicated(data[row])
         kind[external] = _EXTERNAL
         for name, values in (("position", position), ("size", size)):
             if name in children:
@@ -341,8 +345,8 @@ class BlobWriter:
         return pa.StructArray.from_arrays(columns, names=names, mask=mask)
 
     def _pack(self, field_id: int, data: pa.Array, limits: _Thresholds) -> tuple[Ints, Ints]:
-        """Append blobs to sidecars that they share; return which and where in it."""
-        offsets, content = _content(data)
+        """Append blobs to shared sidecars and return their sidecar numbers and positions."""
+        offsets, content = _offsets_and_bytes(data)
         number, position = np.zeros((2, len(data)), np.int64)
         first = 0
         while first < len(data):
@@ -354,7 +358,7 @@ class BlobWriter:
                     self._sidecars.finish(pack)
                 self._packs[field_id] = self._sidecars.create()
                 continue
-            # One that is larger than a whole sidecar may be has one of its own.
+            # A blob above the size limit of a sidecar gets a sidecar of its own.
             last = max(last, first + 1)
             assert pack is not None
             number[first:last] = pack.number
@@ -363,16 +367,16 @@ class BlobWriter:
             first = last
         return number, position
 
-    def _dedicate(self, value: pa.Scalar) -> int:
-        """Write one blob as a sidecar and return its number."""
+    def _write_dedicated(self, value: pa.Scalar) -> int:
+        """Write one blob to a sidecar of its own and return the sidecar's number."""
         sidecar = self._sidecars.create()
         sidecar.append(value.as_buffer())
         self._sidecars.finish(sidecar)
         return sidecar.number
 
 
-def _stays_outside(field: Field, references: pa.StructArray) -> Bools:
-    """Tell which references a blob field keeps as they are: external ones whose place it can hold."""
+def _remains_external(field: Field, references: pa.StructArray) -> Bools:
+    """Return which references remain external: external blobs whose location the field can represent."""
     if field.logical_type == "large_binary":
         return np.zeros(len(references), np.bool_)
     kind, position, size = (
@@ -389,14 +393,14 @@ def _is_valid(array: pa.Array) -> Bools:
     return valid
 
 
-def _content(array: pa.Array) -> tuple[Ints, npt.NDArray[np.uint8]]:
-    """Return offsets from 0 and the bytes of large_binary values; nulls are empty."""
+def _offsets_and_bytes(array: pa.Array) -> tuple[Ints, npt.NDArray[np.uint8]]:
+    """Return the offsets, starting at 0, and the bytes of large_binary values. Nulls are empty."""
     _, ends, data = array.buffers()
     if ends is None or not len(array):
         return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8)
     offsets: Ints = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1]
     if array.null_count and np.diff(offsets)[~_is_valid(array)].any():
-        return _content(pc.fill_null(array, b""))
+        return _offsets_and_bytes(pc.fill_null(array, b""))
     first, last = int(offsets[0]), int(offsets[-1])
     empty = np.zeros(0, np.uint8)
     return offsets - first, empty if data is None else np.frombuffer(data, np.uint8)[first:last]

@@ -1,8 +1,7 @@
-"""Lance data-file format 2.1 to 2.3: pages of one leaf column each, with nesting in levels.
+"""Lance data file format 2.1 to 2.3: each page belongs to one leaf column; levels encode the nesting.
 
-`LAYOUTS` and `ENCODINGS` list what can be decoded, keyed by the names that page descriptions use.
-An empty cell is refused with `UnsupportedFormatError`. A new encoding is one module in `encodings` and one
-row here.
+`LAYOUTS` and `ENCODINGS` list the supported decoders by the names that page descriptions use. Anything else
+raises `UnsupportedFormatError`. A new encoding needs one module in `encodings` and one row here.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ LAYOUTS: Mapping[str, Callable[[Any, PageBytes, Resolver], DecodedPage] | None] 
     "sparse_layout": None,
 }
 
-# One line per name of the protobuf oneof, one keyword per role; roles that are not there are refused.
+# One row per name in the protobuf oneof, one keyword per role. A missing role raises an error.
 ENCODINGS: Mapping[str, Codec] = {
     "flat": Codec(mini_block=flat.decode, block=flat.decode, zipped=flat.decode_zipped),
     "variable": Codec(

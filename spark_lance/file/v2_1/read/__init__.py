@@ -1,1 +1,1 @@
-"""From pages to Arrow fields."""
+"""Decoding of pages to Arrow fields."""

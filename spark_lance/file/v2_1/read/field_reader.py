@@ -1,4 +1,4 @@
-"""Rows of one top-level field from the pages of its leaf columns."""
+"""Reads rows of one top-level field from the pages of its leaf columns."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ from spark_lance.file.v2_1.read.page import (
 )
 from spark_lance.file.v2_1.read.row_page import RowPage
 
-# A row address has 32 bits for the row in a fragment.
+# Row addresses use 32 bits for the row in a fragment.
 _MAX_ROWS = 1 << 32
-# A read of at most one of this many rows of a page does not decode the page.
-_NARROW = 16
-# A read of fewer rows of a page than that decodes as much as gives this many Arrow bytes, for the reads after
-# it: more would be held for every column.
+# A read of at most 1 / 16 of a page's rows does not decode the whole page.
+_NARROW_FRACTION = 16
+# A partial read of a page decodes at least this many Arrow bytes, for the reads that follow. More would take
+# too much memory, because every column keeps its decoded part.
 _PART_BYTES = 2 << 20
-# The number of pages whose chunk positions are kept.
-_KEPT_PAGES = 32
-# Decoded text is about this many times as long as stored text.
+# Maximum number of cached `RowPage` objects per column.
+_MAX_ROW_PAGES = 32
+# Approximate size of decoded text / stored text.
 _TEXT_RATIO = 3
 
-# Page number, first and end row in the page.
+# Page number, first row and end row in the page.
 _Span: TypeAlias = tuple[int, int, int]
 
 
 class FieldReader:
-    """Decodes one top-level field of a file of version 2.1 or 2.2; its children may be a subset."""
+    """Decodes one top-level field of a file of version 2.1 to 2.3, or a subset of its children."""
 
     def __init__(
         self, field: Field, columns: Mapping[int, ColumnMetadata], source: PageSource, version: FileVersion
     ) -> None:
-        """Prepare to read; no page is touched.
+        """Prepare to read, without reading any page.
 
         Args:
             field: the top-level field.
-            columns: for every leaf below (or equal to) `field`, by field id, its column.
-            source: the file's bytes.
+            columns: field id -> column, for `field` or every leaf below it.
+            source: source of the file's bytes.
             version: the file's version.
 
         Raises:
-            FormatError: columns are missing or differ in rows.
-            UnsupportedFormatError: the field is stored in a way that this release does not read.
+            FormatError: a column is missing, or the columns have different numbers of rows.
+            UnsupportedFormatError: this release cannot read the field's storage.
         """
         self._field = field
         self._type = field.arrow_type()
@@ -75,11 +75,11 @@ class FieldReader:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the field, as its pages say."""
+        """Number of rows of the field, from its page descriptions."""
         return self._paths[0].num_rows
 
     def ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the (offset, size) byte ranges that reading rows [start, stop) will ask for."""
+        """Return the (offset, size) byte ranges that reading rows [start, stop) needs."""
         return [byte_range for path in self._paths for byte_range in path.ranges(start, stop)]
 
     def plan_read(self, start: int, stop: int) -> Plan:
@@ -91,7 +91,7 @@ class FieldReader:
         return merge_plans([path.plan_take(rows) for path in self._paths])
 
     def read(self, start: int, stop: int) -> pa.ChunkedArray:
-        """Return rows [start, stop) as the field's Arrow type; chunks follow the pages.
+        """Return rows [start, stop) as the field's Arrow type, in chunks that follow the pages.
 
         Raises:
             FormatError: the file is damaged, or has fewer rows.
@@ -105,18 +105,18 @@ class FieldReader:
         return pa.chunked_array(arrays, type=self._type)
 
     def lies_flat(self) -> bool:
-        """Tell whether reads are slices of the file, without a copy."""
+        """Return whether reads are slices of the memory-mapped file, without a copy."""
         return len(self._paths) == 1 and self._paths[0].lies_flat
 
     def is_light(self) -> bool:
-        """Tell whether no page that was decoded is held for the next read."""
+        """Return whether no decoded page is kept for the next read."""
         return all(path.is_light() for path in self._paths)
 
     def take(self, rows: Ints) -> pa.ChunkedArray:
-        """Return some rows as the field's Arrow type, decoding little more than these.
+        """Return the given rows as the field's Arrow type, decoding little more than these rows.
 
         Args:
-            rows: ascending row numbers without repeats.
+            rows: ascending unique row numbers.
 
         Raises:
             FormatError: the file is damaged, or has fewer rows.
@@ -127,7 +127,7 @@ class FieldReader:
 
 
 def _align(parts: Sequence[Sequence[pa.Array]]) -> list[list[pa.Array]]:
-    """Cut several sequences of arrays that cover the same rows at all their boundaries."""
+    """Split several sequences of arrays over the same rows at the union of their boundaries."""
     if len(parts) == 1:
         return [[piece] for piece in parts[0]]
     cuts = sorted({0, *(end for part in parts for end in accumulate(len(piece) for piece in part))})
@@ -138,15 +138,15 @@ def _align(parts: Sequence[Sequence[pa.Array]]) -> list[list[pa.Array]]:
             stop = at + len(piece)
             while number < len(rows) and cuts[number + 1] <= stop:
                 size = cuts[number + 1] - cuts[number]
-                whole = size == len(piece)
-                rows[number].append(piece if whole else piece.slice(cuts[number] - at, size))
+                is_whole = size == len(piece)
+                rows[number].append(piece if is_whole else piece.slice(cuts[number] - at, size))
                 number += 1
             at = stop
     return rows
 
 
 class _PathReader:
-    """Rows of one leaf column, nested as its path says; remembers the page decoded last."""
+    """Reads rows of one leaf column, nested like its path. Keeps the last decoded page."""
 
     def __init__(
         self, path: tuple[Field, ...], columns: Mapping[int, ColumnMetadata], source: PageSource
@@ -162,16 +162,16 @@ class _PathReader:
         self._index = column.index
         self._pages = column.pages
         try:
-            # Row with which each page starts, and the end.
+            # First row of each page, and the end.
             self._starts = [0, *accumulate(page_rows(page, path) for page in column.pages)]
         except FormatError as error:
             raise error.at(place=f"column {column.index}") from error
         if self.num_rows > _MAX_ROWS:
             raise FormatError(f"a column of {self.num_rows} rows", place=f"column {column.index}")
-        self._last: tuple[int, int, pa.Array] | None = None
+        self._last_decoded: tuple[int, int, pa.Array] | None = None
         self._row_pages: dict[int, RowPage] = {}
-        # Where a read begins that goes on from the one before it.
-        self._next = 0
+        # Start of a read that continues the last one.
+        self._next_row = 0
 
     @property
     def num_rows(self) -> int:
@@ -179,19 +179,19 @@ class _PathReader:
 
     @cached_property
     def lies_flat(self) -> bool:
-        """Whether the values of the first page lie there one after the other, as those of others then do."""
+        """Whether pages are plain values in a mapped file. The first page decides for all pages."""
         if not self._source.is_mapped or not self._pages or len(self._path) > 1:
             return False
         layout = page_layout(self._pages[0])
         return layout.HasField("full_zip_layout") and full_zip.plain_width(layout.full_zip_layout) is not None
 
     def is_light(self) -> bool:
-        return self._last is None
+        return self._last_decoded is None
 
     def _spans(self, start: int, stop: int) -> list[_Span]:
-        """Return (page number, first row, end row) of the pages that have rows [start, stop).
+        """Return (page number, first row, end row) of the pages that contain rows [start, stop).
 
-        First and end rows count from the start of the page.
+        First and end rows are relative to the start of the page.
         """
         if not 0 <= start <= stop <= self.num_rows:
             raise FormatError(
@@ -231,37 +231,39 @@ class _PathReader:
     def plan_take(self, rows: Ints) -> Plan:
         if not len(rows):
             return iter(())
-        homes = np.searchsorted(self._starts, rows, side="right") - 1
-        firsts = np.flatnonzero(run_starts(homes)).tolist()
+        page_numbers = np.searchsorted(self._starts, rows, side="right") - 1
+        firsts = np.flatnonzero(run_starts(page_numbers)).tolist()
         plans = []
         for first, end in pairwise([*firsts, len(rows)]):
-            number = int(homes[first])
+            number = int(page_numbers[first])
             if 0 <= number < len(self._pages):
                 page = self._row_page(number)
                 plans.append(page.plan_take(rows[first:end] - self._starts[number]))
         return merge_plans(plans)
 
     def _is_decoded(self, number: int, first: int, end: int) -> bool:
-        if self._last is None or self._last[0] != number:
+        if self._last_decoded is None or self._last_decoded[0] != number:
             return False
-        _, start, array = self._last
+        _, start, array = self._last_decoded
         return start <= first and end <= start + len(array)
 
     def _is_narrow(self, number: int, first: int, end: int) -> bool:
-        """Tell whether decoding just these rows pays: they are few, and nobody is reading row after row."""
+        """Return whether to decode only these rows: they are few, and the reads are not sequential."""
         rows = self._starts[number + 1] - self._starts[number]
-        few = self._starts[number] + first != self._next and (end - first) * _NARROW <= rows
-        return few and not self.lies_flat
+        is_narrow = (
+            self._starts[number] + first != self._next_row and (end - first) * _NARROW_FRACTION <= rows
+        )
+        return is_narrow and not self.lies_flat
 
     def read(self, start: int, stop: int) -> list[pa.Array]:
         arrays = []
-        for run in self._runs(self._spans(start, stop)):
+        for run in self._group_spans(self._spans(start, stop)):
             try:
                 arrays += self._read_spans(run)
             except CapacityError:
                 for number, first, end in run:
-                    arrays += self._in_pieces(number, np.arange(first, end))
-        self._next = stop
+                    arrays += self._take_in_pieces(number, np.arange(first, end))
+        self._next_row = stop
         return arrays
 
     def _read_spans(self, run: list[_Span]) -> list[pa.Array]:
@@ -272,11 +274,11 @@ class _PathReader:
             return [self._take_page(number, np.arange(first, end))]
         return self._read_page(number, first, end)
 
-    def _in_pieces(self, number: int, rows: Ints) -> list[pa.Array]:
-        """Return rows of a page, in halves if one Arrow array cannot hold them.
+    def _take_in_pieces(self, number: int, rows: Ints) -> list[pa.Array]:
+        """Return rows of a page, split in halves while one Arrow array cannot hold them.
 
         Raises:
-            UnsupportedFormatError: it cannot hold one row.
+            UnsupportedFormatError: one Arrow array cannot hold a single row.
         """
         try:
             return [self._take_page(number, rows)]
@@ -288,10 +290,10 @@ class _PathReader:
                     place=f"column {self._index}",
                 ) from None
         middle = len(rows) // 2
-        return [*self._in_pieces(number, rows[:middle]), *self._in_pieces(number, rows[middle:])]
+        return [*self._take_in_pieces(number, rows[:middle]), *self._take_in_pieces(number, rows[middle:])]
 
-    def _runs(self, spans: list[_Span]) -> list[list[_Span]]:
-        """Put the spans of whole pages that can be decoded together into one list, others alone."""
+    def _group_spans(self, spans: list[_Span]) -> list[list[_Span]]:
+        """Group spans: consecutive whole pages that can be decoded together form one group."""
         if len(spans) < 3 or not self._source.is_mapped:
             return [[span] for span in spans]
         runs: list[list[_Span]] = []
@@ -299,8 +301,8 @@ class _PathReader:
         total = 0
         for span in spans:
             number, first, end = span
-            whole = first == 0 and end == self._starts[number + 1] - self._starts[number]
-            key, items = (run_key(self._pages[number], self._path) if whole else None) or (None, 0)
+            is_whole = first == 0 and end == self._starts[number + 1] - self._starts[number]
+            key, items = (run_key(self._pages[number], self._path) if is_whole else None) or (None, 0)
             if key is not None and key == open_key and total + items <= RUN_ITEMS:
                 runs[-1].append(span)
                 total += items
@@ -317,26 +319,26 @@ class _PathReader:
             raise error.at(place=place) from error.__cause__
 
     def take(self, rows: Ints) -> list[pa.Array]:
-        """Return ascending rows, one array for each page that has some of them."""
+        """Return ascending rows, as one array per page that contains some of them."""
         if len(rows) and not 0 <= int(rows[0]) <= int(rows[-1]) < self.num_rows:
             raise FormatError(
                 f"rows {rows[0]} to {rows[-1]} of a column of {self.num_rows} rows",
                 place=f"column {self._index}",
             )
         if len(self._pages) == 1 and len(rows):
-            return self._in_pieces(0, rows)
-        homes = np.searchsorted(self._starts, rows, side="right") - 1
-        firsts = np.flatnonzero(run_starts(homes)).tolist()
+            return self._take_in_pieces(0, rows)
+        page_numbers = np.searchsorted(self._starts, rows, side="right") - 1
+        firsts = np.flatnonzero(run_starts(page_numbers)).tolist()
         arrays = []
         for first, end in pairwise([*firsts, len(rows)]):
-            number = int(homes[first])
-            arrays += self._in_pieces(number, rows[first:end] - self._starts[number])
+            number = int(page_numbers[first])
+            arrays += self._take_in_pieces(number, rows[first:end] - self._starts[number])
         return arrays
 
     def _row_page(self, number: int) -> RowPage:
         if number not in self._row_pages:
-            # Facts about pages take memory, which a long scan must not add up.
-            if len(self._row_pages) >= _KEPT_PAGES:
+            # Bounds the memory of a long scan.
+            if len(self._row_pages) >= _MAX_ROW_PAGES:
                 self._row_pages.clear()
             self._row_pages[number] = RowPage(self._pages[number], self._path, self._source)
         return self._row_pages[number]
@@ -351,10 +353,10 @@ class _PathReader:
             raise error.at(place=f"column {self._index}, page {number}") from error.__cause__
 
     def _read_page(self, number: int, first: int, end: int) -> list[pa.Array]:
-        """Return rows of a page, as one array if their dictionaries can be united."""
+        """Return rows of a page, as one array if their dictionaries can be merged."""
         arrays = []
-        if self._last is not None and self._is_decoded(number, first, first + 1):
-            _, start, array = self._last
+        if self._last_decoded is not None and self._is_decoded(number, first, first + 1):
+            _, start, array = self._last_decoded
             stop = min(end, start + len(array))
             arrays.append(self._slice(first, stop))
             first = stop
@@ -363,14 +365,14 @@ class _PathReader:
                 start, array = self._decode(number, first, end)
             except (FormatError, UnsupportedFormatError) as error:
                 raise error.at(place=f"column {self._index}, page {number}") from error.__cause__
-            self._last = (number, start, array)
+            self._last_decoded = (number, start, array)
             arrays.append(self._slice(first, end))
         return join(arrays)
 
     def _decode(self, number: int, first: int, end: int) -> tuple[int, pa.Array]:
-        """Decode at least rows [first, end) of a page; return the first row of what was decoded, and that."""
+        """Decode at least rows [first, end) of a page. Return the first decoded row and the array."""
         rows = self._starts[number + 1] - self._starts[number]
-        stop = max(end, first + self._part_rows(number))
+        stop = max(end, first + self._rows_per_part(number))
         if (first or stop < rows) and self._source.is_mapped:
             part = self._row_page(number).part(first, min(stop, rows))
             if part is not None:
@@ -378,8 +380,8 @@ class _PathReader:
         array, first_row = decode_page(self._pages[number], self._path, self._source, first, end)
         return first_row, array
 
-    def _part_rows(self, number: int) -> int:
-        """Return how many rows of a page make some `_PART_BYTES`."""
+    def _rows_per_part(self, number: int) -> int:
+        """Return the approximate number of a page's rows in `_PART_BYTES`."""
         page = self._pages[number]
         try:
             bits = self._path[-1].arrow_type().bit_width
@@ -388,9 +390,9 @@ class _PathReader:
         return 8 * _PART_BYTES // max(1, int(bits))
 
     def _slice(self, first: int, end: int) -> pa.Array:
-        """Return rows of the page decoded last, which must have them."""
-        assert self._last is not None
-        _, first_row, array = self._last
+        """Return rows of the last decoded page, which must contain them."""
+        assert self._last_decoded is not None
+        _, first_row, array = self._last_decoded
         if first_row == first and len(array) == end - first:
             return array
         return array.slice(first - first_row, end - first)

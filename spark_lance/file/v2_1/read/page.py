@@ -1,12 +1,12 @@
-"""Pages of one leaf column to Arrow arrays of the path's type: one page, or several at once.
+"""Decodes pages of one leaf column to Arrow arrays of the path's type, one page or several at once.
 
 A *path* is the chain of fields from a top-level field down to the leaf that owns the column. The array has
-the type of the top-level field with everything but that path left out: structs with one child, and maps
-(whose entries then lack their key or value) as lists of structs.
+the type of the top-level field reduced to that path: structs have one child, and maps become lists of structs
+whose entries have only the key or the value.
 
-Writers cut some columns (lists with null or empty rows above all) into many small pages, for which numpy's
-cost per call is most of the work. The chunks of mini-block pages that are described alike, a *run*, are
-decoded like those of one.
+Writers split some columns, mainly lists with null or empty rows, into many small pages, where numpy's cost
+per call dominates. A *run* of consecutive mini-block pages with equal descriptions is decoded like a single
+page.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from spark_lance.proto import encodings23_pb2 as pb23
 
 _INT32_MAX = 2**31 - 1
 RESOLVER = Resolver(ENCODINGS)
-# Items of a run at most: more of them save few calls and take memory.
+# Maximum items of a run. More would save few calls and take memory.
 RUN_ITEMS = 1 << 20
-# What numpy, Arrow and struct raise when damaged numbers reach them; ArrowInvalid and ArrowIndexError are
-# a ValueError and an IndexError.
-_DAMAGE = (ValueError, IndexError, OverflowError, struct.error)
+# Errors of numpy, Arrow and struct for damaged numbers. ArrowInvalid is a ValueError, ArrowIndexError an
+# IndexError.
+_DAMAGE_ERRORS = (ValueError, IndexError, OverflowError, struct.error)
 
 
 def path_type(path: Sequence[Field]) -> pa.DataType:
@@ -61,10 +61,10 @@ def path_type(path: Sequence[Field]) -> pa.DataType:
 
 
 def page_rows(page: Page, path: Sequence[Field]) -> int:
-    """Return how many top-level rows a page has: below fixed-size lists of structs its length counts items.
+    """Return the number of top-level rows of a page. Its length counts items of fixed-size lists of structs.
 
     Raises:
-        FormatError: its items do not make whole rows.
+        FormatError: the number of items is not a whole number of rows.
     """
     items = 1
     for field in path:
@@ -76,11 +76,11 @@ def page_rows(page: Page, path: Sequence[Field]) -> int:
 
 
 def page_layout(page: Page) -> pb.PageLayout:
-    """Return the description of a page in the way of 2.2; it says nothing for a sparse page of 2.3.
+    """Return the description of a page in the form of version 2.2; it is empty for a sparse page of 2.3.
 
     Raises:
-        UnsupportedFormatError: it is not one of format 2.1 to 2.3.
-        FormatError: it is damaged.
+        UnsupportedFormatError: the page is not of format 2.1 to 2.3.
+        FormatError: the description is damaged.
     """
     if sparse.is_planar(page):
         return sparse.dense_layout(sparse.planar_layout(page))
@@ -88,14 +88,14 @@ def page_layout(page: Page) -> pb.PageLayout:
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """The part of a page that is read to get some of its rows.
+class _PagePart:
+    """The part of a page that must be read to get some of its rows.
 
     Attributes:
-        layout: the page's description, changed to describe the part if it is not the whole page.
-        ranges: (offset, size) in the file of every buffer.
-        length: the part's number of rows, in the unit of `Page.length`.
-        first: the page's row with which the part begins.
+        layout: the page's description, adapted to the part.
+        ranges: (offset, size) of every buffer in the file.
+        length: length of the part, in the unit of `Page.length`.
+        first: first row of the part, relative to the page.
     """
 
     layout: pb.PageLayout
@@ -104,7 +104,7 @@ class _Plan:
     first: int
 
 
-def _plan(page: Page, path: Sequence[Field], start: int, stop: int) -> _Plan:
+def _plan_part(page: Page, path: Sequence[Field], start: int, stop: int) -> _PagePart:
     layout = page_layout(page)
     rows = page_rows(page, path)
     if not 0 <= start <= stop <= rows:
@@ -113,39 +113,39 @@ def _plan(page: Page, path: Sequence[Field], start: int, stop: int) -> _Plan:
     length = (stop - start) * per_row
     name = layout.WhichOneof("layout")
     if name == "constant_layout" and constant.is_uniform(layout.constant_layout, len(page.buffers)):
-        return _Plan(layout, page.buffers, length, start)
+        return _PagePart(layout, page.buffers, length, start)
     width = full_zip.plain_width(layout.full_zip_layout) if name == "full_zip_layout" else None
     if width is not None and page.buffers:
         offset, size = page.buffers[0]
         if layout.full_zip_layout.num_items != page.length or page.length * width > size:
             raise FormatError(f"{page.length} values of {width} bytes in a buffer of {size}")
         layout.full_zip_layout.num_items = length
-        return _Plan(layout, ((offset + start * per_row * width, length * width),), length, start)
+        return _PagePart(layout, ((offset + start * per_row * width, length * width),), length, start)
     buffers = page.buffers
     if name == "mini_block_layout":
-        # The repetition index behind these serves only reads of single rows.
+        # The repetition index, the last buffer, is only needed to read single rows.
         buffers = buffers[: 3 if layout.mini_block_layout.HasField("dictionary") else 2]
-    return _Plan(layout, buffers, page.length, 0)
+    return _PagePart(layout, buffers, page.length, 0)
 
 
 def page_ranges(page: Page, path: Sequence[Field], start: int, stop: int) -> list[tuple[int, int]]:
     """Return the (offset, size) byte ranges of the file that rows [start, stop) of a page need."""
-    return list(_plan(page, path, start, stop).ranges)
+    return list(_plan_part(page, path, start, stop).ranges)
 
 
 def decode_page(
     page: Page, path: Sequence[Field], source: PageSource, start: int, stop: int
 ) -> tuple[pa.Array, int]:
-    """Decode a page so that at least rows [start, stop) are there.
+    """Decode at least rows [start, stop) of a page.
 
     Args:
-        page: the page of the path's leaf column.
+        page: page of the path's leaf column.
         path: fields from the top-level field to the leaf.
-        source: the file's bytes.
+        source: source of the file's bytes.
         start, stop: rows of the page, 0 <= start <= stop <= its number of rows.
 
     Returns:
-        An array of type `path_type(path)`, and the page's row that its first element is.
+        An array of type `path_type(path)`, and the page row of its first element.
 
     Raises:
         FormatError: the page is damaged.
@@ -154,7 +154,7 @@ def decode_page(
     sparse_layout = sparse.sparse_layout(page)
     if sparse_layout is not None:
         return _decode_sparse(sparse_layout, page, path, source), 0
-    plan = _plan(page, path, start, stop)
+    plan = _plan_part(page, path, start, stop)
     name = plan.layout.WhichOneof("layout")
     decode = LAYOUTS.get(name or "")
     if name is None or decode is None:
@@ -171,7 +171,7 @@ def decode_page(
 def _decode_sparse(
     layout: pb23.PlanarLayout, page: Page, path: Sequence[Field], source: PageSource
 ) -> pa.Array:
-    """Decode all of a page with sparse structure."""
+    """Decode a whole page with sparse structure."""
     rows = page_rows(page, path)
     buffers = [source.get(offset, size) for offset, size in page.buffers]
     content = PageBytes(buffers, rows, path[-1].arrow_type())
@@ -182,23 +182,23 @@ def _decode_sparse(
 
 
 def build(path: Sequence[Field], decode: Callable[[], DecodedPage]) -> pa.Array:
-    """Return what `decode` yields as an array of type `path_type(path)`.
+    """Return the result of `decode` as an array of type `path_type(path)`.
 
     Raises:
         CapacityError: one array cannot hold the values.
-        FormatError: the bytes are damaged, whatever way that showed.
-        UnsupportedFormatError: an encoding that is not known.
+        FormatError: the bytes are damaged. Errors of numpy, Arrow and struct are converted to this.
+        UnsupportedFormatError: the page uses an unknown encoding.
     """
     try:
-        return _nest(decode(), path, path[-1].arrow_type())
+        return _wrap_values(decode(), path, path[-1].arrow_type())
     except FormatError:
         raise
-    except _DAMAGE as error:
+    except _DAMAGE_ERRORS as error:
         raise FormatError(f"the page is damaged: {error}") from error
 
 
-def _nest(decoded: DecodedPage, path: Sequence[Field], leaf: pa.DataType) -> pa.Array:
-    """Wrap the values into the lists and structs around them, from the inside out."""
+def _wrap_values(decoded: DecodedPage, path: Sequence[Field], leaf: pa.DataType) -> pa.Array:
+    """Wrap the values into their lists and structs, innermost first."""
     levels, values = decoded.levels, decoded.values
     levels.check()
     if levels.visible_count(values.count) != values.count:
@@ -236,14 +236,14 @@ def _wrap_list(
 def _wrap(
     arrow: pa.DataType, count: int, buffers: Sequence[npt.NDArray[Any] | None], child: pa.Array
 ) -> pa.Array:
-    wrapped = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
-    return pa.Array.from_buffers(arrow, count, wrapped, children=[child])
+    arrow_buffers = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
+    return pa.Array.from_buffers(arrow, count, arrow_buffers, children=[child])
 
 
 def run_key(page: Page, path: Sequence[Field]) -> tuple[bytes, int] | None:
-    """Return what pages that can be decoded together have in common, and the page's number of items.
+    """Return (key, number of items). Consecutive pages with equal keys can be decoded together.
 
-    None if the page has to be decoded alone.
+    Returns None if the page must be decoded alone.
     """
     layout = page_layout(page)
     if layout.WhichOneof("layout") != "mini_block_layout" or len(page.buffers) < 2:
@@ -257,15 +257,15 @@ def run_key(page: Page, path: Sequence[Field]) -> tuple[bytes, int] | None:
 
 
 def decode_run(pages: Sequence[Page], path: Sequence[Field], source: PageSource) -> pa.Array:
-    """Decode pages that follow each other and have equal keys.
+    """Decode consecutive pages with equal keys, see `run_key`.
 
     Args:
         pages: two or more pages of the path's leaf column.
         path: fields from the top-level field to the leaf.
-        source: the file's bytes, mapped.
+        source: source of the file's bytes, memory-mapped.
 
     Returns:
-        An array of type `path_type(path)` with the rows of all the pages.
+        An array of type `path_type(path)` with the rows of all pages.
 
     Raises:
         FormatError: a page is damaged.
@@ -278,8 +278,8 @@ def decode_run(pages: Sequence[Page], path: Sequence[Field], source: PageSource)
         layouts[0], [layout.num_items for layout in layouts], words, limits
     )
     sizes = np.diff(bounds)
-    places = np.array([page.buffers[1][0] for page in pages], dtype=np.int64)
-    shifts = np.repeat(places - bounds[firsts[:-1]], np.diff(firsts))
+    positions = np.array([page.buffers[1][0] for page in pages], dtype=np.int64)
+    shifts = np.repeat(positions - bounds[firsts[:-1]], np.diff(firsts))
     data, starts = source.gather(bounds[:-1] + shifts, sizes)
 
     def decode() -> DecodedPage:
@@ -295,10 +295,10 @@ def decode_run(pages: Sequence[Page], path: Sequence[Field], source: PageSource)
 
 
 def _check_rows(chunks: mini_block.DecodedChunks, pages: Sequence[Page], counts: Ints, firsts: Ints) -> None:
-    """Check that every page begins with a row and has as many as it says.
+    """Check that every page starts with a new row and has the stated number of rows.
 
     Raises:
-        FormatError: one does not, so that its rows would be taken for those of its neighbour.
+        FormatError: a page does not, so its rows would be assigned to the neighbouring page.
     """
     levels = chunks.levels
     if levels.rep is None:
@@ -307,9 +307,9 @@ def _check_rows(chunks: mini_block.DecodedChunks, pages: Sequence[Page], counts:
         at = exclusive_sum(chunks.level_counts)[firsts]
         if int(at[-1]) >= len(levels.rep) or bool((np.diff(at) <= 0).any()):
             raise FormatError("a page of lists has no levels")
-        begins = levels.rep == levels.max_rep
-        if not bool(begins[at].all()):
+        starts_row = levels.rep == levels.max_rep
+        if not bool(starts_row[at].all()):
             raise FormatError("the first level of a page does not start a list")
-        rows = np.array([np.count_nonzero(page) for page in np.split(begins, at[1:])])
+        rows = np.array([np.count_nonzero(page) for page in np.split(starts_row, at[1:])])
     if not np.array_equal(rows, [page.length for page in pages]):
         raise FormatError("a page decodes to another number of rows than it has")

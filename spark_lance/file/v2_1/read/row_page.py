@@ -1,19 +1,19 @@
-"""Some rows of a page, from the bytes that hold them.
+"""Reads some rows of a page from only the bytes that contain them.
 
-    mini-block, no lists   the chunk words say which chunk has a row; where the encodings allow it, only the
-                           row's own values are decoded, else the chunk
-    mini-block, lists      the repetition index, two u64 per chunk: the rows that end in it, and the levels of
-                           the row that it leaves unfinished. All chunks that a row touches are decoded.
-    full-zip               rows of one width by arithmetic, others by two entries of the repetition index
-    constant               without levels, any number of rows can be made
+    mini-block, no lists   the chunk words determine the chunk of a row; if the encodings allow it, only the
+    row's
+                           values are decoded, else the whole chunk
+    mini-block, lists      the repetition index has two u64 per chunk: the number of rows that end in it, and
+    the
+                           number of levels of its last, unfinished row. All chunks of a row are decoded.
+    full-zip               rows of fixed width by arithmetic, others by two entries of the repetition index
+    constant               without levels, all rows are alike
 
-Pages that are laid out otherwise are decoded whole.
-(Lance file format, random access.)
+Pages with other layouts are decoded whole. (Lance file format, random access.)
 
-A single value of a compressed chunk costs the whole chunk, so decompressed chunks are cached. Look-ups that
-come back to a page of a local file find the chunks that others have decompressed; the first one keeps
-nothing, as most pages are read once. Only values of one width are kept: it tells where those of each chunk
-are.
+A single value of a compressed chunk requires decompressing the whole chunk, so decompressed chunks are
+cached. Repeated look-ups in a page of a local file reuse them. The first look-up caches nothing, because most
+pages are read once. Only values of fixed width are cached, because the width determines their positions.
 """
 
 from __future__ import annotations
@@ -56,108 +56,112 @@ from spark_lance.io.counters import count_read
 from spark_lance.io.ranges import REQUEST_BYTES
 from spark_lance.proto import encodings21_pb2 as pb
 
-# Pages of more bytes are not kept.
-_LARGEST = 16 << 20
+# Maximum decompressed bytes of a cached page.
+_MAX_CACHED_BYTES = 16 << 20
 
 
 class PlainChunks:
-    """The decompressed chunks of one page, as far as they are known. Threads wait for each other.
+    """A thread-safe cache of the decompressed chunks of one page.
 
     Args:
-        counts: values of each chunk.
-        width: bytes of a value.
+        counts: number of values of each chunk.
+        width: bytes per value.
     """
 
     def __init__(self, counts: Ints, width: int) -> None:
         self._sizes = counts * width
         bounds = exclusive_sum(self._sizes)
         self._starts = bounds[:-1]
-        # Memory that is never written to is none.
+        # Pages of memory that are never written to are not allocated by the system.
         self._data = np.empty(int(bounds[-1]), np.uint8)
-        self._known = np.zeros(len(counts), np.bool_)
-        self._visited = False
+        self._is_cached = np.zeros(len(counts), np.bool_)
+        self._was_read = False
         self._lock = threading.Lock()
 
     def get(self, chunks: Ints, compression: pb.BufferCompression, pieces: Ranges) -> Ranges:
-        """Return chunks as they were before they were compressed.
+        """Return decompressed chunks, from the cache where possible.
 
         Args:
-            chunks: their ascending numbers in the page.
-            compression: how they are compressed.
-            pieces: their compressed bytes.
+            chunks: ascending chunk numbers in the page.
+            compression: compression of the chunks.
+            pieces: compressed bytes of the chunks.
 
         Raises:
-            FormatError, UnsupportedFormatError: as `decompress`.
+            FormatError, UnsupportedFormatError: as for `decompress`.
         """
         with self._lock:
-            if not self._visited:
-                self._visited = True
+            if not self._was_read:
+                self._was_read = True
                 return decompress(compression, pieces)
-            missing = ~self._known[chunks]
-            if missing.any() and not self._add(chunks[missing], compression, pieces.select(missing)):
+            missing = ~self._is_cached[chunks]
+            if missing.any() and not self._add_chunks(chunks[missing], compression, pieces.select(missing)):
                 return decompress(compression, pieces)
         return Ranges(self._data, self._starts[chunks], self._sizes[chunks])
 
-    def _add(self, chunks: Ints, compression: pb.BufferCompression, pieces: Ranges) -> bool:
-        """Keep chunks that are not known yet; False if one has another size than its values have."""
+    def _add_chunks(self, chunks: Ints, compression: pb.BufferCompression, pieces: Ranges) -> bool:
+        """Cache chunks and return True; False if a chunk's size does not match its number of values."""
         plain = decompress(compression, pieces)
         if not np.array_equal(plain.sizes, self._sizes[chunks]):
             return False
-        # Chunks that follow each other in the page do so here, and there.
+        # Consecutive chunks are contiguous in both buffers, so they are copied together.
         firsts = np.flatnonzero(np.diff(chunks, prepend=-2) != 1)
         ends = np.append(firsts[1:], len(chunks)) - 1
         spans = zip(plain.starts[firsts].tolist(), self._starts[chunks[firsts]].tolist(), strict=True)
         sizes = self._starts[chunks[ends]] + self._sizes[chunks[ends]] - self._starts[chunks[firsts]]
         for (source, target), size in zip(spans, sizes.tolist(), strict=True):
             self._data[target : target + size] = plain.data[source : source + size]
-        self._known[chunks] = True
+        self._is_cached[chunks] = True
         return True
 
 
-_KEPT: CacheSection[PlainChunks] = CacheSection("decompressed chunks", CACHE, share=1 / 8)
+_PLAIN_CHUNKS: CacheSection[PlainChunks] = CacheSection("decompressed chunks", CACHE, share=1 / 8)
 
 
 def kept_chunks(source: PageSource, offset: int, counts: Ints, width: int | None) -> PlainChunks | None:
-    """Return what is kept of the compressed chunks of a page; None if nothing ever is.
+    """Return the cache of a page's decompressed chunks; None if the page is not cached.
 
     Args:
         source: the file.
-        offset: where the page's chunks begin in it.
-        counts: values of each chunk.
-        width: bytes of a decompressed value, None if they differ.
+        offset: position of the page's chunks in the file.
+        counts: number of values of each chunk.
+        width: bytes of a decompressed value; None if values vary in width.
     """
     size = int(counts.sum()) * (width or 0)
-    if not 0 < size <= _LARGEST or source.state is None:
+    if not 0 < size <= _MAX_CACHED_BYTES or source.state is None:
         return None
-    return _KEPT.get((source.state, offset), lambda: PlainChunks(counts, width or 0), lambda _: size)
+    return _PLAIN_CHUNKS.get((source.state, offset), lambda: PlainChunks(counts, width or 0), lambda _: size)
 
 
-# Values are picked one by one if they are fewer than one in this many of their chunks' values.
+# Values are picked one by one if they are fewer than 1 / 8 of their chunks' values.
 _PICK_BELOW = 8
 _MAX_ROWS = 1 << 32
-# A dictionary of more bytes is not decoded for a part of its page.
+# Maximum bytes of a dictionary that is decoded to read part of its page.
 _LARGE_DICTIONARY = 1 << 15
-# A decoded one of more bytes is not kept for other reads.
+# Maximum bytes of a decoded dictionary that is kept for later reads.
 _KEPT_DICTIONARY = 1 << 16
-# Headers of more chunks are not kept.
-_MOST_CHUNKS = 1 << 14
-# A read of the first rows of a page fetches this many bytes of its chunks before it knows where each is.
+# Maximum number of chunks whose headers are kept.
+_MAX_KEPT_CHUNKS = 1 << 14
+# A read of the first rows of a page fetches this many bytes of chunks before it knows the chunk positions.
 _FIRST_BYTES = 1 << 16
-# Tables of chunks that were read before, by the bytes that they are read from.
+# Parsed chunk tables, by their bytes.
 _CHUNKS: CacheSection[ChunkTable] = CacheSection("chunk tables", CACHE, share=1 / 16, counted=False)
-# The memory of one chunk there: its word, and four numbers.
+# Memory of one chunk in a cached table: its word and four numbers.
 _KEPT_CHUNK_BYTES = 40
 
 
 @dataclass(frozen=True)
 class _RowIndex:
-    """The repetition index: for every chunk, how many rows start before it, and end before it; and in all."""
+    """The repetition index.
+
+    Attributes:
+        started: number of rows that start before each chunk, and the total.
+        ended: number of rows that end before each chunk, and the total."""
 
     started: Ints
     ended: Ints
 
     def chunks_of(self, rows: Ints) -> Ints:
-        """Return the chunks that rows, by ascending number, touch."""
+        """Return the chunks that contain parts of the given ascending rows."""
         heads = np.searchsorted(self.started[1:], rows, side="right")
         tails = np.searchsorted(self.ended[1:], rows, side="right")
         edges = np.zeros(len(self.started), dtype=np.int64)
@@ -167,10 +171,10 @@ class _RowIndex:
 
 
 class RowPage:
-    """A page of one leaf column, for reads of single rows."""
+    """Reads single rows of a page of one leaf column."""
 
     def __init__(self, page: Page, path: Sequence[Field], source: PageSource) -> None:
-        """Prepare to read; nothing is touched."""
+        """Prepare to read, without reading anything."""
         self._page = page
         self._path = path
         self._source = source
@@ -184,7 +188,7 @@ class RowPage:
         self._visits = 0
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Return the (offset, size) byte ranges that say where rows are, as far as they are read whole."""
+        """Return the (offset, size) of the buffers that locate rows, if they must be read whole."""
         if self._layout.WhichOneof("layout") != "mini_block_layout":
             return []
         return [each for number, each in enumerate(self._page.buffers) if number != 1]
@@ -192,10 +196,10 @@ class RowPage:
     def plan_take(self, rows: Ints) -> Plan:
         """Return the byte ranges that `take` needs, step by step.
 
-        A small page is read whole: this costs less than a second round trip.
+        A small page is read whole, because that costs less than a second round trip.
 
         Raises:
-            FormatError, UnsupportedFormatError: as `take`.
+            FormatError, UnsupportedFormatError: as for `take`.
         """
         buffers = self._page.buffers
         kind = self._layout.WhichOneof("layout")
@@ -209,27 +213,27 @@ class RowPage:
             width = full_zip.row_width(self._layout.full_zip_layout)
             if width is None:
                 index, entry = self._zip_index()
-                yield _joined(index + rows * entry, np.full(len(rows), 2 * entry, np.int64))
+                yield _merge_ranges(index + rows * entry, np.full(len(rows), 2 * entry, np.int64))
                 starts, sizes = self._zip_bounds(rows, size)
             else:
                 starts, sizes = rows * width, np.full(len(rows), width, np.int64)
-            yield _joined(offset + starts, sizes)
+            yield _merge_ranges(offset + starts, sizes)
         else:
             layout = self._layout.mini_block_layout
-            # The first chunks come with the words that say where they are, if all rows are likely in them.
+            # If all rows are likely in the first chunks, fetch these together with the chunk words.
             offset, size = self._buffer(1)
-            near = int(rows[-1]) * size < _FIRST_BYTES * self._page.length // 2
-            yield [*self.ranges(), *([(offset, min(size, _FIRST_BYTES))] if near else ())]
+            is_near_start = int(rows[-1]) * size < _FIRST_BYTES * self._page.length // 2
+            yield [*self.ranges(), *([(offset, min(size, _FIRST_BYTES))] if is_near_start else ())]
             table = self._chunk_table(layout)
             chunks = self._chunks_of(layout, table, rows)
             yield (
                 [self._buffer(1)]
                 if chunks is None
-                else _joined(self._buffer(1)[0] + table.bounds[chunks], table.sizes[chunks])
+                else _merge_ranges(self._buffer(1)[0] + table.bounds[chunks], table.sizes[chunks])
             )
 
     def _chunks_of(self, layout: pb.MiniBlockLayout, table: ChunkTable, rows: Ints) -> Ints | None:
-        """Return the chunks that have some of the rows, ascending; None for all."""
+        """Return the ascending numbers of the chunks that contain the rows; None for all chunks."""
         if not self._has_lists:
             self._ends(table)
             return np.unique(table.places_of(rows)[0])
@@ -240,26 +244,26 @@ class RowPage:
         """Return rows of the page as an array of the path's type.
 
         Args:
-            rows: ascending numbers of rows of the page, without repeats.
+            rows: ascending unique row numbers in the page.
 
         Raises:
             FormatError: the page is damaged.
             UnsupportedFormatError: the page uses something that this release does not know.
         """
-        array = self._take(rows)
+        array = self._take_rows(rows)
         if len(array) != len(rows):
             raise FormatError(f"{len(rows)} rows of a page decode to {len(array)}")
         return array
 
     def part(self, start: int, stop: int) -> tuple[pa.Array, int] | None:
-        """Decode the chunks that hold rows [start, stop), which are one row or more.
+        """Decode the chunks that contain rows [start, stop), at least one row.
 
         Returns:
-            The rows of these chunks and the number of the first; None if the page is laid out so that it is
-            better decoded whole.
+            The rows of these chunks and the number of the first row; None if the page should be decoded
+            whole.
 
         Raises:
-            FormatError, UnsupportedFormatError: as `take`.
+            FormatError, UnsupportedFormatError: as for `take`.
         """
         layout = self._layout.mini_block_layout
         if (
@@ -285,13 +289,13 @@ class RowPage:
         return array, first
 
     def _ends(self, table: ChunkTable) -> Ints:
-        """Return the row with which each chunk of a page without lists ends."""
+        """Return the end row of each chunk of a page without lists."""
         ends = table.ends
         if int(ends[-1]) != self._page.length:
             raise FormatError(f"a page of {self._page.length} rows has {int(ends[-1])} values")
         return ends
 
-    def _take(self, rows: Ints) -> pa.Array:
+    def _take_rows(self, rows: Ints) -> pa.Array:
         layout = self._layout
         name = layout.WhichOneof("layout")
         if not any(field.kind == "fsl_struct" for field in self._path):
@@ -301,8 +305,10 @@ class RowPage:
                 return self._take_full_zip(layout.full_zip_layout, rows)
         if name == "constant_layout" and constant.is_uniform(layout.constant_layout, len(self._page.buffers)):
             return decode_page(self._page, self._path, self._source, 0, len(rows))[0]
-        whole, first = decode_page(self._page, self._path, self._source, 0, page_rows(self._page, self._path))
-        return make_filterable(whole).take(pa.array(rows - first))
+        all_rows, first = decode_page(
+            self._page, self._path, self._source, 0, page_rows(self._page, self._path)
+        )
+        return make_filterable(all_rows).take(pa.array(rows - first))
 
     def _buffer(self, index: int) -> tuple[int, int]:
         if index >= len(self._page.buffers):
@@ -334,9 +340,9 @@ class RowPage:
         if self._has_lists:
             return self._take_lists(layout, table, items, rows)
         self._ends(table)
-        homes, places = table.places_of(rows)
-        is_first = run_starts(homes)
-        chunks, back = homes[is_first], np.cumsum(is_first) - 1
+        row_chunks, places = table.places_of(rows)
+        is_first = run_starts(row_chunks)
+        chunks, chunk_index = row_chunks[is_first], np.cumsum(is_first) - 1
         counts = table.counts[chunks]
         if self._can_pick is None:
             self._can_pick = mini_block.can_pick(layout)
@@ -344,13 +350,13 @@ class RowPage:
             unpack = self._unpack(layout, table, chunks)
 
             def pick() -> DecodedPage:
-                layout_parts = self._known_parts(layout, table, chunks)
+                layout_parts = self._all_chunk_parts(layout, table, chunks)
                 if layout_parts is None:
-                    parts = mini_block.chunk_parts(layout, self._spans(table, chunks)).of(back)
-                    return mini_block.pick_values(layout, parts, counts[back], places, items, unpack)
-                levels = None if self._level_runs is None else self._level_runs.at(homes, places)
+                    parts = mini_block.chunk_parts(layout, self._spans(table, chunks)).of(chunk_index)
+                    return mini_block.pick_values(layout, parts, counts[chunk_index], places, items, unpack)
+                levels = None if self._level_runs is None else self._level_runs.at(row_chunks, places)
                 return mini_block.pick_values(
-                    layout, layout_parts.of(homes), counts[back], places, items, unpack, levels
+                    layout, layout_parts.of(row_chunks), counts[chunk_index], places, items, unpack, levels
                 )
 
             return build(self._path, pick)
@@ -358,36 +364,39 @@ class RowPage:
         array = build(
             self._path, lambda: mini_block.decode_chunks(layout, spans, counts, items, RESOLVER).page
         )
-        positions = exclusive_sum(counts)[back] + places
+        positions = exclusive_sum(counts)[chunk_index] + places
         first, end = int(positions[0]), int(positions[-1]) + 1
         if end - first == len(positions) and 2 * len(positions) >= len(array):
             return array.slice(first, len(positions))
         return make_filterable(array).take(pa.array(positions))
 
-    def _known_parts(self, layout: pb.MiniBlockLayout, table: ChunkTable, chunks: Ints) -> ChunkParts | None:
-        """Return what the headers of all chunks tell, if it is known; these `chunks` are read.
+    def _all_chunk_parts(
+        self, layout: pb.MiniBlockLayout, table: ChunkTable, chunks: Ints
+    ) -> ChunkParts | None:
+        """Return the parsed headers of all chunks; None until the page of a local file is read a second time.
 
-        A page of a local file that is asked a second time is likely to be asked more often.
+        A page that is read twice is likely to be read more often. `chunks` are the chunks of this read, for
+        the counters.
         """
         if self._all_parts is None and self._visits == 1:
-            # Whether other chunks are damaged is not asked yet.
+            # Damage in other chunks does not matter for this read.
             with suppress(FormatError):
-                every = mini_block.chunk_parts(layout, self._spans(table, np.arange(len(table.counts))))
-                self._level_runs = mini_block.level_runs(layout, every, table.counts)
-                self._all_parts = every
+                all_parts = mini_block.chunk_parts(layout, self._spans(table, np.arange(len(table.counts))))
+                self._level_runs = mini_block.level_runs(layout, all_parts, table.counts)
+                self._all_parts = all_parts
         elif self._all_parts is not None:
             count_read(int(table.sizes[chunks].sum()), len(chunks), len(chunks))
-        if self._source.is_mapped and len(table.counts) <= _MOST_CHUNKS:
+        if self._source.is_mapped and len(table.counts) <= _MAX_KEPT_CHUNKS:
             self._visits += 1
         return self._all_parts
 
     @cached_property
     def _has_lists(self) -> bool:
-        """Whether the page, of mini-blocks, has lists."""
+        """Whether the mini-block page has lists."""
         return any(layer.is_list for layer in number_layers(self._layout.mini_block_layout.layers))
 
     def _items(self, layout: pb.MiniBlockLayout) -> Items | None:
-        """Return what decodes the page's dictionary, once if it is small; None if it has none."""
+        """Return a function that decodes the page's dictionary, or None. A small one is decoded once."""
         if not has_dictionary(layout):
             return None
         buffer = self._read(2)
@@ -403,13 +412,13 @@ class RowPage:
         return decode
 
     def _unpack(self, layout: pb.MiniBlockLayout, table: ChunkTable, chunks: Ints) -> Unpack:
-        """Return the function that decompresses chunks of the page; it may know some from earlier reads."""
+        """Return a function that decompresses chunks of the page, with a cache if possible."""
         width = plain_width(layout.value_compression)
         plain_chunks = kept_chunks(self._source, self._buffer(1)[0], table.counts, width) if width else None
         return decompress if plain_chunks is None else partial(plain_chunks.get, chunks)
 
     def _row_index(self, layout: pb.MiniBlockLayout, chunks: int) -> _RowIndex | None:
-        """Return the repetition index; None if there is none that can be used."""
+        """Return the repetition index; None if the page has no usable one."""
         if self._index is None and layout.repetition_index_depth == 1:
             number = 3 if has_dictionary(layout) else 2
             if number >= len(self._page.buffers) or self._buffer(number)[1] != chunks * 16:
@@ -430,26 +439,26 @@ class RowPage:
     ) -> pa.Array:
         index = self._row_index(layout, len(table.counts))
         if index is None:
-            whole, first = decode_page(self._page, self._path, self._source, 0, self._page.length)
-            return make_filterable(whole).take(pa.array(rows - first))
+            all_rows, first = decode_page(self._page, self._path, self._source, 0, self._page.length)
+            return make_filterable(all_rows).take(pa.array(rows - first))
         heads = np.searchsorted(index.started[1:], rows, side="right")
         chunk_numbers = index.chunks_of(rows)
-        # Chunks that follow each other in the page make a run.
+        # Consecutive chunks form a run.
         firsts = np.flatnonzero(np.diff(chunk_numbers, prepend=-2) != 1)
         starting = (index.started[1:] - index.started[:-1])[chunk_numbers]
         spans, counts = self._spans(table, chunk_numbers), table.counts[chunk_numbers]
-        cut: list[Ints] = []
+        extras: list[Ints] = []
 
         def decode() -> DecodedPage:
             chunks = mini_block.decode_chunks(layout, spans, counts, items, RESOLVER)
-            page, extra = _separate(chunks, firsts)
-            cut.append(extra)
+            page, extra = _split_runs(chunks, firsts)
+            extras.append(extra)
             return page
 
         array = build(self._path, decode)
         before = exclusive_sum(starting)
-        # The end of a row that began before a run counts as a row of its own.
-        extra_before = np.cumsum(cut[0])
+        # The end of a row that started before a run was decoded as a row of its own.
+        extra_before = np.cumsum(extras[0])
         if len(array) != int(before[-1]) + int(extra_before[-1]):
             raise FormatError("the repetition index does not fit the page's rows")
         at = np.searchsorted(chunk_numbers, heads)
@@ -473,18 +482,18 @@ class RowPage:
         return build(self._path, lambda: full_zip.decode(layout, content, RESOLVER))
 
     def _zip_index(self) -> tuple[int, int]:
-        """Return where the repetition index begins in the file, and the bytes of an entry."""
+        """Return the position of the repetition index in the file, and the bytes per entry."""
         offset, size = self._buffer(1)
-        width, rest = divmod(size, self._page.length + 1)
-        if rest or width not in (1, 2, 4, 8):
+        width, remainder = divmod(size, self._page.length + 1)
+        if remainder or width not in (1, 2, 4, 8):
             raise FormatError(f"a repetition index of {size} bytes for {self._page.length} rows")
         return offset, width
 
     def _zip_bounds(self, rows: Ints, limit: int) -> tuple[Ints, Ints]:
-        """Return position and size of rows in buffer 0, from the repetition index."""
+        """Return the positions and sizes of rows in buffer 0, from the repetition index."""
         offset, width = self._zip_index()
         data, at = self._source.gather(offset + rows * width, np.full(len(rows), 2 * width, dtype=np.int64))
-        # Positions of 2**63 or more turn negative and fail the comparison.
+        # Positions of 2**63 or more become negative and fail the comparison.
         starts = gather_integers(data, at, width).astype(np.int64)
         ends = gather_integers(data, at + width, width).astype(np.int64)
         ascending = np.stack([starts, ends], axis=1).reshape(-1)
@@ -493,8 +502,8 @@ class RowPage:
         return starts, ends - starts
 
 
-def _joined(starts: Ints, sizes: Ints) -> list[tuple[int, int]]:
-    """Return ascending ranges of a file as (offset, size), those that touch or overlap as one."""
+def _merge_ranges(starts: Ints, sizes: Ints) -> list[tuple[int, int]]:
+    """Return ascending ranges as (offset, size), with adjacent and overlapping ranges merged."""
     if not len(starts):
         return []
     ends = np.maximum.accumulate(starts + sizes)
@@ -503,18 +512,18 @@ def _joined(starts: Ints, sizes: Ints) -> list[tuple[int, int]]:
     return list(zip(starts[firsts].tolist(), (ends[lasts] - starts[firsts]).tolist(), strict=True))
 
 
-def _separate(chunks: mini_block.DecodedChunks, firsts: Ints) -> tuple[DecodedPage, Ints]:
-    """Keep what a run of chunks begins with from joining the last row of the run before it.
+def _split_runs(chunks: mini_block.DecodedChunks, firsts: Ints) -> tuple[DecodedPage, Ints]:
+    """Make every run of chunks start with a new row, so that it does not continue the previous run.
 
     Args:
         chunks: chunks of a page with lists.
-        firsts: the first chunk of every run.
+        firsts: index of the first chunk of each run.
 
     Returns:
-        The page, in which every run begins with a new row, and for every run 1 if it did not before.
+        The changed page, and 1 for each run that did not start with a new row before, else 0.
 
     Raises:
-        FormatError: a run begins with a chunk without levels.
+        FormatError: a run starts with a chunk without levels.
     """
     levels = chunks.levels
     if levels.rep is None or bool((chunks.level_counts[firsts] == 0).any()):

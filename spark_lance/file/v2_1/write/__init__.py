@@ -1,1 +1,1 @@
-"""From Arrow fields to pages."""
+"""Encoding of Arrow fields to pages."""

@@ -1,29 +1,29 @@
 """Encodes one top-level field into pages of Lance 2.1 and 2.2, and chooses layout and encodings of each page.
 
-No valid value at all -> constant page; so too, from 2.2 on, if all values are the same and there are no
-levels. Dictionaries and values that are not whole bytes -> mini-block. Otherwise wide values -> full-zip,
-narrow ones -> mini-block.
+A page without valid values becomes a constant page. From 2.2 on, so does a page without levels whose values
+are all equal. Dictionaries, and values that are not whole bytes, go into mini-block pages. Other wide values
+go into full-zip pages, narrow ones into mini-block pages.
 
-Numbers of 8 to 64 bits take the form of least weight (see below); numbers of 128 bits get a dictionary.
-Strings and binaries get a dictionary where that is smaller by some margin. Wide numbers and vectors are
-compressed if samples shrink much.
+Numbers of 8 to 64 bits get the form with the least weight (see below), numbers of 128 bits a dictionary.
+Strings and binaries get a dictionary if that is smaller by a margin. Wide numbers and vectors are compressed
+if samples compress well.
 
-Other text and binaries are compressed if samples shrink: by lz4 in chunks of up to 64 KiB, or by zstd in
-chunks of up to 28 KiB, if it does much more. FSST, which the reference implementation writes here, is only
-read. No measured kind of text is smaller in it than in zstd, and numpy would train it at 55 MB/s at best;
+Other text and binaries are compressed if samples become smaller: with lz4 in chunks of up to 64 KiB, or with
+zstd in chunks of up to 28 KiB if zstd is much better. FSST, which the reference implementation writes here,
+is only
+read: zstd was smaller on every kind of text that we measured, and numpy could train FSST at 55 MB/s at best;
 tests/file/encodings.md has the figures.
 
-Field metadata, see settings.py, has the last word.
+Field metadata overrides all of this, see settings.py.
 
-The writer's choice for numbers of 8 to 64 bits: which form takes least, bytes and reading time together.
+Numbers of 8 to 64 bits get the form with the least weight, a combination of bytes and reading time. The forms
+are: plain words; blocks of 1024 bit-packed words; runs; plain words, or their bytes split by significance,
+compressed with lz4 or zstd in chunks; and a dictionary with indices in any of these forms. Dates, timestamps,
+floats and the indices of text dictionaries are numbers, too.
 
-Forms: the plain words; blocks of 1024 bit-packed words; runs; plain words (or their bytes sorted by place)
-compressed by lz4 or zstd in chunks; and a dictionary with indices in any of these forms. Dates, timestamps,
-floats and the indices of dictionaries of text are numbers too.
-
-Sizes of plain, packed and run-length forms are exact. The effect of compression is measured on samples. The
-table below has the cost of each form for readers, so that the choice does not depend on the load of the
-machine that writes. (Lance file format 2.1, mini-block pages and their encodings.)
+The sizes of plain, packed and run-length forms are exact. Compressed sizes are estimated from samples.
+Constants below give the reading cost of each form, so that the choice does not depend on the load of the
+writing machine. (Lance file format 2.1, mini-block pages and their encodings.)
 """
 
 from __future__ import annotations
@@ -83,42 +83,43 @@ from spark_lance.file.v2_1.write.settings import Settings, check_storable
 
 _Words = npt.NDArray[Any]
 
-# Chunks are the unit of random access. 16 KiB keep the cost per chunk small next to copying it.
+# Chunks are the unit of random access. With 16 KiB the cost per chunk is small compared with copying it.
 NUMBER_POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=4096)
-# Bit-packed chunks are one block each.
+# Each bit-packed chunk is one block.
 _PACKED_POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=BLOCK)
-# Compressed chunks: large enough to find repetition, and within what 2.1 allows.
+# Compressed chunks are large enough to contain repetition, and small enough for version 2.1.
 _COMPRESSED_POLICY = ChunkPolicy(target_bytes=16 * 1024, max_values=32 * 1024)
 _NUMBER_SAMPLES, _NUMBER_SAMPLE_BYTES = 6, 16 * 1024
-# Fewer bytes are compressed only if somebody asks for it.
-_LEAST_BYTES = 16 * 1024
+# Fewer bytes are compressed only if the user requests it.
+_MIN_BYTES = 16 * 1024
 
-# The cost of reading, in nanoseconds of one core, measured in numpy: per value by the bits of the word ...
+# Reading costs in nanoseconds of one core, measured in numpy. Per value, by the bits of the word:
 _UNPACK_NS = {8: 0.4, 16: 0.5, 32: 1.0, 64: 2.7}
 _JOIN_NS = {32: 1.3, 64: 3.4}
 LOOKUP_NS = 0.8
-# ... per run ...
+# Per run:
 _RUN_NS = 7.0
-# ... and per byte that comes out.
+# Per decoded byte:
 _COPY_NS = 0.08
 _INFLATE_NS = {"lz4": 0.45, "zstd": 1.1}
 
-# The bytes that a nanosecond of reading must save: 0.25 is what a store of 250 MB/s delivers in it. Whoever
-# asks for compression wants small files.
+# Bytes that must be saved per nanosecond of reading time: a store with 250 MB/s delivers 0.25 bytes per ns. A
+# user who requests compression wants small files, so the second value is lower.
 _BYTES_PER_NS = 0.25
-_BYTES_PER_NS_ASKED = 0.05
+_BYTES_PER_NS_REQUESTED = 0.05
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The choices of a writer, and how it weighs time against bytes.
+    """The forms that a writer may use, and how it weighs time against bytes.
 
     Attributes:
-        bytes_per_ns: bytes that one nanosecond of a reader is worth.
-        schemes: general compression that may be used.
-        split: "on", "off" or "auto": whether bytes are sorted by place below general compression.
-        run_share: runs are taken below this share of the values, and only then; None = by weight.
-        is_explicit: somebody asked for compression, so that small pages are tried too.
+        bytes_per_ns: bytes that one nanosecond of reading time is worth.
+        schemes: allowed general compression schemes.
+        split: "on", "off" or "auto": whether bytes are split by significance before general compression.
+        run_share: use runs if and only if the number of runs is below this fraction of the values; None
+            decides by weight.
+        is_explicit: whether the user requested compression. Then small pages are compressed, too.
     """
 
     bytes_per_ns: float
@@ -129,20 +130,24 @@ class Weights:
 
     @classmethod
     def of(cls, settings: Settings) -> Weights:
-        """Return what the settings of a field come to."""
+        """Return the weights for the settings of a field."""
         compression = settings.compression
         schemes: tuple[Compression, ...] = (Compression("lz4"), Compression("zstd"))
         if settings.plain or compression is not None:
             schemes = () if compression is None else (compression,)
-        rate = _BYTES_PER_NS if compression is None else _BYTES_PER_NS_ASKED
+        rate = _BYTES_PER_NS if compression is None else _BYTES_PER_NS_REQUESTED
         return cls(rate, schemes, settings.split_bytes, settings.rle_threshold, compression is not None)
 
 
 @dataclass(frozen=True)
 class Form:
-    """One way to store the values of a page: about how many bytes, its weight, and how to do it.
+    """One way to store the values of a page.
 
-    The weight is the bytes and the time of readers, in bytes.
+    Attributes:
+        nbytes: size in bytes, possibly estimated.
+        weight: size plus reading time, in bytes.
+        policy: chunk sizes.
+        build: returns the encoded chunks.
     """
 
     nbytes: float
@@ -152,31 +157,31 @@ class Form:
 
 
 def best_form(words: _Words, weights: Weights, carried: _Words | None = None) -> Form:
-    """Return the form of least weight of unsigned words, one or more.
+    """Return the form with the least weight for one or more unsigned words.
 
     Args:
         words: the values.
-        weights: what may be done.
-        carried: words that may stand for them in runs, see `carried_over`.
+        weights: the allowed forms and their costs.
+        carried: words to use instead in the run-length form, see `carried_over`.
     """
     if weights.run_share is not None:
         starts = find_runs(words, weights.run_share * len(words))
         if starts is not None:
-            return _runs(words, starts, weights)
-    return min(_forms(words, weights, carried), key=lambda form: form.weight)
+            return _run_form(words, starts, weights)
+    return min(_candidate_forms(words, weights, carried), key=lambda form: form.weight)
 
 
 def carried_over(words: _Words, valid: npt.NDArray[np.bool_] | None) -> _Words | None:
-    """Return words in which each null repeats the value before it; None if there are few nulls.
+    """Return words in which each null repeats the value before it; None if under half are null.
 
-    The value in the place of a null means nothing, and so the runs of sparse values become half as many.
+    The stored value of a null is arbitrary, and repeating the previous value halves the number of runs.
     """
     if valid is None or 2 * int(np.count_nonzero(valid)) > len(words):
         return None
     return words[np.maximum.accumulate(np.where(valid, np.arange(len(words)), 0))]
 
 
-def _forms(words: _Words, weights: Weights, carried: _Words | None) -> Iterator[Form]:
+def _candidate_forms(words: _Words, weights: Weights, carried: _Words | None) -> Iterator[Form]:
     bits = words.dtype.itemsize * 8
     plain = FixedChunks.of_words(words)
     least = plain.nbytes * (1 + weights.bytes_per_ns * _COPY_NS)
@@ -190,19 +195,21 @@ def _forms(words: _Words, weights: Weights, carried: _Words | None) -> Iterator[
         source = words if carried is None else carried
         starts = find_runs(source, least / per_run)
         if starts is not None:
-            runs = _runs(source, starts, weights)
+            runs = _run_form(source, starts, weights)
             least = min(least, runs.weight)
             yield runs
-    yield from _compressed_words(words, plain, weights, least)
+    yield from _compressed_word_forms(words, plain, weights, least)
 
 
-def _runs(words: _Words, starts: npt.NDArray[np.int64], weights: Weights) -> Form:
+def _run_form(words: _Words, starts: npt.NDArray[np.int64], weights: Weights) -> Form:
     runs = RunChunks.of(words, starts)
     weight = runs.nbytes + weights.bytes_per_ns * _RUN_NS * len(starts)
     return Form(runs.nbytes, weight, NUMBER_POLICY, lambda: runs)
 
 
-def _compressed_words(words: _Words, plain: FixedChunks, weights: Weights, most: float) -> Iterator[Form]:
+def _compressed_word_forms(
+    words: _Words, plain: FixedChunks, weights: Weights, most: float
+) -> Iterator[Form]:
     if words.dtype.itemsize < 4 or weights.split != "on":
         yield from compressed_forms(plain, weights, most=most)
     if words.dtype.itemsize >= 4 and weights.split != "off":
@@ -217,16 +224,16 @@ def compressed_forms(
     policy: ChunkPolicy = _COMPRESSED_POLICY,
     most: float = math.inf,
 ) -> Iterator[Form]:
-    """Yield the forms of values under general compression, as far as samples say that they shrink.
+    """Yield the forms of values under general compression, with sizes estimated from samples.
 
     Args:
-        values: slots of one width with one buffer per chunk.
-        weights: which schemes, and how time is weighed.
-        ns: what a slot costs the reader besides.
-        policy: of the chunks.
-        most: forms that weigh as much, whatever samples say, are left out.
+        values: slots of fixed width with one buffer per chunk.
+        weights: the allowed schemes and their costs.
+        ns: further reading cost per slot, in nanoseconds.
+        policy: chunk sizes.
+        most: weight limit. Schemes whose reading time alone exceeds it are skipped.
     """
-    if values.nbytes < _LEAST_BYTES and not weights.is_explicit:
+    if values.nbytes < _MIN_BYTES and not weights.is_explicit:
         return
     times = {
         scheme: weights.bytes_per_ns * (ns * values.count + _INFLATE_NS[scheme.scheme] * values.nbytes)
@@ -235,7 +242,7 @@ def compressed_forms(
     schemes = [scheme for scheme, time in times.items() if time < most]
     if not schemes:
         return
-    pieces = _samples(values, policy)
+    pieces = _sample_chunks(values, policy)
     total = int(pieces.starts[-1])
     for scheme in schemes:
         share = int(compress_pieces(pieces, scheme).starts[-1]) / total
@@ -247,8 +254,8 @@ def _compressor(values: ChunkValues, scheme: Compression) -> Callable[[], ChunkV
     return lambda: CompressedChunks(values, scheme)
 
 
-def _samples(values: ChunkValues, policy: ChunkPolicy) -> ChunkBuffer:
-    """Return chunks from all over the page, as large as those that would be compressed."""
+def _sample_chunks(values: ChunkValues, policy: ChunkPolicy) -> ChunkBuffer:
+    """Return sample chunks spread over the page, of about the size of real chunks."""
     width = max(1, values.nbytes // values.count)
     slots = min(values.count, policy.max_values, max(8, _NUMBER_SAMPLE_BYTES // width // 8 * 8))
     starts = np.unique(np.linspace(0, values.count - slots, _NUMBER_SAMPLES).astype(np.int64) // 8 * 8)
@@ -262,75 +269,77 @@ def _samples(values: ChunkValues, policy: ChunkPolicy) -> ChunkBuffer:
 
 Words = npt.NDArray[Any]
 
-# Chunks are the unit of random access. 16 KiB keep the cost per chunk small next to copying it.
 _POLICY = NUMBER_POLICY
-# Vectors and wide numbers are compressed if samples come down to this share; no wider values are.
-_WORTH_COMPRESSING = 0.7
-_WIDEST_COMPRESSED = 4096
-# Bytes of vectors that are looked at before anything else is.
+# Vectors and wide numbers are compressed if samples shrink to this fraction, up to this width in bytes.
+_COMPRESSED_SHARE = 0.7
+_MAX_COMPRESSED_WIDTH = 4096
+# Bytes of vectors that are tested first.
 _VECTOR_SAMPLE = 32 * 1024
-# A dictionary costs the reader a lookup per value. Text that is not repeated can be made smaller otherwise.
+# Fraction of bytes that a dictionary must save, because readers pay one lookup per value. Text needs more
+# savings, because it can also be compressed.
 _LIMITS = DictionaryLimits()
-_WORTH_NUMBERED = 0.01
-_WORTH_NUMBERED_TEXT = 0.2
-# Dictionaries are compressed from 2.2 on if that saves this share of their bytes: by lz4, but those of text
-# by zstd that have so many bytes for each byte of the indices and are neither short nor so long that readers
-# who come for few values would wait for them.
-_WORTH_COMPRESSED_ITEMS = 0.1
+_DICTIONARY_SAVING = 0.01
+_TEXT_DICTIONARY_SAVING = 0.2
+# From 2.2 on, dictionaries are compressed if that saves this fraction of their bytes. The scheme is lz4. A
+# text dictionary uses zstd if its bytes / index bytes reach `_MANY_ITEMS` and its size is in
+# `_ZSTD_ITEMS_BYTES`: longer ones would delay readers of few values.
+_ITEMS_SAVING = 0.1
 _MANY_ITEMS, _ZSTD_ITEMS_BYTES = 0.5, range(16 * 1024, 256 * 1024)
 
-# Chunks of compressed text: large enough to find repetition, and within what 2.1 allows. A single value costs
-# a reader its chunk: zstd, which takes long for that, finds little more in larger ones, lz4 3 to 6 % in 64
-# KiB, the reach of its matches. Whoever asks for compression wants small files.
+# Chunks of compressed text are large enough to contain repetition, and small enough for version 2.1. Readers
+# decompress a whole chunk for a single value. zstd is slow at that and gains little from larger chunks. lz4
+# gains 3 to 6 % with 64 KiB, the range of its matches. A user who requests compression wants small files.
 _TEXT_POLICY = ChunkPolicy(target_bytes=28 * 1024, max_values=4096)
 _LARGE_TEXT_POLICY = ChunkPolicy(target_bytes=64 * 1024, max_values=4096)
-# Values of fewer bytes in the mean, with their offsets, have zstd compress tables of offsets, too.
+# If values have fewer bytes on average, including offsets, the offset tables are compressed, too.
 _SHORT_TEXT_BYTES = 32
-# Pages of text from this size on are compressed: by lz4 if it brings samples down to its share and zstd does
-# not bring them much further, else by zstd if it brings them down to its share.
-_LEAST_COMPRESSED_BYTES = 32 * 1024
+# Text pages of at least this size are compressed: with lz4 if samples shrink to `_LZ4_SHARE` and zstd is not
+# much better, otherwise with zstd if samples shrink to `_ZSTD_SHARE`.
+_MIN_COMPRESSED_BYTES = 32 * 1024
 _LZ4_SHARE, _ZSTD_SHARE, _ZSTD_OF_LZ4 = 0.6, 0.8, 0.65
 _SAMPLES, _SAMPLE_BYTES = 4, 28 * 1024
-# Compressible text goes into chunks unless it is as long as this in the mean, or one value as this.
+# Compressible text goes into chunks unless its mean length reaches this, or too many
+# values reach `_LONGEST_COMPRESSED` bytes.
 _LONG_TEXT_BYTES = 2 * 1024
-# In full-zip pages each value is compressed on its own, those shorter than long text by lz4, which costs less
-# per call; text shorter than this in the mean is left alone.
-_LEAST_ZIPPED_BYTES = 512
+# Full-zip pages compress each value separately: long text with zstd, shorter text with lz4, which costs less
+# per call. Text with a shorter mean than this is not compressed.
+_MIN_ZIPPED_BYTES = 512
 _LONGEST_COMPRESSED = {FileVersion.V2_1: 12 * 1024, FileVersion.V2_2: 1 << 20}
-# A page of text may have one longer value per this many of its bytes. In 2.1 such a value shares its chunk
-# with one other if there is room for both; if not, the page is cut in two until it is in a small one.
+# A chunked text page may have one longer value per this many bytes. In 2.1 such a value shares its chunk with
+# one other value if both fit. If they do not, the page is halved until the value is in a small page.
 _BYTES_PER_LONG = {FileVersion.V2_1: 128 * 1024, FileVersion.V2_2: math.inf}
 
-# Wide values gain nothing from chunks: one value is already a sensible read.
+# Wide values do not benefit from chunks: one value is large enough for a read.
 _WIDE_FIXED_BYTES = 256
-# Strings and binaries: some value is at least this wide, and the mean is no less than a quarter of it ...
+# Uncompressed strings and binaries use full-zip if the widest value reaches this and the mean a quarter of
+# it,
 _WIDE_VARIABLE_BYTES = 256
-# ... or some value is so wide that neighbours should not have to be read with it.
+# or if the widest value reaches this, because reading it should not require reading its neighbours.
 _VERY_WIDE_VARIABLE_BYTES = 8 * 1024
 
 
 @dataclass(frozen=True)
 class NullPage:
-    """No slot holds a valid value."""
+    """A page without valid values."""
 
 
 @dataclass(frozen=True)
 class BlobPage:
-    """Descriptors of blobs, 2.1."""
+    """A page of blob descriptors, version 2.1."""
 
     policy: ChunkPolicy = _POLICY
 
 
 @dataclass(frozen=True)
 class ScalarPage:
-    """Every level has a slot that holds this value; a bool is one byte."""
+    """A page without levels whose slots all have this value. A bool is one byte."""
 
     value: bytes
 
 
 @dataclass(frozen=True)
 class MiniBlock:
-    """Chunks of `values`, which number the items of `dictionary` if there is one."""
+    """Chunks of `values`, which are indices into `dictionary` if there is one."""
 
     values: ChunkValues
     dictionary: EncodedBlock | None = None
@@ -345,11 +354,11 @@ class FullZip:
 
 
 def choose(leaf: Leaf, version: FileVersion) -> NullPage | BlobPage | ScalarPage | MiniBlock | FullZip:
-    """Decide how the page of `leaf` is written.
+    """Choose layout and encodings for the page of `leaf`.
 
     Raises:
-        SchemaError: a struct without fields is null or inside a list, or a packed struct has a field that is
-            null, neither of which the format can say.
+        SchemaError: a struct without fields is null or inside a list, or a packed struct has a null field.
+            The format can represent neither.
     """
     array = leaf.values
     if leaf.field.logical_type == "struct" and not array.type.num_fields:
@@ -368,173 +377,175 @@ def choose(leaf: Leaf, version: FileVersion) -> NullPage | BlobPage | ScalarPage
         return MiniBlock(struct_chunks(leaf)) if is_plain_struct(array.type) else FullZip(zip_structs(leaf))
     settings = Settings.of(leaf.field)
     if pa.types.is_dictionary(array.type):
-        items = _items(array.dictionary, version, settings)
-        return _numbers(FixedChunks.of(array, valid), Weights.of(settings), items)
+        items = _encode_items(array.dictionary, version, settings)
+        return _choose_numbers(FixedChunks.of(array, valid), Weights.of(settings), items)
     if version is not FileVersion.V2_1 and leaf.rep is None and leaf.definition is None:
-        value = _only_value(array)
+        value = _constant_value(array)
         if value is not None:
             return ScalarPage(value)
     if is_variable(array.type):
-        return _variable(array, valid, version, settings)
-    return _fixed(array, valid, version, settings)
+        return _choose_variable(array, valid, version, settings)
+    return _choose_fixed(array, valid, version, settings)
 
 
-def _fixed(
+def _choose_fixed(
     array: pa.Array, valid: Bools | None, version: FileVersion, settings: Settings
 ) -> MiniBlock | FullZip:
-    """Choose for values of one width."""
+    """Choose the page of fixed-width values."""
     bits = value_bits(array.type)
     wide = settings.structure == "fullzip" or (bits >= 8 * _WIDE_FIXED_BYTES and not settings.structure)
     if wide and bits % 8 == 0 and not _has_bit_items(array.type):
-        shrunk = None if settings.structure else _compressed_vectors(array, valid, settings)
-        return shrunk or FullZip(zip_fixed(array, valid))
+        compressed_form = None if settings.structure else _compressed_vectors(array, valid, settings)
+        return compressed_form or FullZip(zip_fixed(array, valid))
     plain, weights = FixedChunks.of(array, valid), Weights.of(settings)
     words = plain.words()
     if words is not None:
         form = best_form(words, weights, carried_over(words, valid))
-        numbered = _numbered_words(words, form, valid, weights, settings, version)
-        return numbered or MiniBlock(form.build(), None, form.policy)
-    form = _odd_form(plain, weights)
+        dictionary_page = _dictionary_of_words(words, form, valid, weights, settings, version)
+        return dictionary_page or MiniBlock(form.build(), None, form.policy)
+    form = _best_other_form(plain, weights)
     direct = MiniBlock(form.build(), None, form.policy)
     if plain.layers or bits != 128:
         return direct
     hashable = pa.Array.from_buffers(pa.binary(16), plain.count, [None, pa.py_buffer(plain.items)])
-    ratio = 1 - _WORTH_NUMBERED if settings.dictionary_ratio is None else settings.dictionary_ratio
-    return _numbered(hashable, None, ratio * form.nbytes, version, settings) or direct
+    ratio = 1 - _DICTIONARY_SAVING if settings.dictionary_ratio is None else settings.dictionary_ratio
+    return _dictionary_page(hashable, None, ratio * form.nbytes, version, settings) or direct
 
 
-def _variable(
+def _choose_variable(
     array: pa.Array, valid: Bools | None, version: FileVersion, settings: Settings
 ) -> MiniBlock | FullZip:
-    """Choose for strings and binaries."""
+    """Choose the page of strings and binaries."""
     chunks = VariableChunks.of(array, valid)
     compression, size = settings.compression, chunks.nbytes
     if compression is not None:
         size = _compressed_size(chunks, compression)
     elif not settings.plain:
         compression, size = _text_compression(chunks)
-    ratio = 1 - _WORTH_NUMBERED_TEXT if settings.dictionary_ratio is None else settings.dictionary_ratio
-    numbered = _numbered(array, valid, min(ratio * chunks.nbytes, size), version, settings)
-    if numbered is not None:
-        return numbered
+    ratio = 1 - _TEXT_DICTIONARY_SAVING if settings.dictionary_ratio is None else settings.dictionary_ratio
+    dictionary_page = _dictionary_page(array, valid, min(ratio * chunks.nbytes, size), version, settings)
+    if dictionary_page is not None:
+        return dictionary_page
     lengths = np.diff(chunks.offsets)
     mean, widest = chunks.nbytes / chunks.count, int(lengths.max())
     if settings.structure is not None:
-        zipped = settings.structure == "fullzip"
+        is_full_zip = settings.structure == "fullzip"
     elif compression is not None:
-        longest = int(np.count_nonzero(lengths >= _LONGEST_COMPRESSED[version]))
-        zipped = mean >= _LONG_TEXT_BYTES or (
-            longest > 0 and longest * _BYTES_PER_LONG[version] > chunks.nbytes
+        num_long = int(np.count_nonzero(lengths >= _LONGEST_COMPRESSED[version]))
+        is_full_zip = mean >= _LONG_TEXT_BYTES or (
+            num_long > 0 and num_long * _BYTES_PER_LONG[version] > chunks.nbytes
         )
     else:
-        zipped = widest >= _VERY_WIDE_VARIABLE_BYTES or (
+        is_full_zip = widest >= _VERY_WIDE_VARIABLE_BYTES or (
             widest >= _WIDE_VARIABLE_BYTES and mean >= _WIDE_VARIABLE_BYTES / 4
         )
-    if zipped:
+    if is_full_zip:
         values = zip_variable(array, valid)
         if settings.compression is not None:
             values = compress_zipped(values, settings.compression)
         elif compression is not None and mean >= _LONG_TEXT_BYTES:
             values = compress_zipped(values, Compression("zstd"))
-        elif compression is not None and mean >= _LEAST_ZIPPED_BYTES:
+        elif compression is not None and mean >= _MIN_ZIPPED_BYTES:
             values = compress_zipped(values, Compression("lz4"))
         return FullZip(values)
     if compression is None:
-        return MiniBlock(chunks, None, _sized(_POLICY, settings))
+        return MiniBlock(chunks, None, _with_chunk_size(_POLICY, settings))
     is_explicit = settings.compression is not None
     large = version is not FileVersion.V2_1 and (is_explicit or compression.scheme == "lz4")
-    policy = _sized(_LARGE_TEXT_POLICY if large else _TEXT_POLICY, settings)
+    policy = _with_chunk_size(_LARGE_TEXT_POLICY if large else _TEXT_POLICY, settings)
     packs_tables = is_explicit or mean < _SHORT_TEXT_BYTES
     return MiniBlock(CompressedText(chunks, compression, packs_tables), None, policy)
 
 
-def _sized(policy: ChunkPolicy, settings: Settings) -> ChunkPolicy:
-    """Return the policy with the chunk size that the field asks for, if it does."""
+def _with_chunk_size(policy: ChunkPolicy, settings: Settings) -> ChunkPolicy:
+    """Return the policy with the chunk size from the field's settings, if set."""
     return policy if settings.chunk_bytes is None else replace(policy, target_bytes=settings.chunk_bytes)
 
 
 def _compressed_vectors(array: pa.Array, valid: Bools | None, settings: Settings) -> MiniBlock | None:
-    """Return vectors in compressed chunks if they shrink much, as pictures do and embeddings do not."""
+    """Return vectors in compressed chunks if they compress well, as images do; else None."""
     weights = Weights.of(settings)
-    few = FixedChunks.of(array[: _VECTOR_SAMPLE // (value_bits(array.type) // 8) + 1], None)
-    gate = replace(weights, schemes=weights.schemes[:1], is_explicit=True)
-    if _odd_form(few, gate).nbytes >= few.nbytes:
+    sample = FixedChunks.of(array[: _VECTOR_SAMPLE // (value_bits(array.type) // 8) + 1], None)
+    first_scheme = replace(weights, schemes=weights.schemes[:1], is_explicit=True)
+    if _best_other_form(sample, first_scheme).nbytes >= sample.nbytes:
         return None
     plain = FixedChunks.of(array, valid)
-    form = _odd_form(plain, weights)
+    form = _best_other_form(plain, weights)
     return MiniBlock(form.build(), None, form.policy) if form.nbytes < plain.nbytes else None
 
 
-def _numbers(plain: FixedChunks, weights: Weights, items: EncodedBlock | None = None) -> MiniBlock:
-    """Choose the encoding of values of one width, which may be indices into a dictionary."""
+def _choose_numbers(plain: FixedChunks, weights: Weights, items: EncodedBlock | None = None) -> MiniBlock:
+    """Choose the encoding of fixed-width values, which may be indices into a dictionary."""
     words = plain.words()
-    form = _odd_form(plain, weights) if words is None else best_form(words, weights)
+    form = _best_other_form(plain, weights) if words is None else best_form(words, weights)
     return MiniBlock(form.build(), items, form.policy)
 
 
-def _odd_form(plain: FixedChunks, weights: Weights) -> Form:
-    """Choose for values that are not words of 8 to 64 bits: bits, wide numbers, vectors."""
+def _best_other_form(plain: FixedChunks, weights: Weights) -> Form:
+    """Choose the form of values that are not words of 8 to 64 bits: bits, wide numbers, vectors."""
     best = Form(plain.nbytes, plain.nbytes, _POLICY, lambda: plain)
     slot = plain.nbytes // plain.count
-    if any(layer.validity is not None for layer in plain.layers) or not 1 < slot <= _WIDEST_COMPRESSED:
+    if any(layer.validity is not None for layer in plain.layers) or not 1 < slot <= _MAX_COMPRESSED_WIDTH:
         return best
-    shrunk = min(compressed_forms(plain, weights), key=lambda form: form.weight, default=best)
+    compressed_form = min(compressed_forms(plain, weights), key=lambda form: form.weight, default=best)
     return (
-        shrunk if shrunk.nbytes < _WORTH_COMPRESSING * best.nbytes and shrunk.weight < best.weight else best
+        compressed_form
+        if compressed_form.nbytes < _COMPRESSED_SHARE * best.nbytes and compressed_form.weight < best.weight
+        else best
     )
 
 
-def _numbered_words(
+def _dictionary_of_words(
     words: Words, plain: Form, valid: Bools | None, weights: Weights, settings: Settings, version: FileVersion
 ) -> MiniBlock | None:
-    """Return words with a dictionary if that weighs less than `plain`."""
+    """Return a page of words with a dictionary if that weighs less than `plain`; else None."""
     if valid is not None and not valid.all():
-        # The bytes in the place of a null are no value: they must not widen the range.
+        # The stored bytes of a null are arbitrary and must not widen the range.
         words = np.where(valid, words, words[valid.argmax()])
     bits = words.dtype.itemsize * 8
-    numbered = number_words(words, _limits(settings))
-    if numbered is None:
+    dictionary_page = number_words(words, _dictionary_limits(settings))
+    if dictionary_page is None:
         return None
     items = _compressed_block(
-        EncodedBlock(flat(bits), len(numbered.items), numbered.items.view(np.uint8)),
+        EncodedBlock(flat(bits), len(dictionary_page.items), dictionary_page.items.view(np.uint8)),
         version,
         settings,
         Compression("lz4"),
     )
-    form = best_form(numbered.indices, weights)
+    form = best_form(dictionary_page.indices, weights)
     nbytes = form.nbytes + items.data.nbytes
     if settings.dictionary_ratio is not None:
-        pays = nbytes < settings.dictionary_ratio * plain.nbytes
+        is_smaller = nbytes < settings.dictionary_ratio * plain.nbytes
     else:
         weight = form.weight + items.data.nbytes + weights.bytes_per_ns * LOOKUP_NS * len(words)
-        pays = weight < (1 - _WORTH_NUMBERED) * plain.weight
-    return MiniBlock(form.build(), items, form.policy) if pays else None
+        is_smaller = weight < (1 - _DICTIONARY_SAVING) * plain.weight
+    return MiniBlock(form.build(), items, form.policy) if is_smaller else None
 
 
-def _limits(settings: Settings) -> DictionaryLimits:
+def _dictionary_limits(settings: Settings) -> DictionaryLimits:
     if settings.dictionary_divisor is None:
         return _LIMITS
     return replace(_LIMITS, divisor=max(1.0, settings.dictionary_divisor))
 
 
-def _numbered(
+def _dictionary_page(
     array: pa.Array, valid: Bools | None, limit: float, version: FileVersion, settings: Settings
 ) -> MiniBlock | None:
-    """Return the page with a dictionary if that takes less than `limit` bytes."""
-    encoded = encode_dictionary(array, valid, _limits(settings))
+    """Return a page with a dictionary if it has less than `limit` bytes; else None."""
+    encoded = encode_dictionary(array, valid, _dictionary_limits(settings))
     if encoded is None:
         return None
     words = FixedChunks.of(encoded, valid).words()
     assert words is not None
     form = best_form(words, Weights.of(settings))
-    items = _items(encoded.dictionary, version, settings, form.nbytes)
+    items = _encode_items(encoded.dictionary, version, settings, form.nbytes)
     return MiniBlock(form.build(), items, form.policy) if form.nbytes + items.data.nbytes < limit else None
 
 
-def _items(
+def _encode_items(
     array: pa.Array, version: FileVersion, settings: Settings, index_bytes: float = math.inf
 ) -> EncodedBlock:
-    """Return the block of a dictionary; `index_bytes` is the size of its indices."""
+    """Encode the items of a dictionary. `index_bytes` is the size of its indices."""
     block = plain_block(array)
     size = block.data.nbytes
     by_zstd = is_variable(array.type) and size in _ZSTD_ITEMS_BYTES and size >= _MANY_ITEMS * index_bytes
@@ -544,7 +555,7 @@ def _items(
 def _compressed_block(
     block: EncodedBlock, version: FileVersion, settings: Settings, scheme: Compression
 ) -> EncodedBlock:
-    """Return the block of a dictionary, by `scheme` unless the version or the settings say otherwise."""
+    """Compress the block of a dictionary with `scheme`, unless version or settings differ."""
     plain = settings.items_plain or (settings.plain and settings.items_compression is None)
     if version is FileVersion.V2_1 or plain or block.data.nbytes == 0:
         return block
@@ -552,13 +563,13 @@ def _compressed_block(
     if compression is not None:
         return compress_block(block, compression)
     compressed = compress_block(block, scheme)
-    pays = compressed.data.nbytes < (1 - _WORTH_COMPRESSED_ITEMS) * block.data.nbytes
-    return compressed if pays else block
+    is_smaller = compressed.data.nbytes < (1 - _ITEMS_SAVING) * block.data.nbytes
+    return compressed if is_smaller else block
 
 
 def _text_compression(chunks: VariableChunks) -> tuple[Compression | None, int]:
-    """Return how to compress text, None if it hardly shrinks, and the bytes that it then takes."""
-    if chunks.nbytes < _LEAST_COMPRESSED_BYTES:
+    """Return the compression of text and the estimated bytes; (None, bytes) if it does not compress well."""
+    if chunks.nbytes < _MIN_COMPRESSED_BYTES:
         return None, chunks.nbytes
     pieces = chunks.samples(_SAMPLES, _SAMPLE_BYTES)
     total = int(pieces.starts[-1])
@@ -572,7 +583,7 @@ def _text_compression(chunks: VariableChunks) -> tuple[Compression | None, int]:
 
 
 def _compressed_size(chunks: VariableChunks, compression: Compression) -> int:
-    """Return about how many bytes values take with a compression."""
+    """Return the estimated bytes of compressed values."""
     if not chunks.nbytes:
         return 0
     pieces = chunks.samples(_SAMPLES, _SAMPLE_BYTES)
@@ -580,10 +591,10 @@ def _compressed_size(chunks: VariableChunks, compression: Compression) -> int:
     return int(share * chunks.nbytes)
 
 
-def _only_value(array: pa.Array) -> bytes | None:
-    """Return the bytes of the value that a whole array (one slot or more, no nulls) consists of, if any."""
+def _constant_value(array: pa.Array) -> bytes | None:
+    """Return the bytes of the value if all values of a non-empty array without nulls are equal; else None."""
     if is_variable(array.type):
-        return None if array[0] != array[len(array) - 1] else _only_variable(array)
+        return None if array[0] != array[len(array) - 1] else _constant_variable(array)
     if pa.types.is_fixed_size_list(array.type) or value_bits(array.type) > 8 * MAX_INLINE_BYTES:
         return None
     items = FixedChunks.of(array, None).items
@@ -594,7 +605,7 @@ def _only_value(array: pa.Array) -> bytes | None:
     return value
 
 
-def _only_variable(array: pa.Array) -> bytes | None:
+def _constant_variable(array: pa.Array) -> bytes | None:
     chunks = VariableChunks.of(array, None)
     lengths = np.diff(chunks.offsets)
     if (lengths != lengths[0]).any():
@@ -605,7 +616,7 @@ def _only_variable(array: pa.Array) -> bytes | None:
 
 
 def full_zip(leaf: Leaf) -> FullZip | None:
-    """Return the full-zip form of a page that does not fit into chunks, None if the type has none."""
+    """Return the full-zip page of values that do not fit into chunks; None if the type has none."""
     array, valid = leaf.values, leaf.slot_validity()
     if is_variable(array.type):
         return FullZip(zip_variable(array, valid))
@@ -621,13 +632,13 @@ def _has_bit_items(arrow: pa.DataType) -> bool:
 
 
 class FieldWriter:
-    """Writes the columns of one top-level field; they are numbered from `column_base` on, depth first.
+    """Encodes the columns of one top-level field. They are numbered from `column_base` on, depth first.
 
-    For blobs it gets and writes the descriptors (`Field.described`).
+    Blobs are passed and written as descriptors (`Field.described`).
 
     Raises:
-        SchemaError: a type that this version, or Lance as a whole, cannot store in this place; field metadata
-            for the writer that has no meaning.
+        SchemaError: this version, or Lance in general, cannot store a type at this position, or field
+            metadata for the writer is invalid.
     """
 
     def __init__(self, field: Field, column_base: int, version: FileVersion) -> None:
@@ -637,13 +648,13 @@ class FieldWriter:
         self._version = version
 
     def encode(self, array: pa.Array, row_start: int) -> list[EncodedPage]:
-        """Return the pages of a run of rows that starts at row `row_start` of the file.
+        """Return the pages of an array whose first row is row `row_start` of the file.
 
-        `array` is of type `field.arrow_type()`, up to the names of list items. Memory: a small multiple of
-        the array.
+        `array` has the type `field.arrow_type()`, except for the names of list items. Memory is a small
+        multiple of the array.
 
         Raises:
-            SchemaError: a null where the schema allows none.
+            SchemaError: a non-nullable field has a null.
         """
         if len(array) == 0:
             return []
@@ -657,7 +668,7 @@ class FieldWriter:
 
 
 def _encode_leaf(leaf: Leaf, version: FileVersion) -> Iterator[tuple[Leaf, PageParts]]:
-    """Yield one page, or more where the format cannot hold the rows in one."""
+    """Yield one page, or several if the rows do not fit into one."""
     choice = choose(leaf, version)
     if isinstance(choice, NullPage):
         yield leaf, null_page(leaf)

@@ -1,18 +1,18 @@
-"""Settings of the writer in field metadata, key by key; and the types that 2.1 and 2.2 can store.
+"""Writer settings in field metadata, and checks of the types that versions 2.1 and 2.2 can store.
 
-    lance-encoding:compression                   zstd, lz4 (where pages shrink by it), none; fsst stands for
+    lance-encoding:compression                   zstd, lz4 (for pages that become smaller), none; fsst means
                                                  the default
     lance-encoding:compression-level             a number, for zstd
-    lance-encoding:rle-threshold                 runs if there are less than this share of the values
+    lance-encoding:rle-threshold                 use runs below this fraction of the values
     lance-encoding:bss                           on, off, auto: byte-stream split below zstd or lz4
     lance-encoding:dict-divisor                  a dictionary has at most one item per this many values
-    lance-encoding:dict-size-ratio               and takes at most this share of the bytes without it
+    lance-encoding:dict-size-ratio               and at most this fraction of the bytes without it
     lance-encoding:dict-values-compression       zstd, lz4, none: for the items of dictionaries (2.2)
     lance-encoding:dict-values-compression-level   a number, for zstd
     lance-encoding:structural-encoding           miniblock, fullzip
-    lance-encoding:minichunk-size                bytes of strings that chunks aim at; 2.1 has at most 32 KiB
+    lance-encoding:minichunk-size                target bytes of string chunks; at most 32 KiB in 2.1
 
-The field is that of the leaf column. (Lance file format 2.1, field metadata for encodings.)
+The metadata belongs to the field of the leaf column. (Lance file format 2.1, field metadata for encodings.)
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ _PREFIX = "lance-encoding:"
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one field; None = the writer chooses.
+    """The settings of one field. None lets the writer choose.
 
-    `plain` means that nothing is to be compressed by a general scheme, `items_plain` the same for dictionary
-    items.
+    `plain` disables general compression, and `items_plain` disables it for dictionary items.
     """
 
     compression: Compression | None = None
@@ -50,83 +49,83 @@ class Settings:
 
     @classmethod
     def of(cls, field: Field) -> Settings:
-        """Read the metadata of a field.
+        """Read the settings from the metadata of a field.
 
         Raises:
-            SchemaError: a value has no meaning.
+            SchemaError: a value is invalid.
         """
         if not any(key.startswith(_PREFIX) for key in field.metadata):
             return _DEFAULT
-        scheme = _word(field, "compression", ("zstd", "lz4", "none", "fsst"))
-        items = _word(field, "dict-values-compression", ("zstd", "lz4", "none"))
+        scheme = _read_word(field, "compression", ("zstd", "lz4", "none", "fsst"))
+        items = _read_word(field, "dict-values-compression", ("zstd", "lz4", "none"))
         return cls(
-            compression=_compression(field, scheme, "compression-level"),
+            compression=_read_compression(field, scheme, "compression-level"),
             plain=scheme == "none",
-            rle_threshold=_number(field, "rle-threshold"),
-            split_bytes=_word(field, "bss", ("on", "off", "auto")) or "auto",
-            dictionary_divisor=_number(field, "dict-divisor"),
-            dictionary_ratio=_number(field, "dict-size-ratio"),
-            items_compression=_compression(field, items, "dict-values-compression-level"),
+            rle_threshold=_read_number(field, "rle-threshold"),
+            split_bytes=_read_word(field, "bss", ("on", "off", "auto")) or "auto",
+            dictionary_divisor=_read_number(field, "dict-divisor"),
+            dictionary_ratio=_read_number(field, "dict-size-ratio"),
+            items_compression=_read_compression(field, items, "dict-values-compression-level"),
             items_plain=items == "none",
-            structure=_word(field, "structural-encoding", ("miniblock", "fullzip")),
-            chunk_bytes=_whole(field, "minichunk-size"),
+            structure=_read_word(field, "structural-encoding", ("miniblock", "fullzip")),
+            chunk_bytes=_read_integer(field, "minichunk-size"),
         )
 
 
 _DEFAULT = Settings()
 
 
-def _compression(field: Field, scheme: str | None, level_key: str) -> Compression | None:
+def _read_compression(field: Field, scheme: str | None, level_key: str) -> Compression | None:
     if scheme is None or scheme not in ("zstd", "lz4"):
         return None
-    level = _number(field, level_key)
+    level = _read_number(field, level_key)
     return Compression(scheme, None if level is None else int(level))
 
 
-def _word(field: Field, key: str, words: Collection[str]) -> str | None:
+def _read_word(field: Field, key: str, words: Collection[str]) -> str | None:
     text = field.metadata.get(_PREFIX + key)
     if text is None:
         return None
     if text.lower() not in words:
-        raise _senseless(field, key, text)
+        raise _invalid_value(field, key, text)
     return text.lower()
 
 
-def _number(field: Field, key: str) -> float | None:
+def _read_number(field: Field, key: str) -> float | None:
     text = field.metadata.get(_PREFIX + key)
     if text is None:
         return None
     try:
         return float(text)
     except ValueError:
-        raise _senseless(field, key, text) from None
+        raise _invalid_value(field, key, text) from None
 
 
-def _whole(field: Field, key: str) -> int | None:
-    number = _number(field, key)
+def _read_integer(field: Field, key: str) -> int | None:
+    number = _read_number(field, key)
     if number is None:
         return None
     if not 1 <= number < 2**31 or number % 1:
-        raise _senseless(field, key, field.metadata[_PREFIX + key])
+        raise _invalid_value(field, key, field.metadata[_PREFIX + key])
     return int(number)
 
 
-def _senseless(field: Field, key: str, text: str) -> SchemaError:
+def _invalid_value(field: Field, key: str, text: str) -> SchemaError:
     return SchemaError(f"column {field.name!r}: {_PREFIX}{key} is {text!r}, which has no meaning")
 
 
 def check_storable(field: Field, version: FileVersion) -> None:
-    """Refuse a top-level field that files of this version, 2.1 or 2.2, cannot store.
+    """Check that files of this version, 2.1 or 2.2, can store a top-level field.
 
     Raises:
-        SchemaError: a type that this version, or Lance as a whole, cannot store in this place; field metadata
-            for the writer that has no meaning.
+        SchemaError: this version, or Lance in general, cannot store a type at this position, or field
+            metadata for the writer is invalid.
     """
     _check_type(field, field.name, version, False, False)
 
 
 def _check_type(field: Field, path: str, version: FileVersion, in_list: bool, in_fixed_list: bool) -> None:
-    """Refuse what the version cannot store; the flags tell what `field` is inside of."""
+    """Raise an error for a type that the version cannot store. The flags describe the ancestors."""
     kind = field.kind
     if kind == "blob":
         return

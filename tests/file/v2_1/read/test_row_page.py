@@ -217,7 +217,7 @@ def test_windows_decode_parts_of_pages(name: str, tmp_path: Path, monkeypatch: p
         window.validate(full=True)
         assert window.equals(whole.slice(start, stop - start))
         if name not in ("lists", "vectors", "full-zip text"):
-            last = opened._paths[0]._last
+            last = opened._paths[0]._last_decoded
             assert last is not None
             assert len(last[2]) < reader.num_rows / 3
         start = stop
