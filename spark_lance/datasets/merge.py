@@ -23,9 +23,9 @@ from spark_lance.table.rows.key_lookup import key_indices
 from spark_lance.table.rows.merge_insert import (
     SPILL_BYTES,
     Merge,
+    MergeOutput,
     MergeRules,
     SourceRows,
-    Written,
     merge_rows,
     prepare_merge,
     source_rows,
@@ -83,7 +83,7 @@ def analyzed_merge(snapshot: Snapshot, source: SourceRows, rules: MergeRules) ->
         f"metrics=[{_read(copied - compared)}]",
         f"elapsed={(matched - start) * 1000:.3f}ms, metrics=[{_match_text(merge)}]",
         f"metrics=[{_scanned(merge, compared - counted)}]",
-        f"metrics=[output_rows={merge.source.held.num_rows}, spilled={source.spilled}]",
+        f"metrics=[output_rows={merge.source.compared_columns.num_rows}, spilled={source.spilled}]",
     ]
     return _tree(_steps(merge, metrics))
 
@@ -149,7 +149,7 @@ def _index_steps(merge: Merge) -> list[str]:
     ]
 
 
-def _written(merge: Merge, written: Written) -> str:
+def _written(merge: Merge, written: MergeOutput) -> str:
     inserted, updated, deleted = merge.counts(written)
     sizes = [file.file_size_bytes for fragment in written.added for file in fragment.files]
     text = f"bytes_written={sum(sizes)}, num_files_written={len(sizes)}, num_inserted_rows={inserted}"
@@ -157,7 +157,7 @@ def _written(merge: Merge, written: Written) -> str:
 
 
 def _match_text(merge: Merge) -> str:
-    return f"source_keys={merge.index.size}, matched_keys={int(merge.seen.sum())}"
+    return f"source_keys={merge.index.size}, matched_keys={int(merge.matched_keys.sum())}"
 
 
 def _scanned(merge: Merge, counts: ReadCounts) -> str:

@@ -289,8 +289,8 @@ class FreshScan(Scan):
         """Return one task per fragment of the base, without the hidden rows."""
         return [self._visible(task) for task in super().tasks(filter_columns)]
 
-    def _narrowed(self, *arguments: object) -> list[ScanTask]:
-        return [self._visible(task) for task in super()._narrowed(*arguments)]  # type: ignore[arg-type]
+    def _tasks_for_rows(self, *arguments: object) -> list[ScanTask]:
+        return [self._visible(task) for task in super()._tasks_for_rows(*arguments)]  # type: ignore[arg-type]
 
     def _visible(self, task: ScanTask) -> ScanTask:
         hidden = self.fresh.hidden.get(task.message.id)

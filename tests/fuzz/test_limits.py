@@ -39,7 +39,7 @@ from spark_lance.index.vector.create import merge_vector_segments
 from spark_lance.index.vector.search import SegmentSearch
 from spark_lance.memwal.staged import StagedPiece, append_staged
 from spark_lance.proto import encodings21_pb2, table_pb2
-from spark_lance.table.columns.finished import Finished, JobRecords
+from spark_lance.table.columns.finished import FragmentResult, JobRecords
 from spark_lance.table.columns.new_columns import Computation
 from spark_lance.table.format.bitmaps import covered_fragments, covered_ids, parse_offsets
 from spark_lance.table.format.manifest import pack_manifest
@@ -261,7 +261,9 @@ def test_records_of_jobs_with_a_damaged_bitmap(tmp_path: Path, field: str, data:
     fragment = dataset.manifest.fragments[0]
     records = JobRecords(dataset.table, "job", "update a")
     records.add(
-        Finished.of(fragment, [], (0,), fragment.files[0], np.array([7], np.uint32), offsets=BitMap([1]))
+        FragmentResult.of(
+            fragment, [], (0,), fragment.files[0], np.array([7], np.uint32), offsets=BitMap([1])
+        )
     )
     assert len(records.load()) == 1
     (file,) = Path(records.folder).iterdir()

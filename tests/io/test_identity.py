@@ -119,14 +119,14 @@ def test_a_manifest_is_kept_for_those_who_have_read_it() -> None:
 def test_open_files_are_kept_for_one_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table on a disk may have base paths elsewhere, which the options of its store open."""
     found: list[bool] = []
-    take = scan_task._HELD.take
+    take = scan_task._OPEN_FRAGMENTS.take
 
     def noted(key: Any) -> Any:
         rows = take(key)
         found.append(rows is not None)
         return rows
 
-    monkeypatch.setattr(scan_task._HELD, "take", noted)
+    monkeypatch.setattr(scan_task._OPEN_FRAGMENTS, "take", noted)
     uri = str(tmp_path / "t")
     write_dataset(table(), uri).create_scalar_index("n", "BTREE")
     for options in (A, A, B):

@@ -26,7 +26,7 @@ from spark_lance.memwal.names import ShardPaths
 from spark_lance.memwal.shard_manifest import change_shard, load_shard
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.proto.index_pb2 import ShardManifest
-from spark_lance.table.columns.finished import Finished, JobRecords
+from spark_lance.table.columns.finished import FragmentResult, JobRecords
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.manifest import pack_manifest, read_manifest
 from spark_lance.table.format.paths import Naming
@@ -292,7 +292,7 @@ def test_names_in_records_of_column_jobs(folder: Path, name: str) -> None:
     table = TableRef(*open_store(folder / "t"))
     records = JobRecords(table, "job", "a request")
     file = table_pb2.DataFile(path="0abc.lance").SerializeToString()
-    records.add(Finished(0, b"", b"", {0: "0abc.lance"}, (7,), file))
+    records.add(FragmentResult(0, b"", b"", {0: "0abc.lance"}, (7,), file))
     (path,) = Path(records.folder).iterdir()
     good = json.loads(path.read_text())
     bad = table_pb2.DataFile(path=name).SerializeToString()

@@ -35,7 +35,7 @@ from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.column_sources import Source, fields_among, over_fragments
 from spark_lance.table.columns.alter import Cast, alter_columns
 from spark_lance.table.columns.evolve import ColumnFiles, commit_files, refuse_mem_wal
-from spark_lance.table.columns.finished import Finished, JobRecords
+from spark_lance.table.columns.finished import FragmentResult, JobRecords
 from spark_lance.table.columns.work import ColumnWork, UnchangedColumns
 from spark_lance.table.commits.commit import commit_operation, retry_operation
 from spark_lance.table.commits.commit_options import commit_options
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 # A job may take hours, so it is the number of rounds that ends it.
 _ROUNDS = RetryPolicy(attempts=20, total_seconds=math.inf)
 
-_Files = dict[int, Finished]
+_Files = dict[int, FragmentResult]
 
 
 @dataclass
@@ -242,8 +242,8 @@ class ColumnJob:
             )
 
     def _silent(
-        self, missing: dict[int, table_pb2.DataFragment], answers: Sequence[Finished], work: ColumnWork
-    ) -> list[Finished]:
+        self, missing: dict[int, table_pb2.DataFragment], answers: Sequence[FragmentResult], work: ColumnWork
+    ) -> list[FragmentResult]:
         """Return what becomes of the fragments for which no value came."""
         reported = {result.fragment for result in answers}
         out = []
@@ -256,11 +256,11 @@ class ColumnJob:
                 continue
             rows = fragment.physical_rows or None
             deleted = read_deletions(self._start.table, fragment, rows, work.bases)
-            out.append(Finished.of(fragment, work.sources, work.ids, None, deleted, offsets=BitMap()))
+            out.append(FragmentResult.of(fragment, work.sources, work.ids, None, deleted, offsets=BitMap()))
         return out
 
     def _account(
-        self, missing: dict[int, table_pb2.DataFragment], result: Finished, files: _Files, bases: Bases
+        self, missing: dict[int, table_pb2.DataFragment], result: FragmentResult, files: _Files, bases: Bases
     ) -> None:
         """Check that each fragment is there once, and that every row was counted."""
         if result.fragment not in missing or result.fragment in files:
@@ -287,7 +287,7 @@ def cast_columns(table: TableBase, alterations: Sequence[Alteration]) -> None:
     dataset = table.dataset()
     records = JobRecords(dataset.table, f"auto-{uuid.uuid4().hex}", "cast")
 
-    def execute(cast: Cast, fragments: Sequence[int]) -> list[Finished]:
+    def execute(cast: Cast, fragments: Sequence[int]) -> list[FragmentResult]:
         with step(table.spark, f"write {len(fragments)} fragments"):
             return over_fragments(table.spark, fragments, cast.recorded(records))
 
@@ -310,5 +310,5 @@ def clean_up(records: JobRecords, used: set[str]) -> None:
         logger.warning("files of a job are left to clean-up: %s", error)
 
 
-def _paths(files: Sequence[Finished]) -> set[str]:
+def _paths(files: Sequence[FragmentResult]) -> set[str]:
     return {file.path for result in files if (file := result.data_file) is not None}

@@ -32,7 +32,7 @@ from spark_lance.spark.table.expressions import (
     quoted,
     text_of,
 )
-from spark_lance.table.columns.finished import Finished
+from spark_lance.table.columns.finished import FragmentResult
 from spark_lance.table.columns.work import ColumnWork
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import RowSet
@@ -57,7 +57,7 @@ class Source(Protocol):
     def finds_moved(self, version: Manifest) -> bool:
         """Whether a row that has moved to another fragment gets its value there."""
 
-    def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[Finished]:
+    def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[FragmentResult]:
         """Let tasks write the columns of some fragments of a version."""
 
 
@@ -131,7 +131,7 @@ class Expressions:
             raise
         return column
 
-    def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[Finished]:
+    def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[FragmentResult]:
         """See `Source`."""
         return collect_answers(self.frame(version, fragments), work.write)
 
@@ -176,7 +176,7 @@ class Joined:
         """See `Source`."""
         return not self._by_address(version)
 
-    def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[Finished]:
+    def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[FragmentResult]:
         """See `Source`."""
         functions = functions_of(self.table.spark)
         # The columns go by other names meanwhile, so that none is there twice.
@@ -240,14 +240,14 @@ class Function:
         """See `Source`."""
         return True
 
-    def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[Finished]:
+    def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[FragmentResult]:
         """See `Source`."""
         inputs, call, most = self.inputs, self.call, self.rows
         if self.where is not None:
             columns = _named(self.table, version, [self.where])
             frame = _matching(_rows(self.table, version, columns, fragments), self.where)
 
-            def on_some(batches: Iterable[pa.RecordBatch]) -> Iterator[Finished]:
+            def on_some(batches: Iterable[pa.RecordBatch]) -> Iterator[FragmentResult]:
                 for number, offsets in _offsets(batches):
                     yield work.compute(number, inputs, call, most, selection=offsets)
 
@@ -259,11 +259,11 @@ class Function:
 
 
 def over_fragments(
-    spark: SparkSession, fragments: Sequence[int], work: Callable[[int], Finished]
-) -> list[Finished]:
+    spark: SparkSession, fragments: Sequence[int], work: Callable[[int], FragmentResult]
+) -> list[FragmentResult]:
     """Run `work` on fragments, named by their ids, in Spark tasks of some neighbours each."""
 
-    def on_group(numbers: Sequence[int]) -> list[Finished]:
+    def on_group(numbers: Sequence[int]) -> list[FragmentResult]:
         return [work(number) for number in numbers]
 
     groups = [group.tolist() for group in np.array_split(fragments, min(len(fragments), _MOST_TASKS))]

@@ -1,7 +1,7 @@
-"""Dropping columns, renaming them, allowing or forbidding nulls, casting them to other types.
+"""Drop, move, rename and cast columns, and change their nullability.
 
-All but casts change the schema alone. A cast writes the new values to new files, and the old ones stay in the
-files that they share with other columns.
+Only a cast writes files; the other changes affect only the schema. A cast writes the new values to new files.
+The old values remain in files that also have other columns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_lance.table.columns.evolve import (
     refuse_mem_wal,
     with_files,
 )
-from spark_lance.table.columns.finished import Finished, JobRecords
+from spark_lance.table.columns.finished import FragmentResult, JobRecords
 from spark_lance.table.columns.work import ColumnWork, UnchangedColumns
 from spark_lance.table.commits.commit import CONFLICT_RETRIES, commit_operation, retry_operation
 from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
@@ -54,11 +54,11 @@ def drop_columns(
     reruns: RetryPolicy = CONFLICT_RETRIES,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
-    """Drop fields and return the new version. Data files without any field of the table leave it.
+    """Drop fields and return the new version. It does not list data files without any remaining field.
 
     Raises:
         SchemaError: see `drop_fields`.
-        CommitError: other writers were in the way; see its subclasses.
+        CommitError: the commit conflicted; see its subclasses.
     """
 
     def attempt(at: Snapshot) -> Manifest:
@@ -73,12 +73,12 @@ def drop_columns(
 def unset_primary_key(
     snapshot: Snapshot, *, reruns: RetryPolicy = CONFLICT_RETRIES, env: CommitEnv = SYSTEM_ENV
 ) -> Manifest:
-    """Declare no primary key any more, and return the new version; its columns stay NOT NULL.
+    """Remove the primary key and return the new version; the key columns stay NOT NULL.
 
     Raises:
-        SchemaError: the table declares no key.
-        UnsupportedFormatError: writers log rows by that key (MemWAL).
-        CommitError: other writers were in the way; see its subclasses.
+        SchemaError: the table has no primary key.
+        UnsupportedFormatError: the table has a MemWAL, which needs the key.
+        CommitError: the commit conflicted; see its subclasses.
     """
 
     def attempt(at: Snapshot) -> Manifest:
@@ -102,17 +102,17 @@ def move_columns(
     reruns: RetryPolicy = CONFLICT_RETRIES,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
-    """Move fields behind other fields, or to the front, one after the other, and return the new version.
+    """Move fields, one after the other, and return the new version.
 
     Args:
-        snapshot: the version to begin with.
-        moves: each field, and the field in front of it: None for the front.
-        reruns: how often to start over because of other writers.
-        env: the clock and the waits of the commit.
+        snapshot: the version for the first attempt.
+        moves: pairs of a field and the field after which it is placed; None for the first position.
+        reruns: the number of retries, and the pauses, after conflicts.
+        env: clock, sleep and random numbers.
 
     Raises:
         SchemaError: see `move_field`.
-        CommitError: other writers were in the way; see its subclasses.
+        CommitError: the commit conflicted; see its subclasses.
     """
 
     def attempt(at: Snapshot) -> Manifest:
@@ -140,51 +140,53 @@ def alter_columns(
     read, cast and written under new ids.
 
     Args:
-        snapshot: the version to begin with.
+        snapshot: the version for the first attempt.
         alterations: the changes of fields.
-        execute: casts fragments, named by their ids; in this process by default.
-        reruns: how often to start over because of other writers.
+        execute: casts fragments, given by their ids; in this process by default.
+        reruns: the number of retries, and the pauses, after conflicts.
         env: clock, sleep and random numbers.
 
     Raises:
-        SchemaError: see `alter_fields`; or there are nulls, a value cannot be cast, the field has an index,
-            or one alteration both casts and forbids nulls.
-        CommitError: other writers were in the way; see its subclasses.
-        UnsupportedFormatError: the table uses a feature that cannot be written here.
+        SchemaError: see `alter_fields`. Also raised if a NOT NULL field would have nulls, a value cannot be
+            cast, a cast field has an index, or the same call casts fields and makes fields NOT NULL.
+        CommitError: the commit conflicted; see its subclasses.
+        UnsupportedFormatError: the table uses a feature that we cannot write.
     """
     files = ColumnFiles(snapshot.table)
 
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
         altered = alter_fields(version, alterations)
-        tightened = tightened_fields(version.schema, alterations)
+        not_null_ids = tightened_fields(version.schema, alterations)
         if altered.replaced:
-            if tightened:
+            if not_null_ids:
                 raise SchemaError("cast first, and then forbid nulls: not both at once")
             refuse_mem_wal(version)
-            _refuse_indexed(version, altered)
-            fragments = _cast_fragments(files, at, altered, execute or _here(files))
+            _check_not_indexed(version, altered)
+            fragments = _cast_fragments(files, at, altered, execute or _execute_locally(files))
             return commit_files(at, altered.schema, fragments, env)
-        for number in tightened:
-            _refuse_nulls(at, number)
-        operation = project_message(schema_protos(altered.schema, version), keeps_nulls=not tightened)
+        for number in not_null_ids:
+            _check_no_nulls(at, number)
+        operation = project_message(schema_protos(altered.schema, version), keeps_nulls=not not_null_ids)
         return commit_operation(at.table, operation, read_version=version.version, env=env)
 
     return with_files(files, lambda: retry_operation(snapshot, attempt, reruns, env))
 
 
-def _refuse_indexed(version: Manifest, altered: Casts) -> None:
-    """Refuse to take the fields away from under an index."""
-    gone = {field.id for field in version.schema.walk()} - {field.id for field in altered.schema.walk()}
-    names = {index.name for index in version.indices if gone.intersection(index.fields)}
+def _check_not_indexed(version: Manifest, altered: Casts) -> None:
+    """Check that no index uses a field that is replaced."""
+    dropped_ids = {field.id for field in version.schema.walk()} - {
+        field.id for field in altered.schema.walk()
+    }
+    names = {index.name for index in version.indices if dropped_ids.intersection(index.fields)}
     if names:
         raise SchemaError(f"a column with an index keeps its type; drop {', '.join(sorted(names))} first")
 
 
-def _refuse_nulls(snapshot: Snapshot, number: int) -> None:
-    """Refuse to forbid the nulls of a field if a live row has one, or is null further out."""
+def _check_no_nulls(snapshot: Snapshot, number: int) -> None:
+    """Check that no live row has a null in a field or in a struct around the field."""
     top = next(field for field in snapshot.schema.fields if any(f.id == number for f in field.walk()))
-    pruned = _only(top, {number})
+    pruned = _prune_to(top, {number})
     for task in snapshot.scan([top.name]).tasks():
         for table in replace(task, fields=(pruned,)).tables(BATCH_BYTES):
             for chunk in table.column(0).chunks:
@@ -193,14 +195,16 @@ def _refuse_nulls(snapshot: Snapshot, number: int) -> None:
                     raise SchemaError(f"column {name!r} has nulls, so they cannot be forbidden")
 
 
-def _only(field: Field, ids: set[int]) -> Field:
-    """Return a field reduced to the fields with `ids`, each with everything inside. Maps stay whole."""
+def _prune_to(field: Field, ids: set[int]) -> Field:
+    """Return a field pruned to the fields with `ids`, with all their children. Maps are not pruned."""
     if field.id in ids or not field.children or field.kind in ("packed_struct", "blob", "map"):
         return field
-    return replace(field, children=tuple(_only(child, ids) for child in field.children if _holds(child, ids)))
+    return replace(
+        field, children=tuple(_prune_to(child, ids) for child in field.children if _contains(child, ids))
+    )
 
 
-def _holds(field: Field, ids: set[int]) -> bool:
+def _contains(field: Field, ids: set[int]) -> bool:
     return any(part.id in ids for part in field.walk())
 
 
@@ -222,13 +226,13 @@ def _items(array: pa.Array) -> pa.Array:
     return array.flatten()
 
 
-Execute = Callable[["Cast", Sequence[int]], list[Finished]]
+Execute = Callable[["Cast", Sequence[int]], list[FragmentResult]]
 
 
-def _here(files: ColumnFiles) -> Execute:
+def _execute_locally(files: ColumnFiles) -> Execute:
     """Return a function that casts fragments in this process."""
 
-    def execute(cast: Cast, fragments: Sequence[int]) -> list[Finished]:
+    def execute(cast: Cast, fragments: Sequence[int]) -> list[FragmentResult]:
         return each_fragment(files.store, fragments, lambda number: files.keep(cast(number)))
 
     return execute
@@ -241,18 +245,18 @@ def _cast_fragments(
     version = snapshot.manifest
     new_ids = {part.id for field in altered.replaced.values() for part in field.walk()}
     pairs = []
-    whole = version.file_version is FileVersion.V2_0
-    olds = set(altered.replaced)
+    is_v2_0 = version.file_version is FileVersion.V2_0
+    old_ids = set(altered.replaced)
     for position, top in enumerate(altered.schema.fields):
-        if _holds(top, new_ids):
+        if _contains(top, new_ids):
             old = version.schema.fields[position]
-            # A 2.0 file names the parents of its columns, and two files must not name one parent: all that is
-            # in the column goes to the new file.
-            pairs.append((old, top) if whole else (_only(old, olds), _only(top, new_ids)))
+            # A 2.0 file lists the parents of its columns, and two files must not list the same parent: so all
+            # fields of the column are written to the new file.
+            pairs.append((old, top) if is_v2_0 else (_prune_to(old, old_ids), _prune_to(top, new_ids)))
     fields = tuple(new for _, new in pairs)
     ids = tuple(part.id for field in fields for part in field.walk())
-    # Names may change in the same go; the files know their columns by ids.
-    reads = tuple(_named_as(old, new) for old, new in pairs)
+    # The same call may rename fields; files identify columns by id.
+    reads = tuple(_with_names_of(old, new) for old, new in pairs)
     names = tuple(field.name for field in reads)
     bases = snapshot.bases
     finished = {fragment.id: files.finished(fragment, ids, reads, bases) for fragment in version.fragments}
@@ -283,7 +287,7 @@ class Cast:
     work: ColumnWork
     names: tuple[str, ...]
 
-    def __call__(self, number: int) -> Finished:
+    def __call__(self, number: int) -> FragmentResult:
         """Write the columns of a fragment with their new types."""
         schema = Schema(self.work.fields).to_arrow()
 
@@ -297,22 +301,22 @@ class Cast:
         return self.work.compute(number, self.names, cast, BATCH_ROWS)
 
     def recorded(self, records: JobRecords) -> Cast:
-        """Return the same, with the finished fragments recorded."""
+        """Return the same cast with records of finished fragments."""
         return replace(self, work=replace(self.work, records=records))
 
 
-def _named_as(old: Field, new: Field) -> Field:
-    """Return the old field with the names of the new one, as far down as ids are the same."""
+def _with_names_of(old: Field, new: Field) -> Field:
+    """Return the old field with the names of the new field, down to the level where children differ."""
     if len(old.children) != len(new.children):
         return replace(old, name=new.name)
-    children = tuple(_named_as(a, b) for a, b in zip(old.children, new.children, strict=True))
+    children = tuple(_with_names_of(a, b) for a, b in zip(old.children, new.children, strict=True))
     return replace(old, name=new.name, children=children)
 
 
 def _with_file(
-    fragment: table_pb2.DataFragment, result: Finished | None, live: set[int]
+    fragment: table_pb2.DataFragment, result: FragmentResult | None, live: set[int]
 ) -> table_pb2.DataFragment:
-    """Return a fragment with one more file, and without files that hold no field of the table."""
+    """Return a fragment with one more file, and without files that have no field of the table."""
     longer = table_pb2.DataFragment()
     longer.CopyFrom(fragment)
     file = None if result is None else result.data_file

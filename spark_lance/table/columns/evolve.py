@@ -1,7 +1,7 @@
-"""Adding columns to a table: one new data file per fragment; the files that are there are not touched.
+"""Add columns to a table: write one new data file per fragment, and do not touch existing files.
 
-Every fragment's file is written once, also if other writers are in the way: it is used again in the newest
-version unless the values that it was computed from have changed.
+Each fragment's file is written once, even after conflicts with other writers: it is used again in the newest
+version unless its input values have changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.write.settings import check_storable
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2
-from spark_lance.table.columns.finished import Finished
+from spark_lance.table.columns.finished import FragmentResult
 from spark_lance.table.columns.new_columns import Computation, Stream
 from spark_lance.table.commits.commit import CONFLICT_RETRIES, commit_operation, retry_operation
 from spark_lance.table.commits.commit_rows import delete_on_failure
@@ -49,7 +49,7 @@ class ColumnFiles(OfTable):
     """The column files written so far for one change of a table, by fragment."""
 
     table: TableRef
-    _known: dict[int, Finished] = field(default_factory=dict)
+    _results: dict[int, FragmentResult] = field(default_factory=dict)
 
     def find(
         self,
@@ -58,7 +58,7 @@ class ColumnFiles(OfTable):
         sources: Sequence[Field],
         bases: Bases,
     ) -> table_pb2.DataFile | None:
-        """Return the file written for a fragment if it still fits; arguments as for `found`."""
+        """Return the file written for a fragment if it is still valid; arguments as in `finished`."""
         result = self.finished(fragment, ids, sources, bases)
         return None if result is None else result.data_file
 
@@ -68,19 +68,19 @@ class ColumnFiles(OfTable):
         ids: tuple[int, ...],
         sources: Sequence[Field],
         bases: Bases,
-    ) -> Finished | None:
-        """Return the finished result of a fragment if it still fits.
+    ) -> FragmentResult | None:
+        """Return the result of a fragment if it is still valid; None otherwise.
 
         Args:
-            fragment: the fragment as it is now.
-            ids: the ids that the new fields have now; they go into the file's entry.
-            sources: the fields that the values are computed from.
+            fragment: the fragment in the newest version.
+            ids: the current ids of the new fields, for the file's message.
+            sources: the fields from which the values are computed.
             bases: the version's base paths.
         """
-        finished = self._known.get(fragment.id)
-        if finished is None or not finished.fits(self.table, fragment, sources, bases):
+        result = self._results.get(fragment.id)
+        if result is None or not result.fits(self.table, fragment, sources, bases):
             return None
-        return finished.renumbered(ids)
+        return result.renumbered(ids)
 
     def add(
         self,
@@ -89,25 +89,25 @@ class ColumnFiles(OfTable):
         sources: Sequence[Field],
         written: tuple[table_pb2.DataFile, npt.NDArray[np.uint32]],
     ) -> table_pb2.DataFile:
-        """Keep a file that was written for a fragment; one written before is deleted."""
-        if (old := self._known.pop(fragment.id, None)) is not None and (file := old.data_file) is not None:
+        """Add a file that was written for a fragment, and delete the previous file of the fragment."""
+        if (old := self._results.pop(fragment.id, None)) is not None and (file := old.data_file) is not None:
             delete_column_files(self.table, [file])
         file, deleted = written
-        self.keep(Finished.of(fragment, sources, ids, file, deleted))
+        self.keep(FragmentResult.of(fragment, sources, ids, file, deleted))
         return file
 
-    def keep(self, result: Finished) -> Finished:
-        """Keep the finished result of a fragment, and return it."""
-        self._known[result.fragment] = result
+    def keep(self, result: FragmentResult) -> FragmentResult:
+        """Store the result of a fragment, and return it."""
+        self._results[result.fragment] = result
         return result
 
     def discard(self, committed: Manifest | None = None) -> None:
-        """Delete the files that `committed` does not name; all of them if nothing was committed."""
+        """Delete the files that `committed` does not refer to; all files if nothing was committed."""
         used: set[str] = set()
         for fragment in committed.fragments if committed else ():
-            if fragment.id in self._known:
+            if fragment.id in self._results:
                 used.update(file.path for file in fragment.files)
-        files = [file for finished in self._known.values() if (file := finished.data_file) is not None]
+        files = [file for finished in self._results.values() if (file := finished.data_file) is not None]
         delete_column_files(self.table, [file for file in files if file.path not in used])
 
 
@@ -118,12 +118,12 @@ def add_null_columns(
     reruns: RetryPolicy = CONFLICT_RETRIES,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
-    """Add columns, or fields to structs, that are null everywhere, and return the new version.
+    """Add columns, or fields of structs, that are null in every row, and return the new version.
 
     Raises:
-        SchemaError: a field must not be null, or is of a type that the table's files cannot store, so that
-            nobody could write a row any more; or see `add_fields`.
-        CommitError: other writers were in the way; see its subclasses.
+        SchemaError: a field is NOT NULL, or the table's files cannot store its type, so that no row could be
+            written any more; or see `add_fields`.
+        CommitError: the commit conflicted; see its subclasses.
     """
 
     def attempt(at: Snapshot) -> Manifest:
@@ -134,7 +134,11 @@ def add_null_columns(
             if version.file_version in (FileVersion.V2_1, FileVersion.V2_2):
                 check_storable(column, version.file_version)
             for part in column.walk():
-                if part.id not in present and not part.nullable and part in _outermost(column, present):
+                if (
+                    part.id not in present
+                    and not part.nullable
+                    and part in _topmost_new_fields(column, present)
+                ):
                     raise SchemaError(
                         f"column {part.name!r} must not be null, and so cannot be added without values"
                     )
@@ -143,11 +147,11 @@ def add_null_columns(
     return retry_operation(snapshot, attempt, reruns, env)
 
 
-def _outermost(column: Field, present: set[int]) -> list[Field]:
-    """Return the new fields that are not inside of new fields."""
+def _topmost_new_fields(column: Field, present: set[int]) -> list[Field]:
+    """Return the new fields whose parents are not new."""
     if column.id not in present:
         return [column]
-    return [part for child in column.children for part in _outermost(child, present)]
+    return [part for child in column.children for part in _topmost_new_fields(child, present)]
 
 
 def add_columns(
@@ -160,22 +164,23 @@ def add_columns(
 ) -> Manifest:
     """Add columns with values and return the new version.
 
-    Only the columns that the source reads are read. If other writers append rows meanwhile, the values of
-    these rows are computed too, and rows that they delete are gone.
+    Only the columns that the source needs are read. If other writers append rows concurrently, the values of
+    these rows are computed, too.
 
     Args:
-        snapshot: the version that the source fits to.
-        source: gives the values.
-        batch_rows: the most rows that are handed to the source at once.
-        reruns: how often to begin anew because of other writers.
+        snapshot: the version for which the source was made.
+        source: the source of the values.
+        batch_rows: the maximal number of rows that are passed to the source at once.
+        reruns: the number of retries, and the pauses, after conflicts.
         env: clock, sleep and random numbers.
 
     Raises:
         SchemaError: the values do not fit the new columns or the number of rows; or see `add_fields`.
         ExpressionError: an expression cannot be computed.
-        IncompatibleConflictError: a stream had ended when other writers added rows; or see its other uses.
+        IncompatibleConflictError: the source is a stream, which had ended when other writers added rows; or
+            the commit conflicted.
         CommitError: the commit failed; see its subclasses.
-        UnsupportedFormatError: the table uses what is not written here.
+        UnsupportedFormatError: the table uses a feature that we cannot write.
     """
     files = ColumnFiles(snapshot.table)
 
@@ -183,11 +188,11 @@ def add_columns(
         version = at.manifest
         refuse_mem_wal(version)
         schema, added = add_fields(version, source.schema)
-        writer = _Adding(files, at, added, source, batch_rows)
+        writer = _ColumnWriter(files, at, added, source, batch_rows)
         if isinstance(source, Computation) and source.any_order:
-            fragments = each_fragment(snapshot.store, version.fragments, writer.extended)
+            fragments = each_fragment(snapshot.store, version.fragments, writer.add_file)
         else:
-            fragments = [writer.extended(fragment) for fragment in version.fragments]
+            fragments = [writer.add_file(fragment) for fragment in version.fragments]
         if isinstance(source, Stream) and not source.is_finished:
             source.finish()
         return commit_files(at, schema, fragments, env)
@@ -195,7 +200,7 @@ def add_columns(
     return with_files(files, lambda: retry_operation(snapshot, attempt, reruns, env))
 
 
-class _Adding:
+class _ColumnWriter:
     """Writes the new columns of fragments of one version."""
 
     def __init__(
@@ -215,7 +220,7 @@ class _Adding:
         self._aligner = Aligner(source.schema, Schema(added))
         self._scan = snapshot.scan(source.columns)
 
-    def extended(self, fragment: table_pb2.DataFragment) -> table_pb2.DataFragment:
+    def add_file(self, fragment: table_pb2.DataFragment) -> table_pb2.DataFragment:
         """Return a fragment with a file of the new columns."""
         files, bases = self._files, self._scan.bases
         file = files.find(fragment, self._ids, self._scan.fields, bases)
@@ -241,9 +246,9 @@ class _Adding:
 
     def _rows(self, fragment: table_pb2.DataFragment) -> Iterable[pa.RecordBatch]:
         if not self._source.columns and fragment.physical_rows:
-            # Nothing is read; how many rows there are is known.
+            # The source needs no columns: the number of rows is in the manifest.
             live = fragment.physical_rows - fragment.deletion_file.num_deleted_rows
-            return _counted(live, self._batch_rows)
+            return _empty_batches(live, self._batch_rows)
         return self._scan.task(fragment).batches(BATCH_BYTES, self._batch_rows)
 
 
@@ -253,31 +258,33 @@ def extend_fragment(
     source: Computation | Stream,
     batch_rows: int = BATCH_ROWS,
 ) -> tuple[table_pb2.DataFragment, Schema]:
-    """Write columns of one fragment and commit nothing: return it with the new file, and the new schema.
+    """Write columns of one fragment; return the fragment with the new file, and the new schema.
+
+    Nothing is committed.
 
     Raises:
         SchemaError: the values do not fit the new columns or the number of rows; or see `add_fields`.
-        UnsupportedFormatError: the table uses what is not written here.
+        UnsupportedFormatError: the table uses a feature that we cannot write.
     """
     refuse_mem_wal(snapshot.manifest)
     schema, added = add_fields(snapshot.manifest, source.schema)
     files = ColumnFiles(snapshot.table)
-    extended = _Adding(files, snapshot, added, source, batch_rows).extended(fragment)
+    add_file = _ColumnWriter(files, snapshot, added, source, batch_rows).add_file(fragment)
     if isinstance(source, Stream):
         source.finish()
-    return extended, schema
+    return add_file, schema
 
 
-def _counted(rows: int, limit: int) -> Iterator[pa.RecordBatch]:
-    """Yield batches without columns, with this number of rows in all."""
+def _empty_batches(rows: int, limit: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches without columns that have `rows` rows in total, and at most `limit` rows each."""
     for start in range(0, rows, limit):
         yield from rows_without_columns(min(limit, rows - start)).to_batches()
 
 
 def with_files(files: ColumnFiles, change: Callable[[], Manifest]) -> Manifest:
-    """Make a change, and delete those of its files that it does not need in the end.
+    """Call `change`, and delete the files that the committed version does not use.
 
-    If it is not known whether the change was committed, all files stay.
+    If it is unknown whether the change was committed, no file is deleted.
     """
     with delete_on_failure(files.discard):
         committed = change()
@@ -289,14 +296,14 @@ def with_files(files: ColumnFiles, change: Callable[[], Manifest]) -> Manifest:
 def commit_files(
     snapshot: Snapshot, schema: Schema, fragments: Sequence[table_pb2.DataFragment], env: CommitEnv
 ) -> Manifest:
-    """Commit another schema and the fragments with the files for it, both made from a version."""
+    """Commit a new schema and the fragments with its files, both derived from the version `snapshot`."""
     version = snapshot.manifest
     operation = merge_message(schema_protos(schema, version), version.message.schema_metadata, fragments)
     return commit_operation(snapshot.table, operation, read_version=version.version, env=env)
 
 
 def refuse_mem_wal(version: Manifest) -> None:
-    """Refuse to compute columns of a table that has rows outside of its fragments.
+    """Check that a table has no MemWAL, whose rows are not in fragments, so that columns can be computed.
 
     Raises:
         UnsupportedFormatError: the table has a MemWAL.

@@ -1,10 +1,10 @@
-"""Finished fragments of a column change, and the records of them that outlive a process.
+"""Results of a column change for finished fragments, and their records, so that a failed job can resume.
 
     {root}/_column_jobs/{job}/{fragment id}-{stem of the data file}.json      one for each finished fragment
 
     {"request": text                  the request; only the same request resumes a job
      "fragment": id, "deletion": base64(DeletionFile) or null, "deleted": base64(Roaring bitmap)
-     "homes": {"field id": "data file"}        the files of the input values
+     "homes": {"field id": "data file"}        the data files of the input values
      "ids": [field ids, depth first], "file": base64(DataFile)
      "offsets": base64(Roaring bitmap) or null          the rows that got new values
      "values": number of rows that got a value}
@@ -43,22 +43,22 @@ from spark_lance.table.format.table_ref import OfTable, TableRef
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
 _RECORD = re.compile(r"[0-9]+-[0-9a-f]+\.json", re.ASCII)
-_AT_ONCE = 16
+_THREADS = 16
 
 
 @dataclass(frozen=True)
-class Finished:
+class FragmentResult:
     """The result of a column change for one fragment. Can be pickled.
 
     Attributes:
         fragment: the fragment's id.
-        deletion: its serialized DeletionFile at that time; empty if it had none.
-        deleted: the rows that had no value, as a Roaring bitmap.
-        homes: the files of the values that were the input; see `homes_of`.
+        deletion: the fragment's serialized DeletionFile at that time; empty if it had none.
+        deleted: the rows that were deleted at that time, as a Roaring bitmap.
+        homes: field id -> data file of the input values; see `homes_of`.
         ids: the ids of the fields with new values, depth first.
         file: the serialized DataFile; None if the fragment does not change.
-        offsets: the rows that got new values, as a Roaring bitmap; None if all did.
-        values: the number of rows that had a value.
+        offsets: the rows with new values, as a Roaring bitmap; None if all rows have new values.
+        values: the number of rows that got a value.
     """
 
     fragment: int
@@ -72,7 +72,7 @@ class Finished:
 
     @property
     def data_file(self) -> table_pb2.DataFile | None:
-        """The manifest's entry for the file; None if the fragment does not change."""
+        """The file's message for the manifest; None if the fragment does not change."""
         return None if self.file is None else table_pb2.DataFile.FromString(self.file)
 
     @classmethod
@@ -86,8 +86,8 @@ class Finished:
         *,
         offsets: BitMap | None = None,
         values: int = 0,
-    ) -> Finished:
-        """Return the result for a fragment, with the facts to check before it is used again."""
+    ) -> FragmentResult:
+        """Return the result for a fragment, with the state that `fits` checks before the result is reused."""
         return cls(
             fragment.id,
             fragment.deletion_file.SerializeToString() if fragment.HasField("deletion_file") else b"",
@@ -106,10 +106,10 @@ class Finished:
         sources: Sequence[Field],
         bases: Bases,
     ) -> bool:
-        """Whether it is right for a fragment as it is now.
+        """Return whether the result is valid for the current state of the fragment.
 
-        A fragment keeps its id as long as it has the same physical rows. So it is right as long as the
-        columns that it was computed from lie in the same files, and no row came back to life.
+        A fragment keeps its id as long as it has the same physical rows. So the result is valid as long as
+        the input columns are in the same files, and no deleted row was restored.
         """
         if self.homes != homes_of(fragment, sources):
             return False
@@ -119,8 +119,8 @@ class Finished:
         deleted = read_deletions(table, fragment, fragment.physical_rows or None, bases)
         return parse_bitmap(self.deleted, "deleted rows of a job").issubset(BitMap(deleted))
 
-    def renumbered(self, ids: tuple[int, ...]) -> Finished:
-        """Return it for the ids that the same fields have now."""
+    def renumbered(self, ids: tuple[int, ...]) -> FragmentResult:
+        """Return the result with the current ids of its fields."""
         if ids == self.ids or self.file is None:
             return replace(self, ids=ids)
         now = dict(zip(self.ids, ids, strict=True))
@@ -130,18 +130,18 @@ class Finished:
 
 
 def homes_of(fragment: table_pb2.DataFragment, fields: Sequence[Field]) -> dict[int, str]:
-    """Return where the values of fields are: by id the file that holds them."""
+    """Return field id -> path of the data file that has the field's values."""
     ids = {part.id for top in fields for part in top.walk()}
     return {number: file.path for file in fragment.files for number in file.fields if number in ids}
 
 
 @dataclass(frozen=True)
 class JobRecords(OfTable):
-    """The records of one job. Can be pickled: tasks add to it.
+    """The records of one job. Can be pickled: tasks add records.
 
     Attributes:
         table: the table.
-        job: the job's name, which is also that of its folder.
+        job: the name of the job and of its folder.
         request: the request, as text.
     """
 
@@ -155,42 +155,42 @@ class JobRecords(OfTable):
 
     @property
     def folder(self) -> str:
-        """Where the records are."""
+        """The folder of the records."""
         return join(self.root, COLUMN_JOBS_DIR, self.job)
 
-    def add(self, result: Finished) -> None:
-        """Record a fragment. One that stays as it is leaves no record: nothing was written for it."""
+    def add(self, result: FragmentResult) -> None:
+        """Write the record of a fragment, unless the fragment does not change."""
         if result.file is None:
             return
         record = {
             "request": self.request,
             "fragment": result.fragment,
-            "deletion": _text(result.deletion),
-            "deleted": _text(result.deleted),
+            "deletion": _encode(result.deletion),
+            "deleted": _encode(result.deleted),
             "homes": {str(number): path for number, path in result.homes.items()},
             "ids": list(result.ids),
-            "file": _text(result.file),
-            "offsets": None if result.offsets is None else _text(result.offsets),
+            "file": _encode(result.file),
+            "offsets": None if result.offsets is None else _encode(result.offsets),
             "values": result.values,
         }
         stem = table_pb2.DataFile.FromString(result.file).path.removesuffix(".lance")
         self.store.put(join(self.folder, f"{result.fragment}-{stem}.json"), json.dumps(record).encode())
 
-    def load(self) -> list[Finished]:
-        """Return the recorded fragments whose data file still exists, in no order.
+    def load(self) -> list[FragmentResult]:
+        """Return the recorded fragments whose data file still exists, in any order.
 
         Raises:
-            OptionError: a job of this name was begun with another request.
+            OptionError: a job with this name was started with another request.
             FormatError: a record is damaged.
         """
         paths = [record.path for record in self._records()]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_THREADS) as pool:
             return [result for result in pool.map(self._read, paths) if result is not None]
 
-    def _read(self, path: str) -> Finished | None:
+    def _read(self, path: str) -> FragmentResult | None:
         try:
             record = parse_object(self.store.read(path))
-            result, request = _finished(record), record["request"]
+            result, request = _parse_record(record), record["request"]
         except (ValueError, KeyError, TypeError, AttributeError, DecodeError, OverflowError) as error:
             raise FormatError(f"a record of a job cannot be read: {error}", path) from error
         if request != self.request:
@@ -203,7 +203,7 @@ class JobRecords(OfTable):
         return result
 
     def written(self) -> list[str]:
-        """Return the names of the data files that are recorded."""
+        """Return the names of the recorded data files."""
         return [f"{record.name.partition('-')[2].removesuffix('.json')}.lance" for record in self._records()]
 
     def _records(self) -> list[StoredObject]:
@@ -218,7 +218,7 @@ class JobRecords(OfTable):
             self.store.remove_empty(folder, self.root)
 
 
-def _finished(record: dict[str, Any]) -> Finished:
+def _parse_record(record: dict[str, Any]) -> FragmentResult:
     file = base64.b64decode(record["file"])
     check_message(table_pb2.DataFile.FromString(file))
     deleted = base64.b64decode(record["deleted"])
@@ -226,7 +226,7 @@ def _finished(record: dict[str, Any]) -> Finished:
     for bitmap in (deleted, offsets):
         if bitmap is not None:
             parse_bitmap(bitmap, "rows of a fragment")
-    return Finished(
+    return FragmentResult(
         int(record["fragment"]),
         base64.b64decode(record["deletion"]),
         deleted,
@@ -238,5 +238,5 @@ def _finished(record: dict[str, Any]) -> Finished:
     )
 
 
-def _text(data: bytes) -> str:
+def _encode(data: bytes) -> str:
     return base64.b64encode(data).decode()

@@ -1,7 +1,7 @@
 """Sources of the values of new columns: expressions, functions, streams of batches, and joins.
 
-Each source has the Arrow schema of its new columns and the names of the table columns that it reads. It turns
-batches of the rows of a fragment into batches of as many rows.
+Each source has the Arrow schema of its new columns and the names of the table columns that it reads. It maps
+batches of a fragment's rows to batches of new values with the same number of rows.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Computation:
     """Columns computed batch by batch from columns of the table.
 
     Attributes:
-        schema: of the new columns.
-        columns: what is read of the table; `_rowid` and `_rowaddr` may be among them.
-        compute: gives the new columns for a batch of `columns`.
-        any_order: whether it may be called from several threads, for fragments in any order.
+        schema: the schema of the new columns.
+        columns: the columns of the table to read, possibly including `_rowid` and `_rowaddr`.
+        compute: returns the new columns for a batch of `columns`.
+        any_order: whether `compute` may be called from several threads, for fragments in any order.
     """
 
     schema: pa.Schema
@@ -39,7 +39,7 @@ class Computation:
         """Yield the new columns of a fragment's rows.
 
         Raises:
-            SchemaError: a batch comes back with more or fewer rows.
+            SchemaError: `compute` returns another number of rows.
         """
         for batch in rows:
             computed = self.compute(batch)
@@ -49,7 +49,7 @@ class Computation:
 
 
 class Stream:
-    """Columns whose values come from outside, in the order of the table's rows. They come once."""
+    """Columns whose values come from a stream, in the order of the table's rows. It can be read only once."""
 
     columns: tuple[str, ...] = ()
 
@@ -60,10 +60,10 @@ class Stream:
         self._ended = False
 
     def values(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield as many of the next values as there are rows.
+        """Yield the next values of the stream, one for each of the rows.
 
         Raises:
-            SchemaError: the stream ends before.
+            SchemaError: the stream ends too early.
         """
         rows_to_read = sum(batch.num_rows for batch in rows)
         while rows_to_read:
@@ -79,7 +79,7 @@ class Stream:
         """Close the stream.
 
         Raises:
-            SchemaError: there are values left.
+            SchemaError: the stream has more values.
         """
         if self._next() is not None:
             raise SchemaError("Stream produced more values than expected for dataset")
@@ -87,11 +87,11 @@ class Stream:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all values have been taken."""
+        """Whether all values have been read."""
         return self._ended
 
     def _next(self) -> pa.RecordBatch | None:
-        """Return the next values that have not been taken, None if there are none."""
+        """Return the next values of the stream; None at the end."""
         batch, self._rest = self._rest, None
         while batch is None or not batch.num_rows:
             try:
@@ -102,7 +102,7 @@ class Stream:
 
 
 def expressions(texts: Mapping[str, str], schema: pa.Schema) -> Computation:
-    """Return columns that SQL expressions over the table's columns define.
+    """Return the source of columns that SQL expressions on the table's columns define.
 
     Raises:
         ExpressionError: an expression does not fit the schema.
@@ -122,7 +122,7 @@ def expressions(texts: Mapping[str, str], schema: pa.Schema) -> Computation:
 
 
 def null_columns(texts: Mapping[str, str], schema: pa.Schema) -> pa.Schema | None:
-    """Return the columns that SQL expressions define if all are null in a type, such as `cast(null as int)`.
+    """Return the new columns if all SQL expressions are typed nulls, such as `cast(null as int)`; else None.
 
     Raises:
         ExpressionError: an expression does not fit the schema.
@@ -135,7 +135,7 @@ def null_columns(texts: Mapping[str, str], schema: pa.Schema) -> pa.Schema | Non
 
 @dataclass(frozen=True)
 class BatchUDF:
-    """A function from batches to batches, with the schema of what it gives; see `batch_udf`."""
+    """A function from batches to batches, with the schema of its results; see `batch_udf`."""
 
     func: Callable[[pa.RecordBatch], Any]
     output_schema: pa.Schema | None = None
@@ -150,12 +150,13 @@ def batch_udf(
     output_schema: pa.Schema | None = None,
     checkpoint_file: str | os.PathLike[str] | None = None,
 ) -> Callable[[Callable[[pa.RecordBatch], Any]], BatchUDF]:
-    """Return a decorator that makes a function fit for `add_columns`.
+    """Return a decorator that makes a `BatchUDF` of a function, for `add_columns`.
 
     Args:
-        output_schema: of what the function gives; by default it is called with one row to see.
-        checkpoint_file: keeps what the function gave until all is written, so that a run that failed can be
-            repeated without the batches that were done.
+        output_schema: the schema of the function's results; by default the function is called with one row to
+            determine it.
+        checkpoint_file: a file that keeps the results until everything is written, so that a failed run can
+            resume without computing finished batches again.
     """
     return lambda func: BatchUDF(func, output_schema, checkpoint_file)
 
@@ -163,13 +164,13 @@ def batch_udf(
 def function(
     call: Callable[[pa.RecordBatch], Any], columns: Sequence[str], sample: Callable[[], pa.RecordBatch]
 ) -> Computation:
-    """Return columns that a function computes.
+    """Return the source of columns that a function computes.
 
     Args:
-        call: from a RecordBatch to a RecordBatch, a Table or a pandas DataFrame; its attribute
-            `output_schema`, if there is one, is the schema of what it gives.
-        columns: what it reads of the table.
-        sample: gives a batch of at most one row, to see what the function gives if it does not tell.
+        call: a function from a RecordBatch to a RecordBatch, a Table or a pandas DataFrame. Its attribute
+            `output_schema`, if any, is the schema of its results.
+        columns: the columns of the table that it reads.
+        sample: returns a batch of at most one row, to determine the schema if there is no `output_schema`.
     """
     schema = getattr(call, "output_schema", None)
     if schema is None:
@@ -208,22 +209,21 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 class Join:
-    """The columns of other data, looked up by the value of a key; rows without a match get null.
+    """Looks up the columns of other data by key; rows without a match get null.
 
-    The other data stays in memory. If several rows have the same key, the last one counts. Null is a key like
-    others.
+    The other data is held in memory. If several rows have the same key, the last row wins. Null equals null.
     """
 
     def __init__(self, data: pa.Table, key: str, kind: pa.DataType) -> None:
-        """Prepare `data` for being looked up.
+        """Prepare `data` for lookups.
 
         Args:
             data: the other data.
-            key: its column with the keys.
+            key: the column of `data` with the keys.
             kind: the type of the keys in the table.
 
         Raises:
-            SchemaError: there is no such column, or its values are none of this type.
+            SchemaError: the column does not exist, or its values cannot be cast to this type.
         """
         if key not in data.column_names:
             raise SchemaError(f"column {key!r} is not in the data; it has {', '.join(data.column_names)}")
@@ -238,14 +238,14 @@ class Join:
             raise SchemaError(
                 f"the key {key!r} is {keys.type} in the data and {kind} in the table"
             ) from error
-        # If keys are equal, Arrow finds the first one.
+        # Reversed, because Arrow finds the first of several equal keys.
         self._keys = keys[::-1]
         others = data.drop_columns([key])
         self.schema = others.schema.remove_metadata()
         self._columns = [make_filterable(_one_array(column)) for column in others.columns]
 
     def places(self, keys: pa.ChunkedArray | pa.Array) -> pa.Array:
-        """Return for every key the row of the data that matches it, null if none does."""
+        """Return the row of the data that matches each key, as int64; null without a match."""
         if isinstance(keys, pa.ChunkedArray):
             keys = _one_array(keys)
         if pa.types.is_dictionary(keys.type):
@@ -254,10 +254,10 @@ class Join:
         return pc.subtract(pa.scalar(len(self._keys) - 1, pa.int64()), positions.cast(pa.int64()))
 
     def take(self, places: pa.Array) -> pa.RecordBatch:
-        """Return the rows at `places`; null rows for null, whatever the schema says."""
+        """Return the rows at `places`; a null place gives a row of nulls, even in NOT NULL columns."""
         arrays = [column.take(places) for column in self._columns]
         return pa.RecordBatch.from_arrays(arrays, names=self.schema.names)
 
     def computation(self, key: str) -> Computation:
-        """Return the columns besides the key as new columns; `key` is the table's column with the keys."""
+        """Return the source of the columns other than the key; `key` is the table's key column."""
         return Computation(self.schema, (key,), lambda batch: self.take(self.places(batch.column(0))))

@@ -1,7 +1,7 @@
-"""Replacing values of some columns in place: rows stay where they are, and other columns are not read.
+"""Replace values of some columns in place: rows keep their addresses, and other columns are not read.
 
-Every fragment with a row to change gets one new file with these columns, for all its rows, and its old files
-no longer count for them. (Lance table format, update, REWRITE_COLUMNS.)
+Every fragment with a changed row gets one new file with these columns, for all its rows. The file replaces
+the columns in the old files. (Lance table format, update, REWRITE_COLUMNS.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class UpdatedFragment:
     """A fragment after an update in place.
 
     Attributes:
-        fragment: its message with the new file.
+        fragment: the fragment's message with the new file.
         field_ids: the ids of the fields in the new file.
         offsets: the physical offsets of the rows with new values, ascending.
     """
@@ -59,41 +59,41 @@ def update_columns(
     reruns: RetryPolicy = CONFLICT_RETRIES,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
-    """Give the rows whose key occurs in `data` the values that it has, and return the new version.
+    """Update the rows whose key is in `data` with its values, and return the new version.
 
-    No version is made if no row has such a key.
+    Nothing is committed if no row matches.
 
     Args:
-        snapshot: the version to begin with.
-        data: keys and new values, in columns named as the table's.
-        left_on: the table's column with the keys; `_rowid` and `_rowaddr` too.
-        right_on: the data's column with the keys.
-        reruns: how often to begin anew because of other writers.
+        snapshot: the version for the first attempt.
+        data: keys and new values; the columns with values have the names of the table's columns.
+        left_on: the table's key column, or `_rowid` or `_rowaddr`.
+        right_on: the key column of `data`.
+        reruns: the number of retries, and the pauses, after conflicts.
         env: clock, sleep and random numbers.
 
     Raises:
         SchemaError: a column does not exist, or values do not fit it.
-        CommitError: other writers were in the way; see its subclasses.
-        UnsupportedFormatError: the table uses what is not written here.
+        CommitError: the commit conflicted; see its subclasses.
+        UnsupportedFormatError: the table uses a feature that we cannot write.
     """
     files = ColumnFiles(snapshot.table)
 
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
         values = NewValues(version, data, left_on, right_on)
-        outcomes = [
-            outcome
+        updated_fragments = [
+            updated
             for fragment in version.fragments
-            if (outcome := update_fragment(files, at, fragment, values)) is not None
+            if (updated := update_fragment(files, at, fragment, values)) is not None
         ]
-        if not outcomes:
+        if not updated_fragments:
             return version
         operation = pb.Update(
-            updated_fragments=[outcome.fragment for outcome in outcomes],
-            fields_modified=outcomes[0].field_ids,
+            updated_fragments=[updated.fragment for updated in updated_fragments],
+            fields_modified=updated_fragments[0].field_ids,
             update_mode=pb.Update.REWRITE_COLUMNS,
             updated_fragment_offset_bitmaps={
-                outcome.fragment.id: BitMap(outcome.offsets).serialize() for outcome in outcomes
+                updated.fragment.id: BitMap(updated.offsets).serialize() for updated in updated_fragments
             },
         )
         return commit_operation(at.table, operation, read_version=version.version, env=env)
@@ -102,7 +102,7 @@ def update_columns(
 
 
 class NewValues:
-    """New values by key, of the types of a version's columns."""
+    """New values by key, in the types of the table's columns."""
 
     def __init__(self, version: Manifest, data: pa.Table, left_on: str, right_on: str) -> None:
         schema = version.schema
@@ -123,11 +123,11 @@ class NewValues:
         self._join = Join(aligned_table.append_column(name, data[right_on]), name, kind)
 
     def places(self, keys: pa.ChunkedArray | pa.Array) -> pa.Array:
-        """Return where the new values for these keys are; null for none."""
+        """Return the position of each key's new values, as int64; null if the key is not in the data."""
         return self._join.places(keys)
 
-    def replaced(self, old: Sequence[pa.Array], places: pa.Array) -> pa.RecordBatch:
-        """Return columns with new values in the rows that have a place."""
+    def replace_values(self, old: Sequence[pa.Array], places: pa.Array) -> pa.RecordBatch:
+        """Return columns in which rows with a non-null place have their new values."""
         matched = np.asarray(places.is_valid())
         rows = np.arange(len(places))
         rows[matched] = len(places) + np.arange(int(matched.sum()))
@@ -146,13 +146,13 @@ class NewValues:
 def update_fragment(
     files: ColumnFiles, snapshot: Snapshot, fragment: table_pb2.DataFragment, values: NewValues
 ) -> UpdatedFragment | None:
-    """Write a fragment's columns with new values; None if no row gets any."""
+    """Write the columns of a fragment with new values; return None if no row has new values."""
     keys = snapshot.scan([values.key], with_row_address=True)
     parts = [np.empty(0, np.uint32)]
     for table in keys.task(fragment).tables(BATCH_BYTES):
         matched = np.asarray(values.places(table.column(0)).is_valid())
         addresses = table[ROW_ADDRESS].to_numpy()
-        parts.append(addresses[matched].astype(np.uint32))  # the low half of an address is the offset
+        parts.append(addresses[matched].astype(np.uint32))  # the low 32 bits of an address are the offset
     offsets = np.concatenate(parts)
     if not len(offsets):
         return None
@@ -165,7 +165,7 @@ def update_fragment(
         def batches() -> Iterator[pa.RecordBatch]:
             for batch in scan.task(fragment).batches(BATCH_BYTES, BATCH_ROWS):
                 old = [batch.column(name) for name in names]
-                yield values.replaced(old, values.places(batch.column(values.key)))
+                yield values.replace_values(old, values.places(batch.column(values.key)))
 
         version = snapshot.manifest.file_version
         written = write_live_rows(files.table, fragment, values.fields, batches(), version, scan.bases)
@@ -177,9 +177,9 @@ def update_fragment(
 
 
 def _check_names(names: Sequence[str], schema: Schema) -> None:
-    there = {field.name for field in schema.fields}
+    present = {field.name for field in schema.fields}
     for name in names:
-        if name in there:
+        if name in present:
             continue
         if name in SYSTEM_COLUMNS:
             raise SchemaError(

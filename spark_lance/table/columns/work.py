@@ -1,12 +1,10 @@
-"""The work of a task of a distributed change of columns: values with row addresses become column files.
+"""The task of a distributed column change: write values with row addresses to column files.
 
-Values arrive as batches that hold the address of a row and its new values, all rows of a fragment one after
-the other in their order. For each fragment one data file is written, while the values come, and recorded.
+The input is batches of row addresses and new values, grouped by fragment and in row order. For each fragment,
+the task writes one data file while the values arrive, and records it.
 
-Extend values for some rows of a fragment to values for all its physical rows.
-
-The values come in runs: ascending physical offsets, and a batch with a row for each of them. The other rows
-get null, or keep their values.
+A column file needs values for all physical rows of a fragment. The input values come in runs: ascending
+physical offsets, and a batch with one row per offset. Other rows get null, or keep their values.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from spark_lance.errors import MergeError, SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2
-from spark_lance.table.columns.finished import Finished, JobRecords
+from spark_lance.table.columns.finished import FragmentResult, JobRecords
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
@@ -39,7 +37,7 @@ from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import fill_deleted, write_column_file
 
 _BATCH_BYTES = 8 << 20
-_MOST_ROWS = 1 << 20
+_MAX_BATCH_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -47,25 +45,25 @@ class Run:
     """Values of some rows of a fragment.
 
     Attributes:
-        offsets: their physical offsets, ascending, each of them once.
-        batch: the values.
+        offsets: the physical offsets, ascending and distinct.
+        batch: the values, one row per offset.
     """
 
     offsets: npt.NDArray[np.int64]
     batch: pa.RecordBatch
 
     def part(self, start: int, stop: int) -> Run:
-        """Return the values from one place in the run to another."""
+        """Return the values at positions [start, stop) of the run."""
         return Run(self.offsets[start:stop], self.batch.slice(start, stop - start))
 
 
 def with_nulls(runs: Iterable[Run], rows: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the values of all physical rows of a fragment, null where none comes, in batches of some MB.
+    """Yield the values of all physical rows of a fragment, null for missing rows, in batches of about 8 MiB.
 
     Args:
-        runs: the values, in the order of the rows.
+        runs: the values, in row order.
         rows: the number of physical rows.
-        schema: of the values.
+        schema: the schema of the values.
     """
     position = 0
     step = _rows_in_a_batch(None)
@@ -75,7 +73,7 @@ def with_nulls(runs: Iterable[Run], rows: int, schema: pa.Schema) -> Iterator[pa
         while position < end:
             stop = min(position + step, end)
             first, last = (int(place) for place in np.searchsorted(run.offsets, [position, stop]))
-            yield _spread(run.part(first, last), position, stop, schema)
+            yield _fill_gaps(run.part(first, last), position, stop, schema)
             position = stop
     while position < rows:
         stop = min(position + step, rows)
@@ -87,11 +85,11 @@ def with_nulls(runs: Iterable[Run], rows: int, schema: pa.Schema) -> Iterator[pa
 def _rows_in_a_batch(like: pa.RecordBatch | None) -> int:
     if like is None or not like.num_rows:
         return 1 << 14
-    return int(np.clip(_BATCH_BYTES * like.num_rows // max(like.nbytes, 1), 1, _MOST_ROWS))
+    return int(np.clip(_BATCH_BYTES * like.num_rows // max(like.nbytes, 1), 1, _MAX_BATCH_ROWS))
 
 
-def _spread(run: Run, start: int, stop: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the physical rows from `start` to `stop`, with null where the run has no value."""
+def _fill_gaps(run: Run, start: int, stop: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the physical rows [start, stop), with null where the run has no value."""
     count = len(run.offsets)
     if count == stop - start:
         return run.batch
@@ -108,29 +106,30 @@ def _spread(run: Run, start: int, stop: int, schema: pa.Schema) -> pa.RecordBatc
 
 
 def overlaid(old: Iterable[Run], new: Iterable[Run]) -> Iterator[pa.RecordBatch]:
-    """Yield the old values with the new ones in their places.
+    """Yield the old values, replaced by new values where they exist.
 
     Args:
-        old: the values of all rows that are not deleted.
-        new: values of some of them, in columns of the same types.
+        old: the values of all live rows.
+        new: new values of some rows, in columns of the same types.
 
     Raises:
-        SchemaError: a new value is for a row that there is not, or the dictionaries of a column are too many.
+        SchemaError: a new value is for a row that does not exist, or the dictionaries of a column cannot be
+            merged.
     """
-    coming = iter(new)
-    rest = next(coming, None)
+    new_runs = iter(new)
+    rest = next(new_runs, None)
     for before in old:
         parts = []
         while rest is not None and rest.offsets[0] <= before.offsets[-1]:
             count = int(np.searchsorted(rest.offsets, before.offsets[-1], side="right"))
             parts.append(rest.part(0, count))
-            rest = rest.part(count, len(rest.offsets)) if count < len(rest.offsets) else next(coming, None)
-        yield _replaced(before, parts) if parts else before.batch
+            rest = rest.part(count, len(rest.offsets)) if count < len(rest.offsets) else next(new_runs, None)
+        yield _replace_values(before, parts) if parts else before.batch
     if rest is not None:
         raise SchemaError(f"there are values for row {int(rest.offsets[0])}, which there is not")
 
 
-def _replaced(before: Run, parts: list[Run]) -> pa.RecordBatch:
+def _replace_values(before: Run, parts: list[Run]) -> pa.RecordBatch:
     offsets = np.concatenate([part.offsets for part in parts])
     places = np.searchsorted(before.offsets, offsets)
     if not np.array_equal(before.offsets[places], offsets):
@@ -151,7 +150,7 @@ BATCH_BYTES = 16 << 20
 
 
 class UnchangedColumns(enum.Enum):
-    """The treatment of rows for which no value comes."""
+    """The treatment of rows without a new value."""
 
     FORBIDDEN = "every row must get a value"
     NULL = "they get null"
@@ -164,14 +163,14 @@ class ColumnWork(OfTable):
 
     Attributes:
         table: the table.
-        records: where finished fragments are recorded; None for nowhere.
+        records: the records of finished fragments; None to write no records.
         fields: the columns to write, possibly pruned, with their ids.
-        sources: the fields that the values are computed from.
+        sources: the fields from which the values are computed.
         others: the treatment of rows without a value.
-        version: version of the data files.
+        version: the version of the data files.
         bases: the version's base paths.
         stable_row_ids: whether the table has stable row ids.
-        fragments: the serialized fragments to write for, by id.
+        fragments: fragment id -> serialized fragment, for the fragments to write.
         elsewhere: the ids of the table's other fragments; values for them are skipped.
     """
 
@@ -188,37 +187,37 @@ class ColumnWork(OfTable):
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The ids of the fields that are written, depth first."""
+        """The ids of the written fields, depth first."""
         return tuple(part.id for top in self.fields for part in top.walk())
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Finished]:
-        """Write the columns of the fragments whose values come, and yield the result for each.
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[FragmentResult]:
+        """Write the columns of the fragments in the input, and yield the result of each fragment.
 
         Args:
-            batches: row addresses in the column `_rowaddr`, and the values. The addresses ascend.
+            batches: row addresses in the column `_rowaddr`, ascending, and the values.
 
         Raises:
-            SchemaError: the rows are out of order, there is a row too few or one that the table does not
-                have, or the values do not fit the columns.
-            MergeError: there are several values for one row.
+            SchemaError: the rows are out of order, a row is missing or does not exist in the table, or the
+                values do not fit the columns.
+            MergeError: a row has several values.
         """
-        runs = _cut(batches)
+        runs = _split_by_fragment(batches)
         run = next(runs, None)
-        seen: set[int] = set()
+        fragment_ids: set[int] = set()
         while run is not None:
             number = run[0]
-            if number in seen:
-                raise SchemaError(_MOVED)
-            seen.add(number)
-            mine = _Same(number, run, runs)
+            if number in fragment_ids:
+                raise SchemaError(_OUT_OF_ORDER)
+            fragment_ids.add(number)
+            fragment_runs = _FragmentRuns(number, run, runs)
             if number in self.fragments:
-                yield self.finish(number, mine)
+                yield self.finish(number, fragment_runs)
             elif number not in self.elsewhere:
                 raise SchemaError(
                     f"there are values for rows of fragment {number}, which the table does not have: "
                     "they have moved since their addresses were read"
                 )
-            run = mine.rest()
+            run = fragment_runs.rest()
 
     def compute(
         self,
@@ -227,18 +226,18 @@ class ColumnWork(OfTable):
         call: Callable[[pa.RecordBatch], pa.RecordBatch],
         rows: int,
         selection: BitMap | None = None,
-    ) -> Finished:
+    ) -> FragmentResult:
         """Write the columns of a fragment with the results of a function of other columns.
 
         Args:
             number: the fragment's id.
-            columns: what the function gets to see.
-            call: gives as many rows as it gets.
-            rows: the most rows that it gets at once.
-            selection: the offsets of the rows that it is called for; all by default.
+            columns: the columns that are passed to the function.
+            call: the function; it returns as many rows as it gets.
+            rows: the maximal number of rows of one call.
+            selection: the offsets of the rows for which the function is called; all by default.
 
         Raises:
-            SchemaError: it gives more or fewer rows, or values that do not fit the columns.
+            SchemaError: the function returns another number of rows, or values that do not fit the columns.
         """
         names = (*columns, ROW_ADDRESS) if ROW_ADDRESS not in columns else columns
         task = self._task(number, names, self.sources)
@@ -257,12 +256,12 @@ class ColumnWork(OfTable):
 
         return self.finish(number, runs())
 
-    def finish(self, number: int, runs: Iterable[Run]) -> Finished:
-        """Write the columns of a fragment, record it, and return its result.
+    def finish(self, number: int, runs: Iterable[Run]) -> FragmentResult:
+        """Write the columns of a fragment, write its record, and return its result.
 
         Args:
-            number: its id.
-            runs: the values, in the order of the rows.
+            number: the fragment's id.
+            runs: the values, in row order.
 
         Raises:
             SchemaError, MergeError: see `write`.
@@ -270,16 +269,16 @@ class ColumnWork(OfTable):
         fragment = table_pb2.DataFragment.FromString(self.fragments[number])
         rows = physical_rows(self.table, fragment, self.bases)
         deleted = read_deletions(self.table, fragment, rows, self.bases)
-        gone = BitMap(deleted)
-        counter = _Counted(gone, rows, lenient=self.others is not UnchangedColumns.FORBIDDEN)
+        deleted_rows = BitMap(deleted)
+        counter = _RunChecker(deleted_rows, rows, lenient=self.others is not UnchangedColumns.FORBIDDEN)
         file: table_pb2.DataFile | None = None
-        values = counter.checked(self._aligned(runs))
+        values = counter.check(self._align_runs(runs))
         first = next(values, None)
         if first is not None or self.others is UnchangedColumns.FORBIDDEN:
             values = values if first is None else chain([first], values)
-            batches = self._filled(number, counter, values, rows, deleted)
+            batches = self._fill_rows(number, counter, values, rows, deleted)
             file = write_column_file(self.table, fragment, self.fields, batches, self.version, rows)
-        result = Finished.of(
+        result = FragmentResult.of(
             fragment,
             self.sources,
             self.ids,
@@ -292,15 +291,15 @@ class ColumnWork(OfTable):
             self.records.add(result)
         return result
 
-    def _filled(
+    def _fill_rows(
         self,
         number: int,
-        counter: _Counted,
+        counter: _RunChecker,
         values: Iterator[Run],
         rows: int,
         deleted: npt.NDArray[np.uint32],
     ) -> Iterator[pa.RecordBatch]:
-        """Return the values of all physical rows."""
+        """Return the values of all physical rows, with nulls or old values for rows without a new value."""
         schema = Schema(self.fields).to_arrow()
         if self.others is UnchangedColumns.NULL:
             return with_nulls(values, rows, schema)
@@ -320,7 +319,7 @@ class ColumnWork(OfTable):
             batches = counter.complete(run.batch for run in values)
         return iter(fill_deleted(batches, deleted, rows, schema) if len(deleted) else batches)
 
-    def _aligned(self, runs: Iterable[Run]) -> Iterator[Run]:
+    def _align_runs(self, runs: Iterable[Run]) -> Iterator[Run]:
         aligner: Aligner | None = None
         source: pa.Schema | None = None
         for run in runs:
@@ -341,14 +340,20 @@ class ColumnWork(OfTable):
         )
 
 
-_MOVED = (
+_OUT_OF_ORDER = (
     "the rows come in another order than the table's, so an expression depends on other rows: "
     "compute it as a DataFrame with the column _rowaddr, and give that"
 )
 
 
-class _Counted:
-    """Checks the offsets of runs, and counts them."""
+class _RunChecker:
+    """Checks and counts the offsets of runs.
+
+    Args:
+        deleted: the deleted rows of the fragment.
+        rows: the number of its physical rows.
+        lenient: whether to skip values for deleted rows instead of raising an error.
+    """
 
     def __init__(self, deleted: BitMap, rows: int, *, lenient: bool) -> None:
         self._deleted = deleted
@@ -358,14 +363,14 @@ class _Counted:
         self.count = 0
 
     def complete(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass batches on, and check in the end that every row had a value."""
+        """Yield the batches unchanged, and check at the end that every live row has a value."""
         yield from batches
         live = self._rows - len(self._deleted)
         if self.count != live:
             raise SchemaError(f"there are values for {self.count} rows of a fragment with {live}")
 
-    def checked(self, runs: Iterable[Run]) -> Iterator[Run]:
-        """Pass runs on that ascend; what is for deleted rows is left out, or refused."""
+    def check(self, runs: Iterable[Run]) -> Iterator[Run]:
+        """Yield the runs without values for deleted rows, and check that offsets are ascending and exist."""
         last = -1
         for run in runs:
             offsets = run.offsets
@@ -376,28 +381,28 @@ class _Counted:
                 at = int(np.argmax(steps <= 0))
                 if steps[at] == 0:
                     raise MergeError(f"there are several values for the row with offset {int(offsets[at])}")
-                raise SchemaError(_MOVED)
+                raise SchemaError(_OUT_OF_ORDER)
             last = int(offsets[-1])
             if last >= self._rows:
                 raise SchemaError(f"there are values for row {last} of a fragment with {self._rows} rows")
             live_run = run
             hits = BitMap(offsets.astype(np.uint32))
-            gone = hits & self._deleted
-            if gone:
+            deleted_rows = hits & self._deleted
+            if deleted_rows:
                 if not self._lenient:
-                    raise SchemaError(f"there are values for row {gone[0]}, which is deleted")
-                alive = ~np.isin(offsets, np.array(gone.to_array(), np.int64))
-                columns = [make_filterable(column).filter(pa.array(alive)) for column in run.batch.columns]
-                live_run = Run(offsets[alive], pa.RecordBatch.from_arrays(columns, schema=run.batch.schema))
-                hits -= gone
+                    raise SchemaError(f"there are values for row {deleted_rows[0]}, which is deleted")
+                is_live = ~np.isin(offsets, np.array(deleted_rows.to_array(), np.int64))
+                columns = [make_filterable(column).filter(pa.array(is_live)) for column in run.batch.columns]
+                live_run = Run(offsets[is_live], pa.RecordBatch.from_arrays(columns, schema=run.batch.schema))
+                hits -= deleted_rows
             if len(live_run.offsets):
                 self.count += len(live_run.offsets)
                 self.offsets |= hits
                 yield live_run
 
 
-class _Same:
-    """The runs of one fragment, taken from the front of those of several."""
+class _FragmentRuns:
+    """Iterates over the runs of one fragment, and then returns the first run of the next fragment."""
 
     def __init__(self, number: int, first: tuple[int, Run], runs: Iterator[tuple[int, Run]]) -> None:
         self._number = number
@@ -417,8 +422,8 @@ class _Same:
         return self._next
 
 
-def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Run]]:
-    """Yield runs of rows of one fragment with its id."""
+def _split_by_fragment(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Run]]:
+    """Yield (fragment id, run) for batches of row addresses and values."""
     for batch in batches:
         if not batch.num_rows:
             continue

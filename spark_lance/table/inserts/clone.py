@@ -1,8 +1,8 @@
-"""Tables and branches that begin as a version of another one.
+"""Create tables and branches from a version of another table.
 
-A shallow clone has the source as a base path. Files under the source's own root get that base's id, and other
-files keep theirs. A branch is a shallow clone with the branch's name. A deep clone has copies of all files
-and no base paths. (Lance table format, branches and shallow clones.)
+A shallow clone has the source as a base path. Files under the source's own root get the id of that base path;
+other files keep their base path. A branch is a shallow clone with the branch's name. A deep clone has copies
+of all files and no base paths. (Lance table format, branches and shallow clones.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_lance.table.writing.targets import check_location
 
 
 def clone(source: Manifest, operation: transaction_pb2.Transaction.Clone, stamp: Stamp) -> Manifest:
-    """Return the first version of a clone of `source`; it has the number of the source's version."""
+    """Return the first version of a clone of `source`, with the version number of `source`."""
     message = start_version(source, stamp)
     message.version = source.version
     message.ClearField("branch")
@@ -37,103 +37,121 @@ def clone(source: Manifest, operation: transaction_pb2.Transaction.Clone, stamp:
     section = table_pb2.IndexSection.FromString(source.index_section)
     check_message(section, source.path)
     if operation.is_shallow:
-        home = max((base.id for base in message.base_paths), default=-1) + 1
-        message.base_paths.add(id=home, is_dataset_root=True, path=operation.ref_path)
-        _move(message, section, home)
+        base_id = max((base.id for base in message.base_paths), default=-1) + 1
+        message.base_paths.add(id=base_id, is_dataset_root=True, path=operation.ref_path)
+        _set_bases(message, section, base_id)
     else:
         message.ClearField("base_paths")
-        _move(message, section, None)
+        _set_bases(message, section, None)
     index_section = section.SerializeToString() if section.indices else b""
     return finish_version(message, index_section, Naming.V2, stamp)
 
 
-def _move(message: table_pb2.Manifest, section: table_pb2.IndexSection, home: int | None) -> None:
-    """Give every file without a base that base, or without `home` take the base of every file away."""
+def _set_bases(message: table_pb2.Manifest, section: table_pb2.IndexSection, base_id: int | None) -> None:
+    """Set the base path of files that have none; if `base_id` is None, clear the base path of all files."""
     for fragment in message.fragments:
         for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
-            _set_base(file, home)
+            _set_base(file, base_id)
         if fragment.HasField("deletion_file"):
-            _set_base(fragment.deletion_file, home)
+            _set_base(fragment.deletion_file, base_id)
     for index in section.indices:
-        _set_base(index, home)
+        _set_base(index, base_id)
 
 
 def _set_base(
-    entry: table_pb2.DataFile | table_pb2.DeletionFile | table_pb2.IndexMetadata, home: int | None
+    entry: table_pb2.DataFile | table_pb2.DeletionFile | table_pb2.IndexMetadata, base_id: int | None
 ) -> None:
-    if home is None:
+    if base_id is None:
         entry.ClearField("base_id")
     elif not entry.HasField("base_id"):
-        entry.base_id = home
+        entry.base_id = base_id
 
 
-_CHUNK = 8 << 20
+_CHUNK_BYTES = 8 << 20
 
 
 def shallow_clone(source: Store, ref: VersionRef, target: Store, root: str) -> Manifest:
-    """Create a table at `root` that begins as a version of another one and shares its files.
+    """Create a table at `root` from a version of another table, sharing its files.
 
-    The source must stay where it is, and its clean-up does not know of the clone: tag the version there.
+    The source must not be moved. Its clean-up ignores clones, so tag the version in the source.
+
+    Args:
+        source: the store of the source.
+        ref: the version of the source.
+        target: the store of the new table.
+        root: the root path of the new table.
+
+    Returns:
+        The first version of the clone.
 
     Raises:
-        TableExistsError: there is a table at `root` already.
-        LocationInUseError: there are other files.
+        TableExistsError: a table exists at `root`.
+        LocationInUseError: `root` contains other files.
         VersionNotFoundError: the version does not exist.
         CommitError: the commit failed; see its subclasses.
     """
-    manifest = _cloneable(TableRef(source, ref.root), ref.version)
+    manifest = _load_cloneable_version(TableRef(source, ref.root), ref.version)
     check_location(TableRef(target, root))
-    return _clone(source, ref, manifest, target, root, shallow=True)
+    return _commit_clone(source, ref, manifest, target, root, shallow=True)
 
 
 def deep_clone(source: Store, ref: VersionRef, target: Store, root: str) -> Manifest:
-    """Create a table at `root` with copies of all files of a version of another one.
+    """Create a table at `root` with copies of all files of a version of another table.
+
+    Arguments and the result are as in `shallow_clone`.
 
     Raises:
-        TableExistsError: there is a table at `root` already.
-        LocationInUseError: there are other files.
+        TableExistsError: a table exists at `root`.
+        LocationInUseError: `root` contains other files.
         VersionNotFoundError: the version does not exist.
-        CommitError: the commit failed; see its subclasses. Copies made so far stay behind, in no version.
+        CommitError: the commit failed; see its subclasses. Copied files remain, but belong to no version.
     """
-    manifest = _cloneable(TableRef(source, ref.root), ref.version)
+    manifest = _load_cloneable_version(TableRef(source, ref.root), ref.version)
     check_writable(manifest.message, manifest.path)
     check_location(TableRef(target, root))
     for store, path, name in version_files(Bases.of(TableRef(source, ref.root), manifest.message), manifest):
         copy_file(store, path, target, join(root, name))
-    return _clone(source, ref, manifest, target, root, shallow=False)
+    return _commit_clone(source, ref, manifest, target, root, shallow=False)
 
 
 def create_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Manifest:
-    """Create a branch that begins with a version of the table whose main line is at `main`.
+    """Create a branch from a version of the table.
+
+    Args:
+        store: the table's store.
+        main: the root path of the main line.
+        branch: the name of the new branch.
+        ref: the version with which the branch begins.
 
     Returns:
-        The branch's first version, which has the number of the version it begins with.
+        The branch's first version, with the same version number as `ref`.
 
     Raises:
         BranchExistsError: the branch exists.
-        TableExistsError: an interrupted creation or deletion left files of such a branch: delete it first.
+        TableExistsError: an interrupted creation or deletion left files of the branch: delete the branch
+            first.
         VersionNotFoundError: the version does not exist.
-        OptionError: the name cannot be used.
+        OptionError: the name is not allowed.
         CommitError: the commit failed; see its subclasses.
     """
     branches = Branches(store, main)
     branches.check_new(branch)
-    manifest = _cloneable(TableRef(store, ref.root), ref.version)
+    manifest = _load_cloneable_version(TableRef(store, ref.root), ref.version)
     root = branch_root(main, branch)
     try:
-        first = _clone(store, ref, manifest, store, root, shallow=True, branch=branch)
+        first = _commit_clone(store, ref, manifest, store, root, shallow=True, branch=branch)
     except TableExistsError:
         branches.check_new(branch)
         raise TableExistsError(
             f"{root} holds files of a branch {branch!r} that is not known: delete that branch first"
         ) from None
-    # A clean-up that has not seen the branch has deleted the version before this look.
+    # Check again that the version exists: a clean-up that did not see the branch may have deleted it.
     source = find_version(TableRef(store, ref.root), ref.version)
     branches.record(branch, ref.branch, ref.version, store.size(source.path))
     return first
 
 
-def _cloneable(table: TableRef, version: int) -> Manifest:
+def _load_cloneable_version(table: TableRef, version: int) -> Manifest:
     if is_detached(version):
         raise UnsupportedFormatError(
             f"version {version} is detached, and no clone or branch begins with one: restore it first",
@@ -142,7 +160,7 @@ def _cloneable(table: TableRef, version: int) -> Manifest:
     return load_version(table, version)
 
 
-def _clone(
+def _commit_clone(
     source: Store,
     ref: VersionRef,
     manifest: Manifest,
@@ -165,12 +183,12 @@ def _clone(
 
 
 def version_files(bases: Bases, manifest: Manifest) -> Iterable[tuple[Store, str, str]]:
-    """Yield store, path and new name, inside the clone, of every file of a version."""
+    """Yield (store, path, name in the clone) for every file of a version."""
     for fragment in manifest.fragments:
         for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
             store, path = bases.data_file(file)
             yield store, path, join(DATA_DIR, file.path)
-            # Blobs too large for the data file are in files next to it.
+            # Large blobs are in sidecar files, in a folder named like the data file.
             sidecars = path.removesuffix(".lance")
             for sidecar in store.list_objects(sidecars, recursive=True):
                 name = sidecar.path.removeprefix(sidecars)
@@ -187,15 +205,15 @@ def version_files(bases: Bases, manifest: Manifest) -> Iterable[tuple[Store, str
 
 
 def copy_file(source: Store, path: str, target: Store, new_path: str) -> None:
-    """Copy an object; in pieces, unless the store can do it by itself."""
+    """Copy an object, inside the store if both stores are the same remote store, else in pieces."""
     if source == target and not source.is_local:
         source.copy(path, new_path)
         return
     output = target.create(new_path)
     try:
         size = source.size(path)
-        for start in range(0, size, _CHUNK):
-            (piece,) = source.read_ranges(path, [(start, min(_CHUNK, size - start))])
+        for start in range(0, size, _CHUNK_BYTES):
+            (piece,) = source.read_ranges(path, [(start, min(_CHUNK_BYTES, size - start))])
             output.write(piece)
     except BaseException:
         output.abort()

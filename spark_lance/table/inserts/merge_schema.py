@@ -1,9 +1,9 @@
-"""Append rows that have columns which the table lacks: the table gets them, null for its present rows.
+"""Append rows with columns that the table lacks: the columns are added, with nulls in existing rows.
 
 A separate version adds the new columns, and new fields of structs, before the version with the rows. Its
-operation contains nothing else, so it does not conflict with other writers, and other readers see an append
-as an append. Tasks write their files with the ids that the new fields get if nobody else adds fields.
-Otherwise the fields are looked up by their names, and the files are registered with the new ids.
+operation contains nothing else, so it does not conflict with other writers, and readers see the append as an
+ordinary append. Tasks write files with the field ids that are next at that time. If another writer adds
+fields first, the fields are matched by name, and the files are registered with the new ids.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from spark_lance.table.schema.changes import add_fields, schema_protos
 
 
 def missing_columns(source: Schema, table: Schema) -> pa.Schema:
-    """Return the columns of `source` that a table lacks; of a struct that it has, the fields that it lacks.
+    """Return the columns of `source` that a table lacks, and the missing fields of existing structs.
 
     Raises:
-        SchemaError: a name differs from one of the table's in the case of its letters only.
+        SchemaError: a name differs from a name of the table only in case.
     """
-    missing = _missing(source.fields, table.fields, "")
+    missing = _missing_fields(source.fields, table.fields, "")
     return Schema(missing).to_arrow()
 
 
-def _missing(source: Iterable[Field], present: Sequence[Field], path: str) -> tuple[Field, ...]:
+def _missing_fields(source: Iterable[Field], present: Sequence[Field], path: str) -> tuple[Field, ...]:
     exact = {field.name: field for field in present}
     folded = {field.name.lower(): field.name for field in present}
     missing = []
@@ -48,26 +48,26 @@ def _missing(source: Iterable[Field], present: Sequence[Field], path: str) -> tu
                 )
             missing.append(field)
         elif same.kind == field.kind == "struct":
-            children = _missing(field.children, same.children, f"{here}.")
+            children = _missing_fields(field.children, same.children, f"{here}.")
             if children:
                 missing.append(replace(field, children=children))
         elif same.kind == field.kind == "list":
             (item,), (other,) = field.children, same.children
             # The name of a list's item has no meaning.
-            children = _missing((replace(item, name=other.name),), (other,), f"{here}.")
+            children = _missing_fields((replace(item, name=other.name),), (other,), f"{here}.")
             if children:
                 missing.append(replace(field, children=children))
     return tuple(missing)
 
 
 def add_missing_columns(base: Snapshot, source: Schema) -> Manifest:
-    """Give the table the columns of `source` that it lacks, null in every row; return the newest version.
+    """Add the columns of `source` that the table lacks, null in every row, and return the newest version.
 
-    Nothing is committed if it lacks none. Other writers may do the same at the same time.
+    Nothing is committed if no column is missing. Other writers can do the same concurrently.
 
     Raises:
         SchemaError: a column cannot be added; see `missing_columns` and `add_fields`.
-        CommitError: other writers were in the way; see its subclasses.
+        CommitError: a concurrent commit conflicted; see its subclasses.
     """
 
     def attempt(at: Snapshot) -> Manifest:
@@ -85,19 +85,19 @@ def add_missing_columns(base: Snapshot, source: Schema) -> Manifest:
 
 
 def renumbered(fragments: Iterable[bytes], written: Schema, table: Schema) -> list[table_pb2.DataFragment]:
-    """Return fragments whose files were written by one schema, with the ids that a table has for its fields.
+    """Return fragments whose files have the field ids of the table's schema, matched by name.
 
     Args:
         fragments: serialized DataFragment messages.
-        written: the schema by which the files were written.
+        written: the schema with which the files were written.
         table: the table's schema.
 
     Raises:
-        IncompatibleConflictError: the table has a field no more, or with another type or nullability.
+        IncompatibleConflictError: another writer dropped a field, or changed its type or nullability.
     """
     ids: dict[int, int] = {}
     reasons: list[str] = []
-    _match(written.fields, table.fields, "", ids, reasons)
+    _match_fields(written.fields, table.fields, "", ids, reasons)
     if reasons:
         raise IncompatibleConflictError(
             f"another writer changed the table's columns ({'; '.join(reasons)}): write again"
@@ -109,7 +109,7 @@ def renumbered(fragments: Iterable[bytes], written: Schema, table: Schema) -> li
     return messages
 
 
-def _match(
+def _match_fields(
     written: Iterable[Field], table: Iterable[Field], path: str, ids: dict[int, int], reasons: list[str]
 ) -> None:
     by_name = {field.name: field for field in table}
@@ -124,4 +124,4 @@ def _match(
             reasons.append(f"column {here!r} must not be null any more")
         else:
             ids[field.id] = now.id
-            _match(field.children, now.children, f"{here}.", ids, reasons)
+            _match_fields(field.children, now.children, f"{here}.", ids, reasons)

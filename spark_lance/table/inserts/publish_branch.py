@@ -1,26 +1,28 @@
-"""Publish a branch: another line gets its content, as one version, or its appended and changed rows.
+"""Publish a branch: copy its content, or its row changes, to another line (main or a branch) as one version.
 
-The files that the branch wrote are copied into the folder of the other line, so both can be cleaned up and
-dropped on their own. The state of the other line decides the commit:
+The files that the branch wrote are copied into the folder of the target line, so both lines can be cleaned up
+and dropped independently. The state of the target decides the commit:
 
-    it has not changed since the branch began, or was published      its next version has the branch's content
-    it has, and the branch only appended rows                        its next version has these rows, too
-    it has, and the branch appended, updated and deleted rows        its next version has these changes, too;
-                                                                     refused if both changed one row
-    it has, and the branch did something else                        refused
+    target unchanged since the branch began or was published           the next version has the branch's
+    content target changed, the branch only appended rows                      the next version adds these
+    rows target changed, the branch appended, updated or deleted rows       the next version adds these
+    changes;
+                                                                       refused if both changed the same row
+    target changed, the branch did something else                      refused
 
-Changed rows are the difference of two versions of the branch: rows that it deleted in fragments that both
-lines have, and fragments that only the branch has. They are committed like an UPDATE that was computed from
-the state that both lines last shared, so the usual rules for concurrent writers decide.
+The row changes are the difference of two versions of the branch: rows that it deleted in fragments of both
+lines, and fragments that only the branch has. They are committed like an UPDATE that was computed from the
+last state that both lines shared, so the usual rules for concurrent writers apply.
 
-The first way goes through a detached version that is restored, so readers see all changes at once.
+In the first case, a detached version is written and then restored, so readers see all changes at once.
 
-A publication lands once. Its commit is an idempotent write of the branch (`idempotent_writes`). The number is
-the version of the branch that both lines last shared. So of two publishers that start from there one lands,
-and the record outlives a clean-up of its version.
+A publication is committed exactly once. The commit is an idempotent write of the branch
+(`idempotent_writes`). Its number is the version of the branch that both lines last shared. So only one of two
+concurrent publishers succeeds, and the record survives a clean-up of the version.
 
-The new version's transaction says what it brought, and the branch's metadata where to find that. The content
-is the same only until the other line has rows of its own. From then on only appended rows can be published.
+The new version's transaction records the published version of the branch, and the branch's metadata records
+the target's new version. The content is the same only until the target gets changes of its own. After that,
+only row changes can be published.
 
     transaction property   spark_lance.published = "<id of the branch>,<version of the branch>,same | other"
     metadata of the branch spark_lance.published = "<other line>,<its version>"
@@ -78,8 +80,8 @@ MAIN = "main"
 
 
 @dataclass(frozen=True)
-class Published:
-    """The versions of the line that was published to, before and after."""
+class PublishResult:
+    """The version numbers of the target line before and after a publication."""
 
     before: int
     after: int
@@ -87,7 +89,7 @@ class Published:
 
 @dataclass(frozen=True)
 class _Lines:
-    """The branch, the line that gets its content, and the statement's name in the history."""
+    """The branch, the target line, and the statement's name for the history."""
 
     store: Store
     main: str
@@ -103,12 +105,12 @@ class _Lines:
     def target_root(self) -> str:
         return self.main if self.target == MAIN else branch_root(self.main, self.target)
 
-    def common(self, latest: Manifest) -> _Common:
+    def common(self, latest: Manifest) -> _SharedState:
         """Return the state that both lines last shared.
 
         Raises:
             OptionError: the branch did not begin on the target.
-            FormatError: what was recorded about it is damaged.
+            FormatError: the record of the last publication is damaged.
         """
         branches = Branches(self.store, self.main)
         record = branches.get(self.branch)
@@ -116,11 +118,11 @@ class _Lines:
         line, _, text = str(record["metadata"].get(PUBLISHED, "")).rpartition(",")
         oldest = int(record["parent_version"]) if begins else latest.version
         if line == self.target:
-            oldest = _number(text)
+            oldest = _parse_version(text)
         identity = branches.identity(self.branch)
-        # A publication may have failed to note itself in the branch, so newer versions are read first.
+        # A publication may have failed before it updated the branch's metadata: newer versions come first.
         for number in range(latest.version, oldest - 1, -1):
-            published = self._published(latest, number, identity)
+            published = self._published_state(latest, number, identity)
             if published is not None:
                 return published
         if not begins:
@@ -133,10 +135,10 @@ class _Lines:
             raise FormatError(
                 f"version {oldest} of {self.target} does not say what it brought", self.target_root
             )
-        return _Common(oldest, oldest, is_same=True)
+        return _SharedState(oldest, oldest, is_same=True)
 
-    def _published(self, latest: Manifest, number: int, identity: str) -> _Common | None:
-        """Return what a version of the target brought from the branch; None if nothing."""
+    def _published_state(self, latest: Manifest, number: int, identity: str) -> _SharedState | None:
+        """Return the state that a version of the target shares with the branch; None if unpublished."""
         try:
             manifest = (
                 latest
@@ -145,40 +147,46 @@ class _Lines:
             )
             transaction = read_transaction(TableRef(self.store, self.target_root), manifest)
         except VersionNotFoundError:
-            return None  # a clean-up took it, or a writer left the number out
+            return None  # a clean-up deleted the version, or a writer skipped the number
         parts = transaction.properties.get(PUBLISHED, "").split(",")
         if len(parts) != 3 or parts[0] != identity:
             return None
-        return _Common(_number(parts[1]), number, is_same=parts[2] == "same")
+        return _SharedState(_parse_version(parts[1]), number, is_same=parts[2] == "same")
 
-    def once(self, common: _Common) -> IdempotentWrite:
-        """Return the job and number that let a publication from this state land once."""
+    def once(self, common: _SharedState) -> IdempotentWrite:
+        """Return the job and number that allow only one publication from this state."""
         identity = Branches(self.store, self.main).identity(self.branch)
         return IdempotentWrite(f"{PUBLISHED}:{identity}", common.source)
 
     def properties(self, head: Manifest, same: bool) -> dict[str, str]:
-        """Return the properties of the transaction that publishes a version of the branch."""
+        """Return the properties of the transaction that publishes version `head` of the branch."""
         identity = Branches(self.store, self.main).identity(self.branch)
         text = f"{identity},{head.version},{'same' if same else 'other'}"
         return {PUBLISHED: text, "spark_lance.branch": self.branch, STATEMENT: self.statement}
 
-    def remember(self, version: int) -> None:
-        """Note in the branch which version of the target brought its content."""
+    def record_publication(self, version: int) -> None:
+        """Record in the branch's metadata the version of the target that has its content."""
         branches = Branches(self.store, self.main)
         metadata = branches.get(self.branch)["metadata"]
         branches.replace_metadata(self.branch, {**metadata, PUBLISHED: f"{self.target},{version}"})
 
 
 @dataclass(frozen=True)
-class _Common:
-    """The versions of the branch and of the target that last met; `is_same`: their content is the same."""
+class _SharedState:
+    """The last state that branch and target shared.
+
+    Attributes:
+        source: the version of the branch.
+        target: the version of the target.
+        is_same: whether both versions have the same content.
+    """
 
     source: int
     target: int
     is_same: bool
 
 
-def _number(text: str) -> int:
+def _parse_version(text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
@@ -189,25 +197,28 @@ def _number(text: str) -> int:
 
 def publish_branch(
     store: Store, main: str, branch: str, target: str = MAIN, version: int | None = None
-) -> Published:
-    """Give a line the content of a branch that began on it.
+) -> PublishResult:
+    """Publish the content of a branch to the line on which it began.
 
     Args:
-        store: where the table is.
-        main: root path of its main line.
+        store: the table's store.
+        main: the root path of the main line.
         branch: the branch.
         target: "main" or the branch that gets the content.
-        version: publish this version of the branch only, which must be the next one.
+        version: publish only this version of the branch, which must be the next version to publish.
+
+    Returns:
+        The version numbers of the target before and after. They are equal if everything was published
+        already.
 
     Raises:
-        BranchNotFoundError: there is no such branch.
+        BranchNotFoundError: a branch does not exist.
         OptionError: the branch did not begin on the target.
-        IncompatibleConflictError: the target has changed rows that the branch changed, too, or the branch did
-            more than change rows; or a clean-up has deleted the version that says how much of the branch was
-            published.
-        RetryableConflictError: another writer changes the target now.
+        IncompatibleConflictError: both lines changed the same rows, or the branch did more than change rows;
+            or a clean-up deleted the version that records the last publication.
+        RetryableConflictError: another writer is changing the target.
         CommitError: the commit failed; see its other subclasses.
-        UnsupportedFormatError: the table needs a feature that is not written here.
+        UnsupportedFormatError: the table needs a feature that we cannot write.
     """
     if target != MAIN:
         Branches(store, main).get(target)
@@ -223,25 +234,29 @@ def publish_branch(
     while head.version > common.source:
         replaces = common.is_same and latest.version == common.target
         try:
-            after = _replaced(lines, head, latest, common) if replaces else _replayed(lines, head, common)
+            after = (
+                _publish_content(lines, head, latest, common)
+                if replaces
+                else _publish_changes(lines, head, common)
+            )
         except AlreadyCommittedError as error:
             start = common.source
             latest = load_latest(TableRef(store, lines.target_root))
             common = lines.common(latest)
             if common.source > start:
-                continue  # Another publisher was first: what is left is published from where it ended.
+                continue  # Another publisher was first: publish only the remaining versions.
             raise IncompatibleConflictError(
                 f"branch {branch!r} was published after its version {start}, as version {error.version} of "
                 f"{target}, which a clean-up has deleted. It said how far: compare the rows of both lines, "
                 f"and append with INSERT INTO those that {target} lacks"
             ) from error
-        lines.remember(after.version)
+        lines.record_publication(after.version)
         logger.info("published branch %s of %s as version %d of %s", branch, main, after.version, target)
-        return Published(latest.version, after.version)
-    return Published(latest.version, latest.version)
+        return PublishResult(latest.version, after.version)
+    return PublishResult(latest.version, latest.version)
 
 
-def _replaced(lines: _Lines, head: Manifest, latest: Manifest, common: _Common) -> Manifest:
+def _publish_content(lines: _Lines, head: Manifest, latest: Manifest, common: _SharedState) -> Manifest:
     """Commit the content of the branch as the version after `latest`."""
     store, root = lines.store, lines.target_root
     _copy_own_files(lines, head)
@@ -249,7 +264,7 @@ def _replaced(lines: _Lines, head: Manifest, latest: Manifest, common: _Common) 
     message.CopyFrom(head.message)
     section = table_pb2.IndexSection.FromString(head.index_section)
     check_message(section, head.path)
-    _settle(lines, message, section)
+    _rebase_references(lines, message, section)
     number = secrets.randbits(63) | 1 << 63
     message.version = number
     message.ClearField("branch")
@@ -280,11 +295,13 @@ def _replaced(lines: _Lines, head: Manifest, latest: Manifest, common: _Common) 
         store.delete(path, root)
 
 
-def _settle(lines: _Lines, message: table_pb2.Manifest, section: table_pb2.IndexSection) -> None:
-    """Turn references of the branch into those of the target: its folder has what both have written."""
+def _rebase_references(lines: _Lines, message: table_pb2.Manifest, section: table_pb2.IndexSection) -> None:
+    """Make references to the target's folder, which has the files of both lines, relative to the target."""
     bases = Bases.of(TableRef(lines.store, lines.source_root), message)
-    home = lines.store.uri(lines.target_root)
-    at_home = {base.id for base in bases.others if base.is_dataset_root and _is_same(base.uri, home)}
+    target_uri = lines.store.uri(lines.target_root)
+    target_bases = {
+        base.id for base in bases.others if base.is_dataset_root and _is_same_location(base.uri, target_uri)
+    }
     entries: list[table_pb2.DataFile | table_pb2.DeletionFile | table_pb2.IndexMetadata] = []
     for fragment in message.fragments:
         entries += [*fragment.files, *(overlay.data_file for overlay in fragment.overlays)]
@@ -292,19 +309,19 @@ def _settle(lines: _Lines, message: table_pb2.Manifest, section: table_pb2.Index
             entries.append(fragment.deletion_file)
     entries += section.indices
     for entry in entries:
-        if entry.HasField("base_id") and entry.base_id in at_home:
+        if entry.HasField("base_id") and entry.base_id in target_bases:
             entry.ClearField("base_id")
-    others = [base for base in message.base_paths if base.id not in at_home]
+    others = [base for base in message.base_paths if base.id not in target_bases]
     del message.base_paths[:]
     message.base_paths.extend(others)
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_same_location(one: str, other: str) -> bool:
     return one.removeprefix("file://").rstrip("/") == other.removeprefix("file://").rstrip("/")
 
 
 def _copy_own_files(lines: _Lines, manifest: Manifest) -> None:
-    """Copy the files that a version has in the branch's own folder, unless they are there."""
+    """Copy the files of a version from the branch's own folder to the target, unless they exist there."""
     bases = Bases.of(TableRef(lines.store, lines.source_root), manifest.message)
     for store, path, name in version_files(bases, manifest):
         if store == lines.store and path.startswith(f"{lines.source_root}/"):
@@ -313,11 +330,11 @@ def _copy_own_files(lines: _Lines, manifest: Manifest) -> None:
                 copy_file(store, path, lines.store, target)
 
 
-def _check_next(lines: _Lines, common: _Common, version: int) -> None:
-    """Refuse to publish a single version of a branch that is not the next one.
+def _check_next(lines: _Lines, common: _SharedState, version: int) -> None:
+    """Check that a version of the branch is the next version to publish.
 
     Raises:
-        OptionError: it is another one.
+        OptionError: it is not.
     """
     if version == common.source + 1:
         return
@@ -330,44 +347,44 @@ def _check_next(lines: _Lines, common: _Common, version: int) -> None:
     )
 
 
-def _replayed(lines: _Lines, head: Manifest, common: _Common) -> Manifest:
-    """Commit the rows that the branch appended or changed onto the target's newest version."""
-    operations = list(_operations(lines, head, common.source))
+def _publish_changes(lines: _Lines, head: Manifest, common: _SharedState) -> Manifest:
+    """Commit the rows that the branch appended or changed to the target's newest version."""
+    operations = list(_read_operations(lines, head, common.source))
     if all(isinstance(operation, pb.Append) for _, operation in operations):
-        return _appended(lines, head, common, [operation for _, operation in operations])
+        return _append_rows(lines, head, common, [operation for _, operation in operations])
     before = load_version(TableRef(lines.store, lines.source_root), common.source)
     for manifest, operation in operations:
-        if reason := _unfit(operation, head.uses_stable_row_ids and not common.is_same):
+        if reason := _reason_not_to_replay(operation, head.uses_stable_row_ids and not common.is_same):
             raise _refusal(lines, common, f"{reason} (version {manifest.version})")
     if list(before.message.fields) != list(head.message.fields):
         raise _refusal(lines, common, "changes its columns")
-    return _changed(lines, before, head, common, [operation for _, operation in operations])
+    return _commit_row_changes(lines, before, head, common, [operation for _, operation in operations])
 
 
-def _refusal(lines: _Lines, common: _Common, reason: str) -> IncompatibleConflictError:
+def _refusal(lines: _Lines, common: _SharedState, reason: str) -> IncompatibleConflictError:
     return IncompatibleConflictError(
         f"{lines.target} has changed since version {common.target}, and branch {lines.branch!r} {reason}: "
         f"repeat that change on {lines.target}"
     )
 
 
-def _unfit(operation: Any, is_apart: bool) -> str:
-    """Return why an operation of a branch cannot be replayed, as the end of a sentence; "" if it can.
+def _reason_not_to_replay(operation: Any, ids_differ: bool) -> str:
+    """Return the reason why an operation cannot be replayed, as the end of a sentence; "" if it can.
 
     Args:
-        operation: the operation.
-        is_apart: whether rows that both lines have may have different stable ids in them.
+        operation: the operation of the branch.
+        ids_differ: whether the same row can have different stable row ids in the two lines.
     """
     if isinstance(operation, pb.Update):
         if operation.update_mode == pb.Update.REWRITE_COLUMNS or operation.compacted_sstables:
             return "rewrites columns or brings rows of a write-ahead log"
-        return "updates rows whose ids differ between both lines" if is_apart else ""
+        return "updates rows whose ids differ between both lines" if ids_differ else ""
     rows_only = (pb.Append, pb.Delete, pb.Rewrite, pb.CreateIndex, pb.ReserveFragments)
     return "" if isinstance(operation, rows_only) else "does more than append, update and delete rows"
 
 
-def _appended(lines: _Lines, head: Manifest, common: _Common, operations: Sequence[Any]) -> Manifest:
-    """Commit the rows that the branch appended behind those of the target's newest version."""
+def _append_rows(lines: _Lines, head: Manifest, common: _SharedState, operations: Sequence[Any]) -> Manifest:
+    """Append the rows that the branch appended to the target's newest version."""
     _copy_own_files(lines, head)
     append = pb.Append(fragments=[fragment for operation in operations for fragment in operation.fragments])
     return commit_operation(
@@ -379,8 +396,8 @@ def _appended(lines: _Lines, head: Manifest, common: _Common, operations: Sequen
     )
 
 
-def _changed(
-    lines: _Lines, before: Manifest, head: Manifest, common: _Common, operations: Sequence[Any]
+def _commit_row_changes(
+    lines: _Lines, before: Manifest, head: Manifest, common: _SharedState, operations: Sequence[Any]
 ) -> Manifest:
     """Commit the difference of two versions of the branch to the target's newest version."""
     added = _new_fragments(lines, before, head, common, operations)
@@ -411,26 +428,26 @@ def _changed(
         raise _refusal(lines, common, f"is in conflict with that ({error})") from error
 
 
-def _key(fragment: table_pb2.DataFragment) -> tuple[str, ...]:
-    """Return the names of the files of a fragment, which are the same in all lines; ids may differ."""
+def _file_names(fragment: table_pb2.DataFragment) -> tuple[str, ...]:
+    """Return the names of a fragment's files, which identify it in all lines; its ids may differ."""
     overlays = [overlay.data_file.path for overlay in fragment.overlays]
     return (*(file.path for file in fragment.files), *overlays)
 
 
 def _new_fragments(
-    lines: _Lines, before: Manifest, head: Manifest, common: _Common, operations: Sequence[Any]
+    lines: _Lines, before: Manifest, head: Manifest, common: _SharedState, operations: Sequence[Any]
 ) -> list[table_pb2.DataFragment]:
-    """Return the fragments that only the newer version of the branch has, as an operation brings them."""
-    former = {_key(fragment) for fragment in before.fragments}
+    """Return the fragments that only the newer version of the branch has, in the form of its operation."""
+    old_keys = {_file_names(fragment) for fragment in before.fragments}
     fragments_by_key = {
-        _key(fragment): fragment
+        _file_names(fragment): fragment
         for operation in operations
         if isinstance(operation, pb.Append | pb.Update)
         for fragment in (operation.fragments if isinstance(operation, pb.Append) else operation.new_fragments)
     }
     result = []
     for fragment in head.fragments:
-        if (key := _key(fragment)) in former:
+        if (key := _file_names(fragment)) in old_keys:
             continue
         if fragment.HasField("deletion_file"):
             raise IncompatibleConflictError(
@@ -450,36 +467,36 @@ def _new_fragments(
 
 
 def _deleted_rows(
-    lines: _Lines, before: Manifest, head: Manifest, at: Snapshot, common: _Common
+    lines: _Lines, before: Manifest, head: Manifest, at: Snapshot, common: _SharedState
 ) -> dict[int, npt.NDArray[np.uint32]]:
-    """Return the rows that the branch deleted between two versions, by fragments of the target."""
-    ids = {_key(fragment): fragment.id for fragment in at.fragments}
+    """Return the rows that the branch deleted between two versions, by fragment id of the target."""
+    ids = {_file_names(fragment): fragment.id for fragment in at.fragments}
     source = Snapshot(TableRef(lines.store, lines.source_root), before)
     later = source.at(head)
-    rest = {_key(fragment): fragment for fragment in head.fragments}
+    new_fragments = {_file_names(fragment): fragment for fragment in head.fragments}
     result = {}
     for fragment in before.fragments:
-        survivor = rest.get(_key(fragment))
-        if survivor is not None and not survivor.HasField("deletion_file"):
+        new_fragment = new_fragments.get(_file_names(fragment))
+        if new_fragment is not None and not new_fragment.HasField("deletion_file"):
             continue
         deleted = source.deletions(fragment)
         all_deleted = (
             np.arange(source.physical_rows(fragment), dtype=np.uint32)
-            if survivor is None
-            else later.deletions(survivor)
+            if new_fragment is None
+            else later.deletions(new_fragment)
         )
         rows = np.setdiff1d(all_deleted, deleted)
         if not len(rows):
             continue
-        number = ids.get(_key(fragment))
+        number = ids.get(_file_names(fragment))
         if number is None:
             raise _refusal(lines, common, f"changes rows of files that {lines.target} has not")
         result[number] = rows
     return result
 
 
-def _operations(lines: _Lines, head: Manifest, source_version: int) -> Iterator[tuple[Manifest, object]]:
-    """Yield the versions that the branch made since, oldest first, with their operations."""
+def _read_operations(lines: _Lines, head: Manifest, source_version: int) -> Iterator[tuple[Manifest, object]]:
+    """Yield the versions of the branch after `source_version` with their operations, oldest first."""
     for number in range(source_version + 1, head.version + 1):
         manifest = (
             head if number == head.version else load_version(TableRef(lines.store, lines.source_root), number)

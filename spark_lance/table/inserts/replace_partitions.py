@@ -1,8 +1,8 @@
-"""Which rows of a table are in the partitions of new rows: a dynamic overwrite deletes them.
+"""Find the rows of a table that are in the partitions of new rows: a dynamic overwrite deletes them.
 
-Null is a partition of its own. If another writer changes rows of these partitions between the version that
-was read and the commit, the overwrite fails: the rows of neither writer may get lost unseen. Changes of rows
-in other partitions do not matter.
+Null is a separate partition. If another writer changes rows of these partitions between the version that was
+read and the commit, the overwrite fails, so that no rows are lost silently. Concurrent changes in other
+partitions do not conflict.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.rows.key_lookup import KeyFilter, key_filter
 
 _WINDOW_BYTES = 64 << 20
-# Marks filters of partitions, which are compared with each other only.
+# Identifies filters of partitions, which are only compared with each other.
 _PROBABILITY = 0.00058
 _MAX_INT32 = 0x7FFFFFFF
-_SHOWN = 3
+_MAX_SHOWN_PARTITIONS = 3
 
 
 class PartitionKeys:
     """A set of partitions.
 
     Args:
-        spec: the declaration.
-        values: the partitions, as `PartitionSpec.values` returns them.
+        spec: the partition spec.
+        values: the partitions, as returned by `PartitionSpec.values`.
     """
 
     def __init__(self, spec: PartitionSpec, values: pa.Table) -> None:
@@ -50,7 +50,7 @@ class PartitionKeys:
         self._ordinals = {tuple(ordinal(value) for value in row.values()) for row in self.rows.to_pylist()}
 
     def mask(self, values: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return which rows are in one of the partitions."""
+        """Return a mask of the rows that are in one of the partitions."""
         if self._index is None:
             return np.zeros(values.num_rows, np.bool_)
         typed = pa.table([_cast(values[name], self._types.field(name).type) for name in self._types.names],
@@ -59,7 +59,7 @@ class PartitionKeys:
         return result
 
     def has(self, bounds: Sequence[FieldBounds]) -> bool:
-        """Return whether a partition, by the bounds of its fields, is one of these."""
+        """Return whether the set contains the partition with these bounds of its fields."""
         return tuple(each.low for each in bounds) in self._ordinals
 
     def __len__(self) -> int:
@@ -71,12 +71,12 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def distinct_partitions(values: pa.Table) -> pa.Table:
-    """Return each partition once."""
+    """Return the distinct partitions."""
     return values.group_by(values.column_names, use_threads=False).aggregate([])
 
 
 def _null_safe(values: pa.Table) -> list[pa.ChunkedArray]:
-    """Return columns without nulls that are equal if the values are; null equals null, and -0.0 is 0.0."""
+    """Return columns without nulls that are equal if the values are; null equals null, -0.0 equals 0.0."""
     columns = []
     for column in values.columns:
         kind = column.type
@@ -84,12 +84,12 @@ def _null_safe(values: pa.Table) -> list[pa.ChunkedArray]:
             column = pc.add(column.cast(pa.float64()), pa.scalar(0.0, pa.float64()))
         elif pa.types.is_boolean(kind) or pa.types.is_null(kind):
             column = column.cast(pa.int8())
-        columns.append(pc.fill_null(column, _zero(column.type)))
+        columns.append(pc.fill_null(column, _fill_value(column.type)))
         columns.append(column.is_null().cast(pa.int8()))
     return columns
 
 
-def _zero(kind: pa.DataType) -> pa.Scalar:
+def _fill_value(kind: pa.DataType) -> pa.Scalar:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return pa.scalar("", kind)
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -101,21 +101,21 @@ def _zero(kind: pa.DataType) -> pa.Scalar:
 
 @dataclass(frozen=True)
 class PartitionMatch:
-    """The rows of a table that are in a partition of a new row. Can be pickled.
+    """Finds the rows of a table that are in the same partition as a new row. Can be pickled.
 
     Attributes:
-        spec: the declaration, bound to the table's columns.
+        spec: the partition spec, bound to the table's columns.
     """
 
     spec: PartitionSpec
 
     @property
     def table_columns(self) -> tuple[str, ...]:
-        """The columns of the table that tell the partition."""
+        """The columns of the table that determine the partition."""
         return tuple(self.spec.sources())
 
     def read_rows(self, at: Snapshot, fragments: Sequence[table_pb2.DataFragment]) -> pa.Table:
-        """Return the partitions of new rows, each once."""
+        """Return the distinct partitions of new rows."""
         scan = at.scan(list(self.table_columns), fragments=fragments)
         parts = [distinct_partitions(self.spec.values(rows)) for rows in scan.tables()]
         empty = self.spec.values(scan.arrow_schema.empty_table())
@@ -126,7 +126,7 @@ class PartitionMatch:
         return RowChanges(at, find_partitions(at, PartitionKeys(self.spec, partitions)))
 
     def inserted_keys(self, partitions: pa.Table) -> KeyFilter:
-        """Return the filter of the partitions: with it two overwrites of one partition conflict."""
+        """Return the filter of the partitions; it makes two overwrites of the same partition conflict."""
         ids = [-1 if field.source_id is None else field.source_id for field in self.spec.fields]
         text = repr([(field.transform, field.width) for field in self.spec.fields])
         columns = [partition_texts(column) for column in partitions.columns]
@@ -135,7 +135,13 @@ class PartitionMatch:
         return result
 
     def check_unchanged(self, first: RowSet, now: RowSet, at: Snapshot, partitions: pa.Table) -> None:
-        """Refuse to go on if rows of the partitions changed since the version that was read.
+        """Check that the rows of the partitions are the same as in the version that was read.
+
+        Args:
+            first: the rows of the partitions in the version that was read.
+            now: the rows of the partitions in `at`.
+            at: the newest version.
+            partitions: the partitions, for the message.
 
         Raises:
             IncompatibleConflictError: another writer changed rows of the partitions.
@@ -145,9 +151,13 @@ class PartitionMatch:
             return
         names = "; ".join(
             ", ".join(f"{name}={value}" for name, value in row.items())
-            for row in partitions.slice(0, _SHOWN).to_pylist()
+            for row in partitions.slice(0, _MAX_SHOWN_PARTITIONS).to_pylist()
         )
-        more = "" if len(partitions) <= _SHOWN else f" and {len(partitions) - _SHOWN} more"
+        more = (
+            ""
+            if len(partitions) <= _MAX_SHOWN_PARTITIONS
+            else f" and {len(partitions) - _MAX_SHOWN_PARTITIONS} more"
+        )
         raise IncompatibleConflictError(
             f"version {at.version} of {at.root} changed rows of a partition that this statement overwrites "
             f"({names}{more}), and nothing was written: run the statement again"
@@ -157,22 +167,22 @@ class PartitionMatch:
 def find_partitions(at: Snapshot, keys: PartitionKeys) -> RowSet:
     """Return the rows of a version that are in some partitions.
 
-    Files whose names tell their only partition are not opened.
+    A file is not opened if its name shows that all its rows are in the same partition.
     """
     rows: dict[int, Offsets] = {}
     if not len(keys):
         return RowSet.from_offsets(rows)
-    unknown = []
+    mixed = []
     for fragment in at.fragments:
         bounds = single_partition(keys.spec, fragment)
         if bounds is None:
-            unknown.append(fragment)
+            mixed.append(fragment)
         elif keys.has(bounds):
             total = at.physical_rows(fragment)
             live = np.delete(np.arange(total, dtype=np.uint32), at.deletions(fragment))
             if len(live):
                 rows[fragment.id] = live
-    scan = at.scan([*keys.spec.sources(), ROW_ADDRESS], fragments=unknown)
+    scan = at.scan([*keys.spec.sources(), ROW_ADDRESS], fragments=mixed)
     for task in scan.tasks():
         parts = [np.empty(0, np.uint32)]
         for table in task.tables(_WINDOW_BYTES):

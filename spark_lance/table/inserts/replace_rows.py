@@ -1,8 +1,8 @@
-"""Replace the rows that match a condition with new ones: one transaction deletes and adds.
+"""Replace the rows that match a condition with new rows, in one transaction.
 
-The transaction is an Update, so concurrent changes of other writers to other rows stay: deletions of both are
-merged, and appends are kept. If another writer changed the same rows, the rows to delete are looked up again
-in the newest version. The new rows are written already and are not written a second time.
+The transaction is an Update, so concurrent changes of other rows are kept: deletions are merged, and appends
+are not affected. If another writer changed the same rows, the rows to delete are searched again in the newest
+version. The new rows are not written a second time.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _WINDOW_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class RowCheck:
-    """Whether rows fulfil a condition. Can be pickled.
+    """Checks that rows satisfy a condition. Can be pickled.
 
     Attributes:
         condition: the condition.
-        schema: the columns of the table that it reads.
-        filter: what finds the rows of a version for which it is true.
+        schema: the columns of the table that the condition reads.
+        filter: the filter that finds the rows of a version that satisfy the condition.
     """
 
     condition: Condition
@@ -57,10 +57,10 @@ class RowCheck:
 
     @classmethod
     def of(cls, predicate: str | Expression, table: Schema) -> RowCheck:
-        """Fit a condition, SQL text or an expression, to a table.
+        """Compile a condition, SQL text or an expression, for a table.
 
         Raises:
-            ExpressionError: it is not a condition on the columns of the table.
+            ExpressionError: the condition does not fit the columns of the table, or uses a blob column.
         """
         columns = pa.schema([field.described().arrow_field() for field in table.fields])
         if isinstance(predicate, str):
@@ -73,10 +73,10 @@ class RowCheck:
         return cls(condition, read, predicate if isinstance(predicate, str) else condition)
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Refuse rows for which the condition is not true. A column that they lack counts as null.
+        """Check that the condition is true for all rows of a batch. Missing columns count as null.
 
         Raises:
-            SchemaError: there is such a row.
+            SchemaError: the condition is false or null for a row.
         """
         if not batch.num_rows:
             return
@@ -102,22 +102,27 @@ class RowCheck:
 
 @dataclass(frozen=True)
 class KeyMatch:
-    """The rows of a table that equal a new row in some columns. Can be pickled.
+    """Finds the rows of a table that are equal to a new row in some columns. Can be pickled.
 
-    Null equals nothing. Numbers are equal as in Spark: 0.0 is -0.0, and NaN is NaN.
+    Null equals nothing. Numbers are compared as in Spark: 0.0 equals -0.0, and NaN equals NaN.
 
     Attributes:
-        columns: names of the columns.
+        columns: the names of the columns.
     """
 
     columns: tuple[str, ...]
 
     @classmethod
     def of(cls, names: Sequence[str], table: Schema, source: Sequence[str]) -> KeyMatch:
-        """Fit names of columns to a table and to the new rows; the case of names does not matter.
+        """Resolve column names, ignoring case, in a table and in the columns of new rows.
+
+        Args:
+            names: the column names.
+            table: the table's schema.
+            source: the names of the columns of the new rows.
 
         Raises:
-            OptionError: a name occurs twice, or the table or the new rows lack it.
+            OptionError: a name occurs twice, or the table or the new rows lack the column.
             SchemaError: a column cannot be compared.
         """
         columns: list[str] = []
@@ -141,7 +146,7 @@ class KeyMatch:
         return self.columns
 
     def read_rows(self, at: Snapshot, fragments: Sequence[table_pb2.DataFragment]) -> pa.Table:
-        """Return the columns of new rows, without rows that have a null in them."""
+        """Return the columns of new rows, without rows with a null in one of the columns."""
         scan = at.scan(list(self.columns), fragments=fragments)
         rows = pa.concat_tables([scan.arrow_schema.empty_table(), *scan.tables()])
         for name in self.columns:
@@ -155,7 +160,7 @@ class KeyMatch:
             return RowChanges(at, RowSet.from_offsets(rows))
         index = KeyIndex([_comparable(keys[name]) for name in self.columns])
         scan = at.scan([*self.columns, ROW_ADDRESS])
-        # Indices compare the bits of floats.
+        # Indices cannot be used for floats, because they compare bits.
         exact = [at.schema.field(name) for name in self.columns if not _is_float(keys[name].type)]
         tasks = key_tasks(scan, exact, keys) if exact else scan.tasks()
         for task in tasks:
@@ -174,7 +179,7 @@ def _is_float(kind: pa.DataType) -> bool:
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column whose equal numbers have equal bits: -0.0 becomes 0.0."""
+    """Return a column in which equal numbers have equal bits: -0.0 becomes 0.0."""
     if not _is_float(column.type):
         return column
     return pc.add(column.cast(pa.float64()), pa.scalar(0.0, pa.float64()))
@@ -188,11 +193,14 @@ def replace_matches(
     properties: Mapping[str, str] | None = None,
     once: IdempotentWrite | None = None,
 ) -> Manifest:
-    """Delete the rows that match a new row, add the new rows; return the new version.
+    """Delete the rows that match a new row, add the new rows, and return the new version.
 
-    If two writers add one key at the same time, the later one looks up its rows again. If the match is of
-    partitions, and another writer changed one of them, nothing is committed. Arguments and errors are as for
-    `replace_rows`.
+    If two writers add the same key concurrently, the later writer searches its rows again. If `match` is a
+    `PartitionMatch` and another writer changed one of the partitions, nothing is committed. Other arguments
+    and errors are as in `replace_rows`.
+
+    Args:
+        match: finds the rows that the new rows replace.
     """
     first: RowSet | None = None
 
@@ -200,7 +208,7 @@ def replace_matches(
         nonlocal first
         version = at.manifest
         added = renumbered(fragments, written, version.schema)
-        rows = match.read_rows(at, _numbered_behind(version, added))
+        rows = match.read_rows(at, _with_new_ids(version, added))
         fields = sorted(field.id for field in version.schema.walk())
         inserted = _inserted_keys(match, version.schema, rows)
         changes = match.find(at, rows)
@@ -218,19 +226,19 @@ def replace_matches(
 
 
 def _inserted_keys(match: KeyMatch | PairMatch | PartitionMatch, schema: Schema, rows: pa.Table) -> KeyFilter:
-    """Return the filter of inserted keys; with a condition, every concurrent insert is a conflict."""
+    """Return the filter of inserted keys; for a `PairMatch` it has every key, so every insert conflicts."""
     if isinstance(match, PartitionMatch):
         return match.inserted_keys(rows)
     if isinstance(match, KeyMatch):
         ids = [schema.field(name).id for name in match.columns]
         return key_filter(ids, [rows[name] for name in match.columns])
-    whole = KeyFilter()
-    bloom = whole.bloom
+    match_all = KeyFilter()
+    bloom = match_all.bloom
     bloom.bitmap, bloom.num_bits, bloom.number_of_items, bloom.probability = b"\xff" * 32, 256, 1, 1.0
-    return whole
+    return match_all
 
 
-def _numbered_behind(
+def _with_new_ids(
     version: Manifest, fragments: Sequence[table_pb2.DataFragment]
 ) -> list[table_pb2.DataFragment]:
     """Return copies of fragments with ids that no fragment of a version has."""
@@ -252,27 +260,27 @@ def replace_rows(
     properties: Mapping[str, str] | None = None,
     once: IdempotentWrite | None = None,
 ) -> Manifest:
-    """Delete the rows for which a condition is true, add fragments in their place; return the new version.
+    """Delete the rows for which a condition is true, add new rows, and return the new version.
 
     Args:
-        base: the version in which the rows are looked for first.
-        condition: finds them.
+        base: the version in which the rows are searched first.
+        condition: the condition of the rows to delete.
         fragments: serialized DataFragment messages of the new rows.
-        written: the schema by which their files were written.
-        properties: key-value pairs kept with the transaction.
+        written: the schema with which the new files were written.
+        properties: key-value pairs to store with the transaction.
         once: commit only if the same job has not committed this number or a higher one.
 
     Raises:
-        AlreadyCommittedError: it has.
-        RetryableConflictError: other writers were in the way each time.
-        IncompatibleConflictError: another writer changed the columns that the new rows have.
-        CommitError: see its other subclasses. The new rows' files are the caller's to delete.
+        AlreadyCommittedError: the job has already committed this number or a higher one.
+        RetryableConflictError: every attempt conflicted with another writer.
+        IncompatibleConflictError: another writer changed columns of the new rows.
+        CommitError: see its other subclasses. The caller must delete the files of the new rows.
     """
 
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
         added = renumbered(fragments, written, version.schema)
-        # All columns: the new rows are not copies of old ones in any of them.
+        # List all columns as modified, because new rows have new values in all of them.
         fields = sorted(field.id for field in version.schema.walk())
         return commit_row_changes(
             find_rows(at, condition),

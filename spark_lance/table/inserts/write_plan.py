@@ -1,7 +1,7 @@
-"""How a write is carried out: decided once from the table as it is, then executed by tasks, then committed.
+"""Plan a write from the current state of the table, and commit the files that tasks wrote.
 
-A plan can be pickled: the driver makes it, tasks write files by it, the driver commits them by it.
-"""
+A plan can be pickled: the driver makes the plan, tasks use it to write files, and the driver commits the
+files."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ class WritePlan:
     """The plan of a write.
 
     Attributes:
-        operation: "create", "append", "replace" or "overwrite", decided after a look at the location.
-        read_version: the version that the plan is based on; 0 if there is no table yet.
-        schema: the fields that files are written with, ids included; for append a subset of the table's.
-        version: version of the data files.
+        operation: "create", "append", "replace" or "overwrite", depending on the mode and the table.
+        read_version: the version that the plan is based on; 0 if the table does not exist.
+        schema: the fields of the files, with ids; for append a subset of the table's fields.
+        version: the version of the data files.
         stable_row_ids: whether a new table gets stable row ids.
         fallback: the operation if another writer creates the table first: "append", "replace", "overwrite",
             or "" for an error.
-        merges: whether the table gets columns that it lacks.
-        check: operation "replace": the condition of the replaced rows, which the new rows must fulfil.
-        match: operation "replace": the rule that finds the rows that a new row replaces.
+        merges: whether missing columns are added to the table.
+        check: operation "replace": the condition of the replaced rows, which the new rows must satisfy.
+        match: operation "replace": finds the rows that the new rows replace.
         whole: operation "overwrite": the new schema of the table, if the files contain only a part of it.
-        bases: operation "create": more locations for the table's files.
-        partitions: the declaration by which files are cut, bound to `schema`.
-        config: operations "create" and "overwrite": settings to add to the table's.
+        bases: operation "create": base paths of the new table.
+        partitions: the partition spec by which files are split, bound to `schema`.
+        config: operations "create" and "overwrite": settings to add to the table's settings.
     """
 
     operation: str
@@ -79,12 +79,12 @@ class WritePlan:
     config: Mapping[str, str] = field(default_factory=dict)
 
     def places(self, table: TableRef, manifest: Manifest | None) -> Bases:
-        """Return the places of the table's files: those of its newest version, or of the one to be made."""
+        """Return the base paths of a version, or of the table to be created if `manifest` is None."""
         return Bases(table, self.bases) if manifest is None else Bases.of(table, manifest.message)
 
 
 def find_latest(table: TableRef) -> Manifest | None:
-    """Return the newest version of the table at `root`; None if there is no table.
+    """Return the newest version of a table; None if the table does not exist.
 
     Raises:
         UnsupportedFormatError, FormatError: see `load_latest`.
@@ -112,31 +112,32 @@ def plan_write(
     bases: Sequence[BasePath] = (),
     in_place: bool = False,
 ) -> WritePlan:
-    """Decide how data of the Arrow schema `source` is written to a table.
+    """Return the plan to write data of the Arrow schema `source` to a table.
 
     Args:
-        manifest: its newest version, see `find_latest`; all decisions about one write rest on the same one.
-        source: of the data.
-        mode: "create" (must not exist), "append" (created if missing) or "overwrite" (likewise).
-        data_storage_version: such as "2.1"; by default the table's, or 2.2 for a new one.
-        stable_row_ids: for a table to be created; by default, whether it declares a primary key.
-        new_columns: the data's columns as a new table would store them; the table gets those that it lacks.
-            None refuses them.
+        table: the table.
+        manifest: the table's newest version from `find_latest`; all decisions about a write use the same one.
+        source: the schema of the data.
+        mode: "create" (fails if the table exists), "append" or "overwrite" (both create a missing table).
+        data_storage_version: such as "2.1"; the default is the table's version, or 2.2 for a new table.
+        stable_row_ids: whether a new table gets stable row ids; by default, whether it has a primary key.
+        new_columns: the data's columns as a new table would store them; None raises an error for new columns.
         keep_schema: an overwrite keeps the table's columns, and the data must fit them.
-        replace_where: an overwrite replaces only the rows that fulfil this, as new rows must.
-        replace_using: an overwrite replaces only rows that equal a new row in these columns.
-        replace_on: the same by a condition on pairs of rows, and the alias of the table in it.
-        replace_partitions: the same for the partitions of the new rows, of which every table has one.
-        bases: more places for the files of a table that is to be created, of id 0: they get ids from 1 on.
-        in_place: a table may be created among files of other formats.
+        replace_where: an overwrite replaces only the rows that satisfy this condition. New rows must, too.
+        replace_using: an overwrite replaces only rows that are equal to a new row in these columns.
+        replace_on: an overwrite replaces only rows that a condition matches with a new row: the condition,
+            and the alias of the table in it.
+        replace_partitions: an overwrite replaces only the partitions of the new rows, if the table has any.
+        bases: base paths of a new table, with id 0; the plan assigns ids from 1.
+        in_place: whether a table may be created in a folder with files of other formats.
 
     Raises:
         ExpressionError: the condition does not fit the table.
-        TableExistsError: mode "create", and there is a table.
+        TableExistsError: the mode is "create", and the table exists.
         SchemaError: the data does not fit the table (append) or cannot be stored at all.
-        UnsupportedFormatError: the table uses what is not written here.
-        OptionError: a mode or version that does not exist; or `bases` for a table that is there.
-        LocationInUseError: there is no table, but there are other files.
+        UnsupportedFormatError: the table uses a feature that we cannot write.
+        OptionError: the mode or version does not exist; or `bases` is set, but the table exists.
+        LocationInUseError: the table does not exist, but its folder has other files.
     """
     if mode not in MODES:
         raise OptionError(f"write mode {mode!r} does not exist; use one of {', '.join(MODES)}")
@@ -148,7 +149,7 @@ def plan_write(
         version = requested_version or DEFAULT_VERSION
         schema = _new_schema(source if new_columns is None else new_columns, version)
         check = None if replace_where is None else RowCheck.of(replace_where, schema)
-        match = _match(replace_using, replace_on, schema, source.names)
+        match = _make_match(replace_using, replace_on, schema, source.names)
         return _plan_creation(mode, schema, version, stable_row_ids, merges, check, match, bases)
     if mode == "create":
         raise TableExistsError(f"a Lance table exists at {table.root}: use mode append or overwrite")
@@ -159,16 +160,16 @@ def plan_write(
     if mode == "overwrite" and replace_where is None and not keep_schema:
         schema = _new_schema(source, version, manifest.first_new_field_id)
         return WritePlan(mode, manifest.version, schema, version)
-    columns = manifest.schema if new_columns is None else _with_columns(manifest, new_columns)
+    columns = manifest.schema if new_columns is None else _add_missing_to_schema(manifest, new_columns)
     if mode == "append":
         return WritePlan(mode, manifest.version, Aligner(source, columns).schema, version, merges=merges)
     if replace_where is not None:
         check = RowCheck.of(replace_where, columns)
         schema = Aligner(source, columns).schema
         return WritePlan("replace", manifest.version, schema, version, merges=merges, check=check)
-    match = _match(replace_using, replace_on, columns, source.names)
-    if match is None and replace_partitions and (declared := PartitionSpec.of_config(manifest.config)):
-        match = PartitionMatch(declared.bound(columns))
+    match = _make_match(replace_using, replace_on, columns, source.names)
+    if match is None and replace_partitions and (spec := PartitionSpec.of_config(manifest.config)):
+        match = PartitionMatch(spec.bound(columns))
     if match is not None:
         schema = Aligner(source, columns).schema
         return WritePlan("replace", manifest.version, schema, version, merges=merges, match=match)
@@ -186,37 +187,39 @@ def _plan_creation(
     match: KeyMatch | PairMatch | PartitionMatch | None,
     bases: Sequence[BasePath],
 ) -> WritePlan:
-    fallback = _fallback(mode, check is not None or match is not None, bases)
+    fallback = _choose_fallback(mode, check is not None or match is not None, bases)
     stable = bool(primary_key(schema)) if stable_row_ids is None else stable_row_ids
-    places = numbered(bases)
-    return WritePlan("create", 0, schema, version, stable, fallback, merges, check, match, bases=places)
+    numbered_bases = numbered(bases)
+    return WritePlan(
+        "create", 0, schema, version, stable, fallback, merges, check, match, bases=numbered_bases
+    )
 
 
-def _match(
+def _make_match(
     using: Sequence[str], on: tuple[str, str] | None, table: Schema, source: Sequence[str]
 ) -> KeyMatch | PairMatch | PartitionMatch | None:
-    """Return which rows of a table a new row replaces; None if it replaces none."""
+    """Return the match that finds the rows that new rows replace; None if neither option is set."""
     if on is not None:
         return PairMatch.of(*on, table, source)
     return KeyMatch.of(using, table, source) if using else None
 
 
-def _fallback(mode: str, replaces: bool, bases: Sequence[BasePath]) -> str:
-    """Return the operation that replaces a creation if another writer's comes first: `WritePlan.fallback`."""
-    if mode == "create" or bases:  # Another writer's table would not have the places.
+def _choose_fallback(mode: str, replaces: bool, bases: Sequence[BasePath]) -> str:
+    """Return the operation if another writer creates the table first, see `WritePlan.fallback`."""
+    if mode == "create" or bases:  # Another writer's table would not have the base paths.
         return ""
     return "replace" if replaces else mode
 
 
-def _with_columns(manifest: Manifest, columns: pa.Schema) -> Schema:
-    """Return the table's schema with those of the columns that it lacks."""
-    lacking = missing_columns(Schema.from_arrow(columns), manifest.schema)
-    check_added_names(lacking.names)
-    return add_fields(manifest, lacking)[0] if lacking.names else manifest.schema
+def _add_missing_to_schema(manifest: Manifest, columns: pa.Schema) -> Schema:
+    """Return the table's schema with the missing columns added."""
+    missing = missing_columns(Schema.from_arrow(columns), manifest.schema)
+    check_added_names(missing.names)
+    return add_fields(manifest, missing)[0] if missing.names else manifest.schema
 
 
 def _new_schema(source: pa.Schema, version: FileVersion, first_id: int = 0) -> Schema:
-    """Return the schema of a new table, or of new content, for data of the schema `source`."""
+    """Return the schema of a new table, or of an overwritten table, for data with the schema `source`."""
     source = pa.schema([references_as_blobs(field) for field in source], source.metadata)
     storage_schema = pa.schema([blobs_as_stored(field, version) for field in source], source.metadata)
     schema = Schema.from_arrow(storage_schema, first_id)
@@ -235,38 +238,38 @@ def commit_write(
     once: IdempotentWrite | None = None,
     pruner_factory: PrunerFactory | None = None,
 ) -> Manifest:
-    """Commit files that were written by `plan`, and return the table's version that holds them.
+    """Commit files that were written with `plan`, and return the table's version that contains them.
 
-    Appending nothing commits no more than new columns and returns the version to which it would be added,
-    unless it shall be known (`once`) that this was done.
+    An append without rows commits only new columns, if any, and returns the newest version. With `once`, it
+    commits a version to record the write.
 
     Args:
         table: the table.
-        plan: by which the files were written.
-        fragments: what `write_fragments` returned.
-        properties: key-value pairs kept with the transaction.
-        config: settings of a table that is created by this.
+        plan: the plan with which the files were written.
+        fragments: the result of `write_fragments`.
+        properties: key-value pairs to store with the transaction.
+        config: settings of the table if this call creates it.
         once: commit only if the same job has not committed this number or a higher one.
-        pruner_factory: helps to find the rows that are replaced, see `Snapshot`.
+        pruner_factory: speeds up the search for rows to replace, see `Snapshot`.
 
     Raises:
-        AlreadyCommittedError: it has. The files are not part of the table.
-        TableExistsError: another writer created the table meanwhile (only for mode "create").
-        SchemaError: another writer created it with another schema.
-        CommitError: a conflict, or an unknown outcome; see its subclasses.
+        AlreadyCommittedError: the job has already committed this number. The files are not part of the table.
+        TableExistsError: another writer created the table concurrently (only for mode "create").
+        SchemaError: another writer created the table with another schema.
+        CommitError: the commit conflicted, or its outcome is unknown; see its subclasses.
     """
     messages = [table_pb2.DataFragment.FromString(data) for data in fragments]
     config = {**plan.config, **(config or {})}
     if plan.operation == "create":
         try:
-            return _create(table, plan, messages, properties, config, once)
+            return _create_with_fragments(table, plan, messages, properties, config, once)
         except TableExistsError:
             if not plan.fallback:
                 raise
         plan = _after_lost_creation(plan, load_latest(table))
     base = None
     if plan.merges or plan.operation == "replace":
-        base = _base(table, plan, once)
+        base = _load_base(table, plan, once)
         messages = renumbered(fragments, plan.schema, base.schema)
     if plan.check is not None and base is not None:
         at = Snapshot(table, base, pruner_factory)
@@ -286,7 +289,7 @@ def commit_write(
     )
 
 
-def _create(
+def _create_with_fragments(
     table: TableRef,
     plan: WritePlan,
     fragments: Sequence[table_pb2.DataFragment],
@@ -318,11 +321,11 @@ def commit_or_discard(
     pruner_factory: PrunerFactory | None = None,
     bases: Bases | None = None,
 ) -> Manifest:
-    """Commit files as `commit_write` does; delete them if it certainly committed nothing.
+    """Commit files like `commit_write`, and delete them if certainly nothing was committed.
 
     Args:
         table, plan, fragments, properties, config, once, pruner_factory: see `commit_write`.
-        bases: the locations of files that are not under the table's own root.
+        bases: the base paths, to delete files that are not under the table's own root.
 
     Raises:
         CommitOutcomeUnknownError: the version may exist; no file was deleted.
@@ -332,8 +335,8 @@ def commit_or_discard(
         return commit_write(table, plan, fragments, properties, config, once, pruner_factory)
 
 
-def _base(table: TableRef, plan: WritePlan, once: IdempotentWrite | None) -> Manifest:
-    """Return the version onto which rows go, which has all their columns."""
+def _load_base(table: TableRef, plan: WritePlan, once: IdempotentWrite | None) -> Manifest:
+    """Return the version to which rows are added, after adding missing columns."""
     latest = load_latest(table)
     if plan.merges and missing_columns(plan.schema, latest.schema).names:
         if once is not None:
@@ -345,7 +348,11 @@ def _base(table: TableRef, plan: WritePlan, once: IdempotentWrite | None) -> Man
 
 
 def _after_lost_creation(plan: WritePlan, winner: Manifest) -> WritePlan:
-    """Return the plan after a lost creation. Files to append have ids that the winner's schema must share."""
+    """Return the plan after another writer created the table first.
+
+    Raises:
+        SchemaError: the files do not fit the winner's schema or partitions.
+    """
     if plan.fallback == "append" and not plan.merges and winner.schema.fields != plan.schema.fields:
         raise SchemaError(
             "another writer created the table meanwhile with another schema "

@@ -1,15 +1,15 @@
-"""Clustering: replace some fragments with new ones that have the same rows in another order.
+"""Cluster a table: replace fragments with new fragments that have the same rows in another order.
 
-The caller sorts the rows. A writer gets rows in their new order, together with their system columns, and
-writes fragments. All fragments are committed together as one Rewrite with one group. Before the commit, the
-number of rows and the sum of their addresses are checked: each row must be there once, whatever the shuffle
-did.
+The caller sorts the rows. A writer gets rows in their new order with their system columns, and writes
+fragments. All fragments are committed together as one Rewrite with one group. Before the commit, the number
+of rows and a checksum of their addresses are checked, so that a faulty shuffle cannot lose or duplicate a
+row.
 
-Rows keep their stable ids and versions. In another order these take up to a hundred bytes a row in the
-manifest of every later version. So they go into columns of the new data files if the table's config says so
-(`lance.row_lineage.spill`), or by default if there are many rows. Without stable ids an index contains row
-addresses. Fragment-reuse entries preserve the order of rows, so they cannot record a new order. Therefore
-indices lose the rewritten rows. (Lance table format, rewrite.)
+Rows keep their stable ids and versions. In the new order, these can take up to 100 bytes per row in the
+manifest of every later version. So they are stored in columns of the new data files if the table's config
+says so (`lance.row_lineage.spill`), or by default if there are many rows. Without stable row ids, an index
+contains row addresses. Fragment-reuse entries can only record moves that keep the order of rows. So indices
+no longer cover the rewritten rows. (Lance table format, rewrite.)
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
 
-# Rows whose ids and versions may stand in the manifest in any order.
-_MOST_INLINE = 10_000
+# The most rows whose ids and versions are stored in the manifest, even in random order.
+_MAX_INLINE_ROWS = 10_000
 
-_MIX = tuple(np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-_SHIFTS = tuple(np.uint64(bits) for bits in (30, 27, 31))
+_HASH_FACTORS = tuple(
+    np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+_HASH_SHIFTS = tuple(np.uint64(bits) for bits in (30, 27, 31))
 
 UInt64Array = npt.NDArray[np.uint64]
 
@@ -66,9 +68,9 @@ class ClusterPart:
     """The output of one writer. Can be pickled.
 
     Attributes:
-        new: serialized DataFragments of id 0, in the order of their rows.
-        rows: the number of its rows.
-        mark: the result of `_mark` for the addresses of these rows.
+        new: serialized DataFragments with id 0, in the order of their rows.
+        rows: the number of rows.
+        mark: the checksum of the rows' old addresses, see `_address_checksum`.
     """
 
     new: tuple[bytes, ...]
@@ -78,18 +80,18 @@ class ClusterPart:
 
 @dataclass(frozen=True)
 class ClusterWriter(OfTable):
-    """Writes rows in the order in which they come. Can be pickled.
+    """Writes rows in the order of the input. Can be pickled.
 
     Attributes:
         table: the table.
         read_version: the version that is rewritten.
         schema: the table's schema.
-        version: version of the new files.
-        rows_per_file, bytes_per_file: the most of a new file.
-        carried: the columns that come with the rows, in this order; the others are fetched by address.
-        stable_row_ids: whether the rows come with ids and versions.
-        spills: whether these are written to the data files.
-        partitions: the declaration by which files are cut; the rows of a partition come together.
+        version: the version of the new files.
+        rows_per_file, bytes_per_file: the limits of a new file.
+        carried: the columns in the input, in this order; other columns are fetched by address.
+        stable_row_ids: whether the input has row ids and row versions.
+        spills: whether row ids and row versions are written to the data files.
+        partitions: the partition spec by which files are split; the input is clustered by partition.
     """
 
     table: TableRef
@@ -107,15 +109,16 @@ class ClusterWriter(OfTable):
         """Write rows to new files.
 
         Args:
-            batches: the columns `carried`, then those of `lineage_columns`, by position.
+            batches: the columns `carried`, then the columns of `lineage_columns`, by position.
 
         Raises:
-            FormatError, UnsupportedFormatError: stored bytes are damaged or not supported, or rows got lost.
+            FormatError, UnsupportedFormatError: stored bytes are damaged or not supported, or rows are
+                missing.
             OSError: the store failed.
         """
-        came = _Came(keeps_lineage=self.stable_row_ids and not self.spills)
+        tally = _RowTally(keeps_lineage=self.stable_row_ids and not self.spills)
         new = write_fragments(
-            self._aligned(batches, came),
+            self._align_batches(batches, tally),
             self.table,
             with_lineage(self.schema) if self.spills else self.schema,
             version=self.version,
@@ -125,19 +128,19 @@ class ClusterWriter(OfTable):
         )
         fragments = [table_pb2.DataFragment.FromString(data) for data in new]
         written = sum(fragment.physical_rows for fragment in fragments)
-        if written != came.rows:
+        if written != tally.rows:
             raise FormatError(
-                f"clustering would lose rows: {came.rows} came, {written} were written", path=self.root
+                f"clustering would lose rows: {tally.rows} came, {written} were written", path=self.root
             )
         if self.spills:
             for fragment in fragments:
                 mark_spilled(fragment)
         elif self.stable_row_ids:
-            came.give_lineage(fragments)
-        return ClusterPart(tuple(f.SerializeToString() for f in fragments), came.rows, came.mark)
+            tally.give_lineage(fragments)
+        return ClusterPart(tuple(f.SerializeToString() for f in fragments), tally.rows, tally.mark)
 
-    def _aligned(self, batches: Iterable[pa.RecordBatch], came: _Came) -> Iterator[pa.RecordBatch]:
-        """Yield batches of the table's schema, and note which rows came."""
+    def _align_batches(self, batches: Iterable[pa.RecordBatch], tally: _RowTally) -> Iterator[pa.RecordBatch]:
+        """Yield batches in the table's schema, and add their rows to the tally."""
         system = lineage_columns(self.stable_row_ids)
         fetched = [top.name for top in self.schema.fields if top.name not in self.carried]
         scan = None
@@ -149,7 +152,7 @@ class ClusterWriter(OfTable):
             arrays = list(batch.columns)
             marks = dict(zip(system, arrays[len(self.carried) :], strict=True))
             numbers = {name: _unsigned(array) for name, array in marks.items()}
-            came.note(numbers)
+            tally.note(numbers)
             columns: dict[str, Any] = dict(zip(self.carried, arrays, strict=False))
             if scan is not None:
                 columns.update(self._fetch(scan, numbers[ROW_ADDRESS]))
@@ -165,7 +168,7 @@ class ClusterWriter(OfTable):
                 yield aligned
 
     def _fetch(self, scan: Scan, addresses: UInt64Array) -> dict[str, pa.ChunkedArray]:
-        """Return the columns of a scan for the rows at addresses, in their order."""
+        """Return the columns of a scan for the rows at addresses, in the order of the addresses."""
         rows = take_addresses(scan, addresses)
         if rows.num_rows != len(addresses):
             raise FormatError("clustering lost rows between two reads", path=self.root)
@@ -173,19 +176,21 @@ class ClusterWriter(OfTable):
 
 
 def spills_lineage(manifest: Manifest, rows: int) -> bool:
-    """Whether ids and versions of `rows` rows that get another order are to be kept in data files."""
+    """Return whether the ids and versions of `rows` reordered rows are stored in data files."""
     setting = manifest.config.get(SPILL)
-    return manifest.uses_stable_row_ids and (setting == "true" or (setting is None and rows > _MOST_INLINE))
+    return manifest.uses_stable_row_ids and (
+        setting == "true" or (setting is None and rows > _MAX_INLINE_ROWS)
+    )
 
 
 def lineage_columns(stable_row_ids: bool) -> tuple[str, ...]:
-    """Return the system columns that have to travel with the rows."""
+    """Return the system columns that the input of `ClusterWriter.write` must have."""
     return (ROW_ADDRESS, ROW_ID, CREATED_AT, UPDATED_AT) if stable_row_ids else (ROW_ADDRESS,)
 
 
 @dataclass
-class _Came:
-    """The rows that came so far: how many, which, and what belongs to them."""
+class _RowTally:
+    """Counts the input rows, and collects the checksum of their addresses and their lineage."""
 
     keeps_lineage: bool
     rows: int = 0
@@ -193,25 +198,25 @@ class _Came:
     lineage: list[list[UInt64Array]] = field(default_factory=lambda: [[], [], []])
 
     def note(self, numbers: dict[str, UInt64Array]) -> None:
-        """Take in the system columns of a batch."""
+        """Add the rows of a batch, by their system columns."""
         self.rows += len(numbers[ROW_ADDRESS])
-        self.mark = (self.mark + _mark(numbers[ROW_ADDRESS])) % 2**64
+        self.mark = (self.mark + _address_checksum(numbers[ROW_ADDRESS])) % 2**64
         if self.keeps_lineage:
             for parts, spilled in zip(self.lineage, LINEAGE_COLUMNS, strict=True):
                 parts.append(numbers[spilled.name])
 
     def give_lineage(self, fragments: Sequence[table_pb2.DataFragment]) -> None:
-        """Give the rows of new fragments the ids and versions that came with them."""
+        """Store the collected ids and versions in the messages of new fragments."""
         if not fragments:
             return
         give_lineage(fragments, *(np.concatenate(parts) for parts in self.lineage))
 
 
 def check_clusterable(manifest: Manifest) -> None:
-    """Refuse a version whose rows cannot be put in another order here.
+    """Check that the rows of a version can be reordered.
 
     Raises:
-        UnsupportedFormatError: it has blobs, or needs a feature that is not written here.
+        UnsupportedFormatError: it has blobs, or needs a feature that we cannot write.
     """
     check_writable(manifest.message, manifest.path)
     for top in manifest.schema.fields:
@@ -220,10 +225,15 @@ def check_clusterable(manifest: Manifest) -> None:
 
 
 def check_parts(snapshot: Snapshot, old: Iterable[int], parts: Sequence[ClusterPart]) -> int:
-    """Compare the rows that were written with those that are there; return how many there are.
+    """Check that the new fragments have exactly the rows of the old fragments, and return their number.
+
+    Args:
+        snapshot: the version that was read.
+        old: the ids of the old fragments.
+        parts: the outputs of all writers.
 
     Raises:
-        FormatError: a row is missing, or came twice.
+        FormatError: a row is missing or duplicated.
     """
     old_fragments = frozenset(old)
     rows = mark = 0
@@ -233,21 +243,21 @@ def check_parts(snapshot: Snapshot, old: Iterable[int], parts: Sequence[ClusterP
         row_count = snapshot.physical_rows(fragment)
         live = np.flatnonzero(keep_mask(snapshot.deletions(fragment), 0, row_count))
         rows += len(live)
-        mark = (mark + _mark(row_addresses(fragment.id, live))) % 2**64
-    came = sum(part.rows for part in parts)
-    if came != rows or sum(part.mark for part in parts) % 2**64 != mark:
+        mark = (mark + _address_checksum(row_addresses(fragment.id, live))) % 2**64
+    rows_written = sum(part.rows for part in parts)
+    if rows_written != rows or sum(part.mark for part in parts) % 2**64 != mark:
         raise FormatError(
-            f"clustering would lose rows: {rows} are there, {came} were written, or not the same",
+            f"clustering would lose rows: {rows} are there, {rows_written} were written, or not the same",
             path=snapshot.root,
         )
     return rows
 
 
 def commit_parts(snapshot: Snapshot, old: Iterable[int], parts: Sequence[ClusterPart]) -> Manifest:
-    """Put the new fragments in place of the old ones, in the order of `parts`, and return the new version.
+    """Replace the old fragments with the new ones, in the order of `parts`, and return the new version.
 
     Raises:
-        RetryableConflictError: an old fragment has been changed meanwhile.
+        RetryableConflictError: an old fragment was changed concurrently.
         CommitError: the commit failed; see its other subclasses.
     """
     old_fragments = frozenset(old)
@@ -259,13 +269,13 @@ def commit_parts(snapshot: Snapshot, old: Iterable[int], parts: Sequence[Cluster
     return commit_operation(snapshot.table, operation, read_version=snapshot.version)
 
 
-def _mark(addresses: UInt64Array) -> int:
-    """Return a number for a set of addresses, whatever their order: the sum of well mixed numbers."""
+def _address_checksum(addresses: UInt64Array) -> int:
+    """Return a checksum of addresses that does not depend on their order: the sum of their hashes."""
     with np.errstate(over="ignore"):
-        mixed = addresses.astype(np.uint64) + _MIX[0]
-        mixed = (mixed ^ (mixed >> _SHIFTS[0])) * _MIX[1]
-        mixed = (mixed ^ (mixed >> _SHIFTS[1])) * _MIX[2]
-        return int((mixed ^ (mixed >> _SHIFTS[2])).sum(dtype=np.uint64))
+        mixed = addresses.astype(np.uint64) + _HASH_FACTORS[0]
+        mixed = (mixed ^ (mixed >> _HASH_SHIFTS[0])) * _HASH_FACTORS[1]
+        mixed = (mixed ^ (mixed >> _HASH_SHIFTS[1])) * _HASH_FACTORS[2]
+        return int((mixed ^ (mixed >> _HASH_SHIFTS[2])).sum(dtype=np.uint64))
 
 
 def _unsigned(array: pa.Array) -> UInt64Array:

@@ -1,14 +1,14 @@
-"""Compaction: the rows of many small fragments, without those that were deleted, in few larger ones.
+"""Compact a table: rewrite the live rows of many small fragments to few larger fragments.
 
 A plan consists of tasks that can be pickled and run anywhere. Each task rewrites one group of fragments and
 commits nothing. All results are committed together as one Rewrite. Rows keep their order inside a group,
-their stable ids and their versions. The new fragments come after those that were not rewritten, because a
+their stable ids and their versions. The new fragments follow the fragments that were not rewritten, because a
 version lists its fragments by id. (Lance table format, compaction.)
 
-Without stable row ids, indices contain row addresses, which change. The `IndexRemap` of the caller rewrites
-their segments with the new addresses, after the data files and before the commit. With `defer_index_remap`
-their files stay, and a fragment-reuse entry records the moves. Without either, rewritten rows are no longer
-covered, and readers of the index scan them.
+Without stable row ids, indices contain row addresses, which change. The caller's `IndexRemap` rewrites the
+index segments with the new addresses, after the data files are written and before the commit. With
+`defer_index_remap`, index files are not rewritten, and a fragment-reuse entry records the moves. Without
+either, indices no longer cover the rewritten rows, and searches scan these rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from spark_lance.table.writing.write import delete_fragment_files
 
 logger = logging.getLogger(__name__)
 
-_ROUNDS = 10
+_MAX_ATTEMPTS = 10
 
 Execute = Callable[[Sequence[CompactionTask]], list[RewriteResult]]
 Digest = table_pb2.FragmentReuseIndexDetails.FragmentDigest
@@ -62,7 +62,7 @@ class CompactionPlan:
 
     Attributes:
         read_version: the version that the plan is based on.
-        tasks: one per group of fragments; they can run in any order and place.
+        tasks: one per group of fragments; they can run in any order and on any machine.
     """
 
     read_version: int
@@ -82,28 +82,28 @@ def compact_table(
     remap: IndexRemap | None = None,
     env: CommitEnv = SYSTEM_ENV,
 ) -> CompactionMetrics:
-    """Compact a table: plan on `snapshot`, rewrite and commit.
+    """Compact a table: plan, rewrite and commit.
 
-    Groups that another writer changed meanwhile are left out, and their fragments are planned again from the
-    newest version, up to ten times. The other groups are not rewritten again.
+    If another writer changes fragments of a group concurrently, the other groups are committed without it.
+    The fragments of the group are planned again from the newest version, up to ten times.
 
     Args:
-        snapshot: the version to begin with.
-        options: how it is compacted.
-        only: ids of the fragments to consider; all by default.
-        execute: runs tasks and returns their results in the same order. If it raises, it has to remove their
-            files. By default they run in threads of this process.
-        remap: gives indices the new addresses; without it they lose the rewritten rows.
+        snapshot: the version for the first plan.
+        options: the options of the compaction.
+        only: the ids of the fragments to consider; all by default.
+        execute: runs tasks and returns their results in the same order. If it raises an error, it must delete
+            their files. By default, tasks run in threads of this process.
+        remap: updates indices to the new addresses; without it, indices no longer cover rewritten rows.
         env: clock, sleep and random numbers.
 
     Raises:
-        RetryableConflictError: other writers were in the way each time; groups that were committed stay.
+        RetryableConflictError: every attempt conflicted with other writers; committed groups are kept.
         CommitError: the commit failed; see its other subclasses.
-        UnsupportedFormatError: the table uses a feature that cannot be rewritten here.
+        UnsupportedFormatError: the table uses a feature that we cannot rewrite.
         FormatError: stored bytes are damaged.
     """
     total = CompactionMetrics()
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ATTEMPTS):
         plan = plan_compaction(snapshot, options, only, remap)
         if not plan.tasks:
             return total
@@ -111,14 +111,14 @@ def compact_table(
             results = execute_all(plan.tasks, options.num_threads or 1)
         else:
             results = execute(plan.tasks)
-        metrics, left = _commit_untouched(snapshot.table, plan.read_version, results, env, remap)
+        metrics, remaining = _commit_unconflicted(snapshot.table, plan.read_version, results, env, remap)
         total += metrics
-        if not left:
+        if not remaining:
             return total
-        only = {fragment.id for result in left for fragment in result.old_fragments}
+        only = {fragment.id for result in remaining for fragment in result.old_fragments}
         snapshot = snapshot.at(load_latest(snapshot.table))
     raise RetryableConflictError(
-        f"other writers were in the way of {_ROUNDS} attempts to compact {snapshot.root}"
+        f"other writers were in the way of {_MAX_ATTEMPTS} attempts to compact {snapshot.root}"
     )
 
 
@@ -128,10 +128,10 @@ def plan_compaction(
     only: Iterable[int] | None,
     remap: IndexRemap | None,
 ) -> CompactionPlan:
-    """Return the plan to compact a version.
+    """Return the plan to compact a version; arguments as in `compact_table`.
 
     Raises:
-        UnsupportedFormatError: the table uses what is not rewritten here.
+        UnsupportedFormatError: the table uses a feature that we cannot rewrite.
     """
     check_writable(snapshot.manifest.message, snapshot.manifest.path)
     for top in snapshot.schema.fields:
@@ -143,9 +143,9 @@ def plan_compaction(
         )
     indexed = any(entry.name not in (FRAGMENT_REUSE, MEM_WAL) for entry in snapshot.manifest.indices)
     groups = plan_groups(snapshot, options, only)
-    followed = BitMap()
+    remapped_fragments = BitMap()
     if remap is not None and options.remap_indices and any(group.indexed for group in groups):
-        followed = remap.fragments(snapshot)
+        remapped_fragments = remap.fragments(snapshot)
     storage_version = options.data_storage_version
     tasks = [
         CompactionTask(
@@ -160,7 +160,7 @@ def plan_compaction(
             options=options,
             bases=snapshot.bases,
             stable_row_ids=snapshot.manifest.uses_stable_row_ids,
-            tracks_moves=indexed if options.defer_index_remap else _any_in(group, followed),
+            tracks_moves=indexed if options.defer_index_remap else _any_in(group, remapped_fragments),
             spills=_spills(snapshot.manifest, group),
         )
         for group in groups
@@ -173,16 +173,16 @@ def _any_in(group: Group, fragments: BitMap) -> bool:
 
 
 def _spills(manifest: Manifest, group: Group) -> bool:
-    """Whether row ids and versions go to data files: if the config sets it, or some are there already."""
+    """Return whether row ids and versions are written to data files: by config, or if they are there now."""
     setting = manifest.config.get(SPILL)
     spilled = setting != "false" and any(fragment.HasField("column_row_ids") for fragment in group.fragments)
     return manifest.uses_stable_row_ids and (setting == "true" or spilled)
 
 
 def _rows_per_file(group: Group, options: CompactionOptions) -> int:
-    """Return how many rows make files of equal size, each with the target's rows and few enough bytes.
+    """Return the rows per file that split a group evenly into files with enough rows and not too many bytes.
 
-    New files are taken to be about as dense as the old ones.
+    The size is estimated from the bytes per row of the old files.
     """
     by_rows = group.rows // options.target_rows_per_fragment
     by_bytes = -(-group.stored_bytes // options.max_bytes_per_file)
@@ -190,16 +190,16 @@ def _rows_per_file(group: Group, options: CompactionOptions) -> int:
 
 
 def execute_all(tasks: Sequence[CompactionTask], threads: int = 1) -> list[RewriteResult]:
-    """Run tasks in this process, some at a time. If one fails, the files of the others are deleted."""
+    """Run tasks in `threads` threads of this process. If a task fails, the files of all tasks are deleted."""
     if threads == 1:
         return _execute_in_turn(tasks)
     pool = ThreadPoolExecutor(min(threads, len(tasks)))
-    running = [pool.submit(task.execute) for task in tasks]
+    futures = [pool.submit(task.execute) for task in tasks]
     try:
-        return _collected(tasks, running)
+        return _collect_results(tasks, futures)
     except BaseException:
         pool.shutdown(cancel_futures=True)
-        for task, future in zip(tasks, running, strict=True):
+        for task, future in zip(tasks, futures, strict=True):
             if not future.cancelled() and future.exception() is None:
                 delete_fragment_files(task.table, future.result().new)
         raise
@@ -207,13 +207,13 @@ def execute_all(tasks: Sequence[CompactionTask], threads: int = 1) -> list[Rewri
         pool.shutdown()
 
 
-def _collected(
-    tasks: Sequence[CompactionTask], running: Sequence[Future[RewriteResult]]
+def _collect_results(
+    tasks: Sequence[CompactionTask], futures: Sequence[Future[RewriteResult]]
 ) -> list[RewriteResult]:
     total = sum(task.rows for task in tasks)
     row_count = 0
     results = []
-    for task, future in zip(tasks, running, strict=True):
+    for task, future in zip(tasks, futures, strict=True):
         results.append(future.result())
         row_count += task.rows
         report("rewriting", row_count, total, "rows")
@@ -236,39 +236,39 @@ def _execute_in_turn(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
     return results
 
 
-def _commit_untouched(
+def _commit_unconflicted(
     table: TableRef,
     read_version: int,
     results: list[RewriteResult],
     env: CommitEnv,
     remap: IndexRemap | None,
 ) -> tuple[CompactionMetrics, list[RewriteResult]]:
-    """Commit the results whose fragments nobody has changed; return the metrics and the other results.
+    """Commit the results whose fragments no other writer changed; return the metrics and the other results.
 
-    The files of the others are deleted, and all files if nothing can be committed.
+    The files of the other results are deleted. All files are deleted if nothing can be committed.
     """
-    left: list[RewriteResult] = []
+    remaining: list[RewriteResult] = []
 
     def discard() -> None:
         for result in results:
             delete_fragment_files(table, result.new)
 
     with delete_on_failure(discard):
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ATTEMPTS):
             try:
-                return commit_compaction(table, read_version, results, env, remap), left
+                return commit_compaction(table, read_version, results, env, remap), remaining
             except RetryableConflictError as error:
                 logger.info("compaction of %s: %s", table.root, error)
             latest = load_latest(table)
             read_version = latest.version
             present = {fragment.id: fragment for fragment in latest.fragments}
-            lost = [r for r in results if any(present.get(f.id) != f for f in r.old_fragments)]
-            for result in lost:
+            conflicting = [r for r in results if any(present.get(f.id) != f for f in r.old_fragments)]
+            for result in conflicting:
                 delete_fragment_files(table, result.new)
-            results = [result for result in results if result not in lost]
-            left += lost
+            results = [result for result in results if result not in conflicting]
+            remaining += conflicting
             if not results:
-                return CompactionMetrics(), left
+                return CompactionMetrics(), remaining
         raise RetryableConflictError(f"other writers were in the way of compacting {table.root} each time")
 
 
@@ -281,16 +281,16 @@ def commit_compaction(
 ) -> CompactionMetrics:
     """Commit results as one Rewrite, together with the index changes for moved rows.
 
-    Segments that were written for a commit that failed are deleted, unless nobody knows whether it failed.
+    If the commit fails, new index segments are deleted, unless the outcome is unknown.
     """
     reuse = None
     rewritten: list[RewrittenIndex] = []
-    deferred = all(result.moved and result.deferred for result in results)
-    if deferred or (remap is not None and any(result.moved for result in results)):
-        version, results = _with_ids(table, results, env)
+    is_deferred = all(result.moved and result.deferred for result in results)
+    if is_deferred or (remap is not None and any(result.moved for result in results)):
+        version, results = _reserve_ids(table, results, env)
         reserved = Snapshot(table, version)
         groups = [_moved_group(result) for result in results if result.moved]
-        if deferred:
+        if is_deferred:
             reuse = extend_history(reserved, reserved.version, groups)
         elif remap is not None:
             rewritten = remap.rewrite(reserved, groups)
@@ -304,16 +304,16 @@ def commit_compaction(
     return sum((result.metrics for result in results), CompactionMetrics())
 
 
-def _with_ids(
+def _reserve_ids(
     table: TableRef, results: Sequence[RewriteResult], env: CommitEnv
 ) -> tuple[Manifest, list[RewriteResult]]:
-    """Reserve ids for the new fragments; return the version that has them, and the results with ids."""
+    """Reserve ids for the new fragments; return the version with the reservation, and results with ids."""
     count = sum(len(result.new) for result in results)
     operation = transaction_pb2.Transaction.ReserveFragments(num_fragments=count)
     latest = load_latest(table).version
     reserved = commit_operation(table, operation, read_version=latest, env=env)
     number = reserved.message.max_fragment_id - count
-    numbered = []
+    with_ids = []
     for result in results:
         new = []
         for fragment in result.new_fragments:
@@ -322,8 +322,8 @@ def _with_ids(
             copy.CopyFrom(fragment)
             copy.id = number
             new.append(copy.SerializeToString())
-        numbered.append(replace(result, new=tuple(new)))
-    return reserved, numbered
+        with_ids.append(replace(result, new=tuple(new)))
+    return reserved, with_ids
 
 
 def _moved_group(result: RewriteResult) -> MovedGroup:

@@ -1,12 +1,12 @@
-"""Plan a compaction: bins of neighbouring fragments, cut into groups that become one task each.
+"""Plan a compaction: bins of neighbouring fragments, split into groups, with one task for each group.
 
-A fragment is rewritten if more of its rows are deleted than the threshold allows. A fragment with fewer rows
-than the target is rewritten if it has a neighbour to merge with. Neighbours are next to each other in the
-table and are covered by the same indices, because indexed rows are never mixed with rows that are not
-indexed. A bin is cut where a group has the target number of rows, as long as the rest has as many too.
+A fragment is rewritten if the share of deleted rows exceeds the threshold. A fragment with fewer rows than
+the target is rewritten if it has a neighbour to merge with. Neighbours are next to each other in the table
+and are covered by the same indices, because indexed rows are never mixed with rows that are not indexed. A
+bin is split when a group has the target number of rows, if the rest has at least as many rows.
 
-In a partitioned table the neighbours of a fragment are the fragments of the same partition: rows of two
-partitions are never merged into one file if each had its own.
+In a partitioned table, the neighbours of a fragment are the fragments of the same partition. Rows of two
+partitions are never merged into one file if each partition had its own file.
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ _MODES = ("reencode", "try_binary_copy", "force_binary_copy")
 
 @dataclass(frozen=True)
 class CompactionOptions:
-    """How a table is compacted; the names are those of `compact_files` and of the table's config.
+    """The options of a compaction; the names are the same as in `compact_files` and in the table's config.
 
     Attributes:
-        target_rows_per_fragment: rows of a new fragment; smaller ones are worth rewriting.
-        max_rows_per_group: has no meaning for files of version 2.0 and later; taken and not used.
-        max_bytes_per_file: bytes of a new file, estimated from those of the old ones.
-        materialize_deletions: rewrite fragments with many deleted rows.
-        materialize_deletions_threshold: the share of deleted rows that is still fine.
-        defer_index_remap: record where rows went, so that indices need not be rebuilt.
-        remap_indices: write the indices of row addresses anew with the new ones, unless that is deferred.
-            Otherwise they no longer cover what is rewritten.
-        num_threads: groups that are rewritten at the same time; 1 by default.
-        batch_size: rows that are read at a time at most; by default only bytes count.
-        compaction_mode: "reencode", or "try_binary_copy", which does the same here.
-        binary_copy_read_batch_bytes, io_buffer_size: taken and not used.
-        max_source_fragments, max_source_rows, max_source_bytes: how much is rewritten in one run at most.
-        excluded_fragment_ids: fragments that stay and part their neighbours.
-        data_storage_version: version of the new files; the table's by default.
+        target_rows_per_fragment: the number of rows of a new fragment; smaller fragments are rewritten.
+        max_rows_per_group: ignored; it has no meaning for files of version 2.0 and later.
+        max_bytes_per_file: the maximal size of a new file, estimated from the sizes of the old files.
+        materialize_deletions: whether to rewrite fragments with many deleted rows.
+        materialize_deletions_threshold: the share of deleted rows up to which a fragment is not rewritten.
+        defer_index_remap: whether to record the moves of rows, so that indices need not be rewritten.
+        remap_indices: whether to rewrite indices with the new row addresses, unless that is deferred. If
+            false, indices no longer cover the rewritten rows.
+        num_threads: the number of groups that are rewritten at the same time; 1 by default.
+        batch_size: the maximal number of rows to read at once; by default only bytes are limited.
+        compaction_mode: "reencode", or "try_binary_copy", which has the same effect.
+        binary_copy_read_batch_bytes, io_buffer_size: ignored.
+        max_source_fragments, max_source_rows, max_source_bytes: the limits of what one run rewrites.
+        excluded_fragment_ids: fragments that are not rewritten. Fragments before and after them are not
+            merged.
+        data_storage_version: the version of the new files; the table's version by default.
     """
 
     target_rows_per_fragment: int = MAX_ROWS_PER_FILE
@@ -74,16 +75,16 @@ class CompactionOptions:
     data_storage_version: str | None = None
 
 
-# Not to be had from the table's config.
+# Options that are not read from the table's config.
 _PER_CALL = frozenset({"num_threads", "io_buffer_size", "excluded_fragment_ids"})
 _BOOLEANS = {"true": True, "false": False}
 
 
 def read_options(config: Mapping[str, str], overrides: Mapping[str, Any]) -> CompactionOptions:
-    """Return the options of a compaction: those given, else those in the table's config, else the defaults.
+    """Return the options of a compaction: overrides win over the table's config and the defaults.
 
     Raises:
-        OptionError: there is no such option, or a value cannot be used.
+        OptionError: an option does not exist, or a value is not valid.
     """
     kinds = {option.name: str(option.type) for option in fields(CompactionOptions)}
     if unknown := sorted(overrides.keys() - kinds.keys()):
@@ -100,7 +101,7 @@ def read_options(config: Mapping[str, str], overrides: Mapping[str, Any]) -> Com
             values[name] = _parse(name, kind, text)
     values["excluded_fragment_ids"] = tuple(values.get("excluded_fragment_ids", ()))
     options = CompactionOptions(**values)
-    _check(options)
+    _check_options(options)
     return options
 
 
@@ -113,7 +114,7 @@ def _parse(name: str, kind: str, text: str) -> Any:
         raise OptionError(f"the table's config {CONFIG_PREFIX}{name} is {text!r}, no {kind}") from None
 
 
-def _check(options: CompactionOptions) -> None:
+def _check_options(options: CompactionOptions) -> None:
     for option in fields(options):
         value = getattr(options, option.name)
         whole = isinstance(value, int) and not isinstance(value, bool)
@@ -131,12 +132,13 @@ def _check(options: CompactionOptions) -> None:
 
 @dataclass(frozen=True)
 class Group:
-    """Fragments that are rewritten together, in the order of their rows.
+    """Fragments that are rewritten together.
 
     Attributes:
-        rows: rows that are not deleted.
-        stored_bytes: bytes of the data files.
-        indexed: whether an index covers them.
+        fragments: the fragments, in the order of their rows.
+        rows: the number of live rows.
+        stored_bytes: the total size of the data files.
+        indexed: whether an index covers the fragments.
     """
 
     fragments: tuple[table_pb2.DataFragment, ...]
@@ -147,7 +149,15 @@ class Group:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A fragment that may be rewritten, with or without neighbours, and the indices that cover it."""
+    """A fragment that may be rewritten.
+
+    Attributes:
+        fragment: the fragment.
+        rows: the number of live rows.
+        stored_bytes: the size of its data files.
+        alone: whether it is rewritten even without a neighbour.
+        indices: the UUIDs of the index segments that cover it.
+    """
 
     fragment: table_pb2.DataFragment
     rows: int
@@ -165,15 +175,15 @@ def plan_groups(
 
     Args:
         snapshot: the version.
-        options: how it is compacted.
-        only: ids of the fragments to consider; all by default.
+        options: the options of the compaction.
+        only: the ids of the fragments to consider; all by default.
 
     Raises:
         FormatError: index entries are damaged.
     """
     fragment_ids = None if only is None else frozenset(only)
-    runs = _bins(snapshot, options, fragment_ids)
-    parts = (part for run in runs for part in _cut(run, options) if _worthwhile(part))
+    runs = _find_runs(snapshot, options, fragment_ids)
+    parts = (part for run in runs for part in _split_run(run, options) if _is_worth_rewriting(part))
     return [
         Group(
             fragments=tuple(candidate.fragment for candidate in part),
@@ -181,25 +191,25 @@ def plan_groups(
             stored_bytes=sum(candidate.stored_bytes for candidate in part),
             indexed=bool(part[0].indices),
         )
-        for part in _within_limits(parts, options)
+        for part in _limit_groups(parts, options)
     ]
 
 
-def _worthwhile(part: Sequence[_Candidate]) -> bool:
+def _is_worth_rewriting(part: Sequence[_Candidate]) -> bool:
     return len(part) > 1 or (len(part) == 1 and part[0].alone)
 
 
-def _bins(
+def _find_runs(
     snapshot: Snapshot, options: CompactionOptions, only: frozenset[int] | None
 ) -> Iterator[list[_Candidate]]:
-    """Yield runs of neighbours of one partition that are covered by the same indices."""
-    coverage = _coverage(with_present_coverage(snapshot))
+    """Yield runs of candidates of the same partition that are covered by the same indices."""
+    coverage = _index_coverage(with_present_coverage(snapshot))
     excluded = frozenset(options.excluded_fragment_ids)
     run: list[_Candidate] = []
     partition: object = None
     for key, fragment in _by_partition(snapshot):
         eligible = fragment.id not in excluded and (only is None or fragment.id in only)
-        candidate = _candidate(snapshot, fragment, options, coverage) if eligible else None
+        candidate = _make_candidate(snapshot, fragment, options, coverage) if eligible else None
         if run and (candidate is None or key != partition or candidate.indices != run[-1].indices):
             yield run
             run = []
@@ -211,7 +221,7 @@ def _bins(
 
 
 def _by_partition(snapshot: Snapshot) -> Iterator[tuple[object, table_pb2.DataFragment]]:
-    """Yield the fragments, those of a partition together, each with its partition; None for several."""
+    """Yield (partition, fragment), clustered by partition; None for a fragment with several partitions."""
     spec = PartitionSpec.of_config(snapshot.manifest.config).present(snapshot.schema)
     groups: dict[object, list[table_pb2.DataFragment]] = {}
     for fragment in snapshot.fragments:
@@ -221,7 +231,7 @@ def _by_partition(snapshot: Snapshot) -> Iterator[tuple[object, table_pb2.DataFr
     return ((key, fragment) for key, fragments in groups.items() for fragment in fragments)
 
 
-def _candidate(
+def _make_candidate(
     snapshot: Snapshot,
     fragment: table_pb2.DataFragment,
     options: CompactionOptions,
@@ -237,8 +247,8 @@ def _candidate(
     return _Candidate(fragment, rows - deleted, stored_bytes, alone, indices)
 
 
-def _coverage(manifest: Manifest) -> dict[bytes, BitMap]:
-    """Return the coverage of each index segment; a segment without a bitmap counts as covering nothing."""
+def _index_coverage(manifest: Manifest) -> dict[bytes, BitMap]:
+    """Return the fragments that each index segment covers; a segment without a bitmap covers nothing."""
     coverage = {
         entry.uuid.uuid: covered_fragments(entry)
         for entry in manifest.indices
@@ -247,8 +257,8 @@ def _coverage(manifest: Manifest) -> dict[bytes, BitMap]:
     return {uuid: covered for uuid, covered in coverage.items() if covered is not None}
 
 
-def _cut(run: Sequence[_Candidate], options: CompactionOptions) -> Iterator[list[_Candidate]]:
-    """Cut neighbours into groups of the target's rows, or of one file's bytes; the last may have more."""
+def _split_run(run: Sequence[_Candidate], options: CompactionOptions) -> Iterator[list[_Candidate]]:
+    """Split neighbours into groups of the target rows or one file's bytes; the last group may be larger."""
     left_rows = sum(candidate.rows for candidate in run)
     left_bytes = sum(candidate.stored_bytes for candidate in run)
     part: list[_Candidate] = []
@@ -268,10 +278,10 @@ def _cut(run: Sequence[_Candidate], options: CompactionOptions) -> Iterator[list
         yield part
 
 
-def _within_limits(
+def _limit_groups(
     parts: Iterable[list[_Candidate]], options: CompactionOptions
 ) -> Iterator[list[_Candidate]]:
-    """Yield the first groups that stay within the limits of one run; the last of them is cut to fit.
+    """Yield the first groups that are within the limits of one run; the last group is shortened to fit.
 
     If no two neighbours fit within the limits, only fragments that need no neighbour are rewritten.
     """
@@ -287,7 +297,7 @@ def _within_limits(
                 break
             totals = new_totals
             fitting.append(candidate)
-        if _worthwhile(fitting):
+        if _is_worth_rewriting(fitting):
             yield fitting
         if len(fitting) < len(part):
             return

@@ -1,15 +1,14 @@
-"""One task of a compaction: a group of fragments rewritten to new files, with all that belongs to their rows.
+"""A task of a compaction: rewrite a group of fragments to new files, with blobs and row lineage.
 
-Nothing is committed here, and no manifest is read. Before a task is done its rows are counted: those that are
-there, those that were read, and those that were written. (Lance table format, compaction.)
+A task commits nothing and reads no manifest. At the end, it checks that the numbers of live rows, of rows
+read and of rows written are equal. (Lance table format, compaction.)
 
-Runs of small fragments, whose files hold the same columns, are read as one. Anything out of the ordinary
-(several files in a fragment, overlays, missing columns, files that cannot be decoded together) is read
-fragment by fragment.
+Runs of small fragments whose files have the same columns are read together. Other fragments (with several
+files, overlays, missing columns, or files that cannot be decoded together) are read one by one.
 
-Such files are joined: their bytes end to end, their pages one after the other. Opening a file and decoding a
-page cost about the same however few rows there are. Pages of many files that are described alike are decoded
-together, as those of one file are. (Lance file format 2.1 and 2.2.)
+To read small files together, their bytes are concatenated and their pages are listed as the pages of one
+file. Opening a file and decoding a page cost about the same for any number of rows. So pages with the same
+description are decoded together, as in one file. (Lance file format 2.1 and 2.2.)
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ from spark_lance.table.reading.row_lookup import by_blob_bytes
 from spark_lance.table.reading.scan_task import ScanTask, in_batches
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
-# In 2.0 a struct has a page of its own for the whole file.
+# Not 2.0, where a struct has its own page for the whole file.
 _VERSIONS = frozenset({FileVersion.V2_1, FileVersion.V2_2})
 
 
-class _Memory(PageSource):
-    """Bytes in memory in place of a file's."""
+class _MemorySource(PageSource):
+    """A page source with the bytes of a file in memory."""
 
     def __init__(self, path: str, data: pa.Buffer) -> None:
         self.path = path
@@ -73,37 +72,37 @@ class _Memory(PageSource):
 
 
 def can_join(version: FileVersion, fields: Sequence[Field]) -> bool:
-    """Whether these fields of files of a version can be read together.
+    """Return whether fields of several files of a version can be read together.
 
-    Not those of fixed-size lists of structs, whose pages count in other units than rows.
+    Fixed-size lists of structs cannot, because the length of their pages is not in rows.
     """
     return version in _VERSIONS and not any(n.kind == "fsl_struct" for top in fields for n in top.walk())
 
 
 def open_whole(store: Store, path: str, columns: Mapping[int, int]) -> FileReader:
-    """Open a small file after fetching all of it in one request.
+    """Fetch a small file in one request and open it.
 
     Args:
-        store, path: where the file is.
-        columns: field id -> column number, as the manifest's DataFile says.
+        store, path: the location of the file.
+        columns: field id -> column number, from the manifest's DataFile.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         FormatError, UnsupportedFormatError: as `FileReader`.
     """
     mapped = store.map(path)
     data = pa.py_buffer(store.read(path)) if mapped is None else mapped
-    return FileReader(store, path, columns=columns, source=_Memory(path, data))
+    return FileReader(store, path, columns=columns, source=_MemorySource(path, data))
 
 
 class JoinedFiles:
-    """Reads whole fields of several files at once, the rows of the first before those of the second.
+    """Reads complete fields of several files together; the rows are in the order of the files.
 
     Args:
-        files: files of one version, as `open_whole` gives them; `can_join` tells which and what.
+        files: results of `open_whole` of the same version; see `can_join`.
 
     Raises:
-        UnsupportedFormatError: the files are not of one version.
+        UnsupportedFormatError: the files have different versions.
     """
 
     def __init__(self, files: Sequence[FileReader]) -> None:
@@ -113,7 +112,9 @@ class JoinedFiles:
         self._files = files
         self._path = f"{files[0].path} and {len(files) - 1} more"
         contents = [file.source.get(0, file.source.size) for file in files]
-        self._source = _Memory(self._path, pa.py_buffer(b"".join(memoryview(part) for part in contents)))
+        self._source = _MemorySource(
+            self._path, pa.py_buffer(b"".join(memoryview(part) for part in contents))
+        )
         self.num_rows = sum(file.num_rows for file in files)
 
     def read(self, field: Field) -> pa.ChunkedArray:
@@ -121,14 +122,14 @@ class JoinedFiles:
 
         Raises:
             FormatError, UnsupportedFormatError: a file lacks the field, or is damaged; read the files one by
-                one to learn which.
+                one to find out which file.
         """
         columns = {owner.id: self._column(owner) for owner in owned_columns([field], self._version)}
         reader = PAGE_FORMATS[self._version].reader(field, columns, self._source, self._version)
         return read_field(reader, field, self._path, 0, self.num_rows)
 
     def _column(self, owner: Field) -> ColumnMetadata:
-        """Return the pages of a column in all files, at their places in the joined bytes."""
+        """Return the pages of a column of all files, with their offsets in the concatenated bytes."""
         pages: list[Page] = []
         base = rows = 0
         for file in self._files:
@@ -149,24 +150,24 @@ class JoinedFiles:
 
 
 _WINDOW_BYTES = 32 << 20
-# Fragments of more bytes than that are read one after the other, window by window.
+# Larger fragments are read one after the other, window by window.
 _SMALL_BYTES = 2 << 20
-# The limits of one joint read; the sizes are estimated before it.
+# The limits of fragments that are read together; the Arrow size is estimated.
 _JOINED_FILES = 128
 _JOINED_BYTES = 4 << 20
 _JOINED_ARROW_BYTES = 16 << 20
 _TEXT_BYTES = 32
-# Runs of small fragments that are fetched ahead, to wait for several answers of the store at a time.
+# The number of runs of small fragments to prefetch, so that several requests to the store are concurrent.
 _AHEAD = 8
 
 Run: TypeAlias = list[ScanTask]
 
 
 def read_tasks(tasks: Sequence[ScanTask]) -> Iterator[pa.Table]:
-    """Yield the live rows of tasks of one scan, in order; small fragments are read together and ahead.
+    """Yield the live rows of tasks of one scan, in order; small fragments are read together and prefetched.
 
     Args:
-        tasks: with the same fields and no system columns.
+        tasks: tasks with the same fields and without system columns.
 
     Raises:
         FormatError, UnsupportedFormatError: as `ScanTask.tables`.
@@ -174,34 +175,34 @@ def read_tasks(tasks: Sequence[ScanTask]) -> Iterator[pa.Table]:
     if not tasks:
         return
     if tasks[0].store.is_local:
-        for run in _runs(tasks):
-            yield from _tables(run)
+        for run in _find_runs(tasks):
+            yield from _read_tables(run)
         return
     with ThreadPoolExecutor(_AHEAD) as pool:
         ahead: deque[Future[list[pa.Table]] | Run] = deque()
-        for run in _runs(tasks):
+        for run in _find_runs(tasks):
             large = len(run) == 1 and _stored_bytes(run[0].message) >= _SMALL_BYTES
-            ahead.append(run if large else pool.submit(_whole, run))
+            ahead.append(run if large else pool.submit(_read_run, run))
             if len(ahead) > _AHEAD:
-                yield from _drawn(ahead.popleft())
+                yield from _run_tables(ahead.popleft())
         while ahead:
-            yield from _drawn(ahead.popleft())
+            yield from _run_tables(ahead.popleft())
 
 
-def _drawn(rows: Future[list[pa.Table]] | Run) -> Iterator[pa.Table]:
-    return _tables(rows) if isinstance(rows, list) else iter(rows.result())
+def _run_tables(rows: Future[list[pa.Table]] | Run) -> Iterator[pa.Table]:
+    return _read_tables(rows) if isinstance(rows, list) else iter(rows.result())
 
 
-def _whole(run: Run) -> list[pa.Table]:
-    return list(_tables(run))
+def _read_run(run: Run) -> list[pa.Table]:
+    return list(_read_tables(run))
 
 
 def _stored_bytes(fragment: table_pb2.DataFragment) -> int:
     return sum(file.file_size_bytes or _SMALL_BYTES for file in fragment.files)
 
 
-def _runs(tasks: Sequence[ScanTask]) -> Iterator[Run]:
-    """Yield the tasks in order, those that can be read as one together."""
+def _find_runs(tasks: Sequence[ScanTask]) -> Iterator[Run]:
+    """Yield runs of consecutive tasks that can be read together."""
     fields = tasks[0].fields
     columns_by_version = {
         version: {owner.id for owner in owned_columns(fields, version)}
@@ -210,26 +211,26 @@ def _runs(tasks: Sequence[ScanTask]) -> Iterator[Run]:
     }
     row_bytes = sum(_row_bytes(field) for field in fields)
     run: Run = []
-    alike: object = None
+    run_key: object = None
     stored_bytes = arrow = 0
     for task in tasks:
-        kind = _kind(task.message, columns_by_version)
+        key = _join_key(task.message, columns_by_version)
         stored_bytes += _stored_bytes(task.message)
         arrow += int(row_bytes * task.message.physical_rows)
         full = len(run) >= _JOINED_FILES or stored_bytes > _JOINED_BYTES or arrow > _JOINED_ARROW_BYTES
-        if run and (kind is None or kind != alike or full):
+        if run and (key is None or key != run_key or full):
             yield run
             run = []
         if not run:
             stored_bytes, arrow = _stored_bytes(task.message), int(row_bytes * task.message.physical_rows)
         run.append(task)
-        alike = kind
+        run_key = key
     if run:
         yield run
 
 
-def _kind(fragment: table_pb2.DataFragment, columns_by_version: dict[FileVersion, set[int]]) -> object:
-    """Return a key that is equal for fragments that are read as one; None if this one is read separately."""
+def _join_key(fragment: table_pb2.DataFragment, columns_by_version: dict[FileVersion, set[int]]) -> object:
+    """Return a key that is equal for fragments that can be read together; None for a separate fragment."""
     if len(fragment.files) != 1 or fragment.overlays or not fragment.physical_rows:
         return None
     (file,) = fragment.files
@@ -251,11 +252,11 @@ def _row_bytes(field: Field) -> float:
         return _TEXT_BYTES
 
 
-def _tables(run: Run) -> Iterator[pa.Table]:
+def _read_tables(run: Run) -> Iterator[pa.Table]:
     try:
         joined = _read_joined(run) if len(run) > 1 else None
     except (FormatError, UnsupportedFormatError):
-        joined = None  # the one that is to blame says so by itself, and the others can be read
+        joined = None  # read one by one: the damaged fragment raises its own error
     if joined is not None:
         yield joined
         return
@@ -264,12 +265,12 @@ def _tables(run: Run) -> Iterator[pa.Table]:
 
 
 def _read_joined(run: Run) -> pa.Table:
-    """Read several fragments as one."""
+    """Read the live rows of several fragments together."""
     if run[0].store.is_local:
-        parts = [_opened(task) for task in run]
+        parts = [_open_with_mask(task) for task in run]
     else:
         with ThreadPoolExecutor(_AHEAD) as pool:
-            parts = list(pool.map(_opened, run))
+            parts = list(pool.map(_open_with_mask, run))
     files = [file for file, _ in parts]
     keep = [mask for _, mask in parts]
     joined = JoinedFiles(files)
@@ -279,8 +280,8 @@ def _read_joined(run: Run) -> pa.Table:
     return table if mask.all() else filter_rows(table, pa.array(mask))
 
 
-def _opened(task: ScanTask) -> tuple[FileReader, npt.NDArray[np.bool_]]:
-    """Return the only file of a fragment, in memory, and which of its rows are live."""
+def _open_with_mask(task: ScanTask) -> tuple[FileReader, npt.NDArray[np.bool_]]:
+    """Return the only file of a fragment, in memory, and the mask of its live rows."""
     fragment = task.message
     (entry,) = fragment.files
     if task.bases is None:
@@ -296,11 +297,11 @@ def _opened(task: ScanTask) -> tuple[FileReader, npt.NDArray[np.bool_]]:
     return file, keep_mask(deleted, 0, file.num_rows)
 
 
-# Bytes of blobs that are copied at a time.
+# The bytes of blobs that are copied at once.
 _BLOB_BYTES = 16 << 20
-# Bytes of other rows with lineage that are read at a time.
+# The bytes of rows with lineage columns that are read at once.
 _TABLE_BYTES = 32 << 20
-# Rows of a batch if only its bytes count.
+# The rows of a batch if only bytes are limited.
 _BATCH_ROWS = 1 << 20
 
 
@@ -309,9 +310,9 @@ class CompactionMetrics:
     """The metrics of a compaction.
 
     Attributes:
-        fragments_removed, fragments_added: old fragments that were rewritten, and new ones.
-        files_removed: data files and deletion files that the table no longer uses.
-        files_added: new data files.
+        fragments_removed, fragments_added: the numbers of rewritten fragments and of new fragments.
+        files_removed: the number of data files and deletion files that the table no longer uses.
+        files_added: the number of new data files.
     """
 
     fragments_removed: int = 0
@@ -334,9 +335,9 @@ class RewriteResult:
 
     Attributes:
         read_version: the version that was read.
-        old, new: the serialized DataFragments that are removed, and those that are added, of id 0.
+        old, new: the serialized DataFragments that are removed, and the new ones, with id 0.
         moved: the treemap of the old addresses of all rows; empty if the plan does not need it.
-        deferred: whether the moves are recorded in the table; otherwise indices are rewritten.
+        deferred: whether the moves are recorded in the table instead of rewriting indices.
     """
 
     read_version: int
@@ -352,15 +353,15 @@ class RewriteResult:
 
     @cached_property
     def new_fragments(self) -> list[table_pb2.DataFragment]:
-        """The fragments that take their place."""
+        """The new fragments."""
         return [table_pb2.DataFragment.FromString(data) for data in self.new]
 
     @property
     def metrics(self) -> CompactionMetrics:
         """The metrics of this result."""
         old, new = self.old_fragments, self.new_fragments
-        gone = sum(len(f.files) + f.HasField("deletion_file") for f in old)
-        return CompactionMetrics(len(old), len(new), gone, sum(len(f.files) for f in new))
+        files_removed = sum(len(f.files) + f.HasField("deletion_file") for f in old)
+        return CompactionMetrics(len(old), len(new), files_removed, sum(len(f.files) for f in new))
 
 
 @dataclass(frozen=True)
@@ -370,15 +371,15 @@ class CompactionTask(OfTable):
     Attributes:
         table: the table.
         read_version: the version that is read.
-        old: its serialized DataFragments that are rewritten.
-        schema: its schema.
-        version: version of the new files.
-        rows_per_file: rows of a new file.
-        options: how the table is compacted.
-        bases: where the files are.
-        stable_row_ids: whether rows have ids.
-        tracks_moves: whether to record the addresses of the rows.
-        spills: whether row ids and versions are written to the new data files, not to the manifest.
+        old: the serialized DataFragments to rewrite.
+        schema: the schema of the version.
+        version: the version of the new files.
+        rows_per_file: the number of rows of a new file.
+        options: the options of the compaction.
+        bases: the base paths of the version.
+        stable_row_ids: whether the table has stable row ids.
+        tracks_moves: whether to record the old addresses of the rows.
+        spills: whether row ids and row versions are written to the new data files instead of the manifest.
     """
 
     table: TableRef
@@ -400,25 +401,26 @@ class CompactionTask(OfTable):
 
     @property
     def rows(self) -> int:
-        """Rows that are not deleted, as the manifest counts them."""
+        """The number of live rows in the manifest."""
         return sum(f.physical_rows - f.deletion_file.num_deleted_rows for f in self.fragments)
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the data files to be rewritten, as far as the manifest knows them."""
+        """The total size of the data files to rewrite, as far as the manifest has the sizes."""
         return sum(file.file_size_bytes for fragment in self.fragments for file in fragment.files)
 
     def execute(self, dataset: object = None) -> RewriteResult:  # noqa: ARG002 (pylance's signature)
-        """Write the new files; nothing is committed.
+        """Write the new files and return the result, which the caller commits.
 
         Args:
-            dataset: not needed; taken because pylance's tasks need it.
+            dataset: ignored; pylance's tasks need it.
 
         Raises:
-            FormatError, UnsupportedFormatError: stored bytes are damaged or not supported, or rows got lost.
+            FormatError, UnsupportedFormatError: stored bytes are damaged or not supported, or rows are
+                missing.
             OSError: the store failed. Files written before an error are deleted.
         """
-        count = _Counted(self._tables(), self.rows)
+        count = _RowCounter(self._tables(), self.rows)
         schema = with_lineage(self.schema) if self.spills else self.schema
         new = write_fragments(
             count.batches(self.options.batch_size),
@@ -430,7 +432,7 @@ class CompactionTask(OfTable):
             ending=merged_bounds_text(self.fragments, schema, self.version),
         )
         try:
-            return self._account([table_pb2.DataFragment.FromString(data) for data in new], count.rows)
+            return self._make_result([table_pb2.DataFragment.FromString(data) for data in new], count.rows)
         except BaseException:
             delete_fragment_files(self.table, new)
             raise
@@ -454,7 +456,7 @@ class CompactionTask(OfTable):
     def _with_blobs(
         self, tasks: Iterable[ScanTask], blobs: Sequence[tuple[int, Field]]
     ) -> Iterator[pa.Table]:
-        """Yield the rows of tasks with the bytes of their blobs, some of these at a time."""
+        """Yield the rows of tasks with the bytes of their blobs, about `_BLOB_BYTES` at once."""
         for task in tasks:
             for table in task.tables(_BLOB_BYTES):
                 for part in by_blob_bytes(table, blobs, _BLOB_BYTES):
@@ -464,11 +466,11 @@ class CompactionTask(OfTable):
                         rows = rows.set_column(place, top.arrow_field(), values)
                     yield rows
 
-    def _account(self, new: list[table_pb2.DataFragment], rows_read: int) -> RewriteResult:
-        """Check the number of rows, add their lineage, and return the result."""
+    def _make_result(self, new: list[table_pb2.DataFragment], rows_read: int) -> RewriteResult:
+        """Check the number of rows, add the lineage to the new fragments, and return the result."""
         old = self.fragments
         deleted = [read_deletions(self.table, fragment, self._rows(fragment), self.bases) for fragment in old]
-        live = sum(self._rows(f) - len(gone) for f, gone in zip(old, deleted, strict=True))
+        live = sum(self._rows(f) - len(deleted_rows) for f, deleted_rows in zip(old, deleted, strict=True))
         written = sum(fragment.physical_rows for fragment in new)
         if not live == rows_read == written:
             raise FormatError(
@@ -483,7 +485,8 @@ class CompactionTask(OfTable):
         old_addresses = b""
         if self.tracks_moves:
             old_addresses = pack_addresses(
-                (fragment.id, self._rows(fragment), gone) for fragment, gone in zip(old, deleted, strict=True)
+                (fragment.id, self._rows(fragment), deleted_rows)
+                for fragment, deleted_rows in zip(old, deleted, strict=True)
             )
         return RewriteResult(
             self.read_version,
@@ -502,11 +505,11 @@ class CompactionTask(OfTable):
         deleted: Sequence[npt.NDArray[np.uint32]],
         new: Sequence[table_pb2.DataFragment],
     ) -> None:
-        """Give the rows of the new fragments the ids and versions that they had."""
+        """Store the old ids and versions of the rows in the new fragments."""
         parts: list[list[npt.NDArray[np.uint64]]] = [[], [], []]
-        for fragment, gone in zip(old, deleted, strict=True):
+        for fragment, deleted_rows in zip(old, deleted, strict=True):
             lineage: Lineage = fragment_lineage(self.table, fragment, self.bases)
-            keep = keep_mask(gone, 0, fragment.physical_rows)
+            keep = keep_mask(deleted_rows, 0, fragment.physical_rows)
             for column, values in zip(parts, lineage, strict=True):
                 assert values is not None
                 column.append(values[keep])
@@ -514,8 +517,8 @@ class CompactionTask(OfTable):
 
 
 @dataclass
-class _Counted:
-    """Tables on their way to the writer, counted."""
+class _RowCounter:
+    """Counts the rows of tables on their way to the writer, and reports progress."""
 
     tables: Iterable[pa.Table]
     total: int

@@ -1,9 +1,9 @@
-"""How young a version may be that a vacuum deletes.
+"""The minimal age of versions that a vacuum deletes.
 
-Readers pin a version when they are planned and open its files later: a query that runs, a DataFrame that was
-made and not yet collected, a stream between two micro-batches. Deleting versions younger than the longest of
-them breaks them, and never the newest version. Hence a guard: 24 hours, or more if the table's config says
-so.
+Readers pin a version when they are planned and open its files later: a running query, a DataFrame that is not
+yet collected, a stream between two micro-batches. Deleting versions younger than the longest-running reader
+breaks that reader, but never the newest version. So the minimal age is 24 hours, or more if the table's
+config says so.
 
     spark_lance.vacuum.min_retention = "3days"
 """
@@ -21,12 +21,12 @@ MIN_RETENTION = "spark_lance.vacuum.min_retention"
 MAX_SNAPSHOT_AGE = "history.expire.max-snapshot-age-ms"
 MIN_SNAPSHOTS = "history.expire.min-snapshots-to-keep"
 MAX_REF_AGE = "history.expire.max-ref-age-ms"
-# Iceberg's property of tables that nothing is deleted from.
+# Iceberg's property that disables all deletions of files.
 _DELETION = "gc.enabled"
-# Iceberg's age of versions that go, where a table says only how many stay.
+# Iceberg's maximal age of versions if a table sets only the number of versions to keep.
 _ICEBERG_AGE = timedelta(days=5)
-_GUARD = timedelta(hours=24)
-_RETENTION = tuple(
+_MIN_AGE = timedelta(hours=24)
+_DELTA_PROPERTIES = tuple(
     f"{prefix}{name}"
     for prefix in ("delta.", "")
     for name in ("deletedFileRetentionDuration", "logRetentionDuration")
@@ -34,10 +34,10 @@ _RETENTION = tuple(
 
 
 def check_deletion(manifest: Manifest) -> None:
-    """Refuse to delete files of a table whose property `gc.enabled` is false.
+    """Check that the table property `gc.enabled` allows the deletion of files.
 
     Raises:
-        OptionError: it is.
+        OptionError: the property is false.
     """
     if manifest.config.get(_DELETION, "").strip().lower() == "false":
         raise OptionError(
@@ -54,18 +54,18 @@ def min_retention(manifest: Manifest) -> timedelta:
     """
     text = manifest.config.get(MIN_RETENTION)
     if text is None:
-        return _GUARD
+        return _MIN_AGE
     try:
-        return max(_GUARD, parse_duration(text))
+        return max(_MIN_AGE, parse_duration(text))
     except OptionError as error:
         raise OptionError(f"config {MIN_RETENTION} of the table: {error}") from None
 
 
 def expiry_setting(manifest: Manifest, name: str) -> int | None:
-    """Return the number that one of Iceberg's properties of a table has, None without it.
+    """Return the number in one of Iceberg's table properties; None if the property is not set.
 
     Raises:
-        OptionError: it is not a number.
+        OptionError: the property is not a number.
     """
     text = manifest.config.get(name)
     if text is None:
@@ -76,25 +76,25 @@ def expiry_setting(manifest: Manifest, name: str) -> int | None:
 
 
 def table_retention(manifest: Manifest) -> tuple[timedelta | None, int | None]:
-    """Return the age at which a table's versions go, and how many stay; None for what no property says.
+    """Return the maximal age of versions and the number of versions to keep, by the table's properties.
 
-    The properties are Delta's and Iceberg's; the longest age counts.
+    The properties are Delta's and Iceberg's; the longest age wins. None if no property sets a value.
 
     Raises:
-        OptionError: the table's config has a value that is not a duration or a number.
+        OptionError: a property is not a duration or a number.
     """
     ages = []
     age_ms = expiry_setting(manifest, MAX_SNAPSHOT_AGE)
     if age_ms is not None:
         ages.append(parse_duration(f"{age_ms} ms"))
-    for key in _RETENTION:
+    for key in _DELTA_PROPERTIES:
         text = manifest.config.get(key)
         if text is not None:
             try:
                 ages.append(parse_duration(text.lower().replace("interval", " ").strip()))
             except OptionError as error:
                 raise OptionError(f"property {key} of the table: {error}") from None
-    # Older versions need both, their files and their place in the history.
+    # The longest age wins: reading an old version needs its files and its place in the history.
     count = expiry_setting(manifest, MIN_SNAPSHOTS)
     if count is not None and not ages:
         ages.append(_ICEBERG_AGE)
@@ -110,26 +110,26 @@ def guarded_age(
     source: str,
     remedy: str,
 ) -> timedelta | None:
-    """Return the age above which versions are removed: `age`, or the guard if versions are only counted.
+    """Return the age above which versions are deleted: `age`, or the minimal age if `by_number` is set.
 
     Args:
         manifest: a version of the table.
-        age: the requested age; None if the caller gave none.
-        by_number: whether the caller counts the versions that stay.
-        allow_short: whether versions younger than the guard may be removed.
-        source, remedy: the request, and the option that allows it, in the words of the caller.
+        age: the requested age; None if the caller sets no age.
+        by_number: whether the caller sets the number of versions to keep.
+        allow_short: whether versions younger than the minimal age may be deleted.
+        source, remedy: the request, and the option that allows it, for the message.
 
     Raises:
-        OptionError: the age is below the guard, and that is not allowed.
+        OptionError: the age is below the minimal age, and `allow_short` is false.
     """
     if allow_short:
         return age
-    least = min_retention(manifest)
+    min_age = min_retention(manifest)
     if age is None:
-        return least if by_number else None
-    if age < least:
+        return min_age if by_number else None
+    if age < min_age:
         raise OptionError(
-            f"{source} is less than the {least / timedelta(hours=1):g} hours that versions are kept for "
+            f"{source} is less than the {min_age / timedelta(hours=1):g} hours that versions are kept for "
             "readers: running queries, streams and DataFrames that were made before would lose their files. "
             f"If there are none, pass {remedy}"
         )

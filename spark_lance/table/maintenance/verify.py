@@ -1,21 +1,21 @@
-"""Check a table, whose files must exist, be readable and agree with each other; and repair torn manifests.
+"""Check that the files of a table exist, are readable and are consistent; and repair torn manifests.
 
 The checks, in this order:
 
-    versions     every manifest of the line can be read; tags and branches name versions that exist
-    fragments    ids are in use once and below the mark; data files have the size that the manifest tells
+    versions     every manifest of the line can be read; the versions of tags and branches exist
+    fragments    ids are unique and not above the maximum; data files have the size in the manifest
     rows         every page of every column decodes; the fragment's deletion file fits it; counts agree
-    row ids      sequences fit their fragments; no id is in use twice, none is at or above the mark
-    indices      entries name fields that exist and fragments that are not from the future; files are there;
-                 no fragment is covered twice, and no two indices are of one kind on one column
-    orphans      files that no version of any line names
+    row ids      sequences fit their fragments; ids are unique and below the next id
+    indices      the fields of entries exist, and no fragment id is above the maximum; files exist;
+                 no fragment is covered twice, and no column has two indices of the same kind
+    orphans      files that no version of any line refers to
 
-A finding of level "damage" means that rows are lost, or a guarantee of the format. A "warning" is about a
-smaller loss, such as the record of a commit. A "note" is not a fault.
+A finding of level "damage" means that rows are lost, or that a guarantee of the format is broken. A "warning"
+is a smaller loss, such as the record of a commit. A "note" is not a fault.
 
-A repair undoes the damage of a power failure: it moves torn manifests aside. If the newest manifest is torn,
-the newest whole version is restored first, under the next free number. So the number of the torn file is
-never used twice. Other engines find a whole newest version from then on. Nothing is deleted.
+A repair fixes the damage of a power failure: it moves torn manifests aside. If the newest manifest is torn,
+the newest complete version is restored first, with the next free version number. So the number of the torn
+file is never used twice, and other engines find a complete newest version. Nothing is deleted.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Repair:
 
     Attributes:
         manifest: the newest version.
-        restored: the version that was made the newest one again; None if the newest one was whole.
-        moved: where the torn manifests are now.
+        restored: the version that was restored; None if the newest manifest was complete.
+        moved: the new paths of the torn manifests.
     """
 
     manifest: Manifest
@@ -76,12 +76,12 @@ class Repair:
 
 
 def repair(table: TableRef) -> Repair:
-    """Move torn manifests of a line aside; if the newest is torn, restore the newest whole version first.
+    """Move torn manifests of a line aside; if the newest is torn, restore the newest complete version first.
 
     Raises:
-        TornManifestError: no version is whole.
+        TornManifestError: no version is complete.
         CommitError: the restore failed; see its subclasses. Nothing was moved.
-        OSError: the store failed; what has been moved stays moved.
+        OSError: the store failed; manifests that were moved are not moved back.
     """
     newest = load_newest(table)
     manifest, restored = newest.manifest, None
@@ -94,7 +94,7 @@ def repair(table: TableRef) -> Repair:
 
 _TABLE_BYTES = 32 << 20
 _BLOB_BYTES = 16 << 20
-# More versions than any line has: an orphan is what none of them names.
+# Retain all versions: an orphan is a file that no version refers to.
 _ALL_VERSIONS = 1 << 62
 
 Progress = Callable[[int, int], None]
@@ -102,12 +102,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as it should be, or worth to know.
+    """A problem or a note.
 
     Attributes:
         level: "damage", "warning" or "note".
-        where: what it is about: a file, a fragment, an index.
-        message: what is wrong.
+        where: the object of the finding: a file, a fragment, an index.
+        message: the problem.
     """
 
     level: str
@@ -136,21 +136,21 @@ class Verification:
 
     @property
     def damaged(self) -> bool:
-        """Whether something is lost."""
+        """Whether a finding has the level "damage"."""
         return any(finding.level == "damage" for finding in self.findings)
 
 
 def verify(snapshot: Snapshot, progress: Progress | None = None) -> Verification:
-    """Read a version as a whole and check the guarantees of the format.
+    """Read a version completely and check the guarantees of the format.
 
     Args:
         snapshot: the version.
-        progress: called with the bytes of data files that were read and those of all.
+        progress: called with the bytes of the data files read so far, and of all data files.
     """
     fragments = list(snapshot.fragments)
     files = [file for fragment in fragments for file in fragment.files]
     total = sum(file.file_size_bytes for file in files)
-    line = _Line(snapshot)
+    line = _LineCheck(snapshot)
     findings = list(line.versions())
     rows = byte_count = 0
     for fragment in fragments:
@@ -173,8 +173,8 @@ def verify(snapshot: Snapshot, progress: Progress | None = None) -> Verification
     )
 
 
-class _Line:
-    """One version and the line around it."""
+class _LineCheck:
+    """Checks one version and its line (main or a branch)."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -198,31 +198,33 @@ class _Line:
         except (LanceError, OSError) as error:
             yield Finding("warning", "transaction", str(error))
         try:
-            yield from self._names()
+            yield from self._check_refs()
         except (LanceError, OSError) as error:
             yield _damage("tags and branches", error)
 
-    def _names(self) -> Iterator[Finding]:
-        """Look whether the versions that tags and branches name exist."""
+    def _check_refs(self) -> Iterator[Finding]:
+        """Check that the versions of tags and branches exist."""
         main = self._snapshot.main_root
         for name, tag in list_tags(self._store, main).items():
             line = branch_root(main, tag["branch"]) if tag["branch"] else main
-            yield from _exists(
+            yield from _check_exists(
                 f"tag {name}", partial(find_version, TableRef(self._store, line), tag["version"])
             )
         for name, branch in Branches(self._store, main).list().items():
             where = f"branch {name}"
-            yield from _exists(where, partial(latest_version, TableRef(self._store, branch_root(main, name))))
+            yield from _check_exists(
+                where, partial(latest_version, TableRef(self._store, branch_root(main, name)))
+            )
             parent = branch["parent_branch"]
             above = branch_root(main, parent) if parent else main
             begin = partial(find_version, TableRef(self._store, above), branch["parent_version"])
-            for finding in _exists(where, begin):
+            for finding in _check_exists(where, begin):
                 yield Finding("warning", where, f"the version that it begins with is gone: {finding.message}")
 
     def fragment(self, fragment: table_pb2.DataFragment) -> tuple[list[Finding], int]:
-        """Read a fragment as a whole; return its findings and the number of its live rows."""
+        """Read a fragment completely; return its findings and the number of its live rows."""
         where = f"fragment {fragment.id}"
-        findings = [*self._sizes(fragment)]
+        findings = [*self._check_sizes(fragment)]
         try:
             row_count = self._snapshot.physical_rows(fragment)
             deleted = self._snapshot.deletions(fragment)
@@ -230,19 +232,19 @@ class _Line:
             return [*findings, _damage(where, error)], 0
         live = row_count - len(deleted)
         try:
-            read = self._read(fragment, self._manifest.schema.fields)
+            read = self._read_rows(fragment, self._manifest.schema.fields)
             if read != live:
                 findings.append(_damage(where, f"{read} rows were read, and {live} should be there"))
         except (LanceError, OSError, pa.ArrowInvalid):
-            findings += self._columns(fragment)
+            findings += self._check_columns(fragment)
         if self._manifest.uses_stable_row_ids:
             try:
-                findings += self._lineage(fragment, keep_mask(deleted, 0, row_count))
+                findings += self._check_lineage(fragment, keep_mask(deleted, 0, row_count))
             except (LanceError, OSError) as error:
                 findings.append(_damage(where, error))
         return findings, live
 
-    def _sizes(self, fragment: table_pb2.DataFragment) -> Iterator[Finding]:
+    def _check_sizes(self, fragment: table_pb2.DataFragment) -> Iterator[Finding]:
         for file in fragment.files:
             try:
                 store, path = self._snapshot.bases.data_file(file)
@@ -257,22 +259,24 @@ class _Line:
                 message = f"has {size} bytes, and {file.file_size_bytes} in the manifest"
                 yield _damage(f"data file {file.path}", message)
 
-    def _columns(self, fragment: table_pb2.DataFragment) -> Iterator[Finding]:
-        """Read column by column, to find the damaged ones."""
+    def _check_columns(self, fragment: table_pb2.DataFragment) -> Iterator[Finding]:
+        """Read a fragment column by column to find the damaged columns."""
         field_ids = {field_id for file in fragment.files for field_id in file.fields}
         for top in self._manifest.schema.fields:
             where = f"fragment {fragment.id}, column {top.name}"
-            # Rows that no file has are null, however many the manifest names: some of them show an error.
+            # A column without a file is null: reading some of its rows is enough to find an error.
             parts = 1 if field_ids.isdisjoint(node.id for node in top.walk()) else None
             try:
-                self._read(fragment, [top], parts)
+                self._read_rows(fragment, [top], parts)
             except UnsupportedFormatError as error:
                 yield Finding("warning", where, f"was not checked: {error}")
             except (LanceError, OSError, pa.ArrowInvalid) as error:
                 yield _damage(where, error)
 
-    def _read(self, fragment: table_pb2.DataFragment, tops: Sequence[Field], parts: int | None = None) -> int:
-        """Decode the values of columns of a fragment, at most some parts of each task; return their rows."""
+    def _read_rows(
+        self, fragment: table_pb2.DataFragment, tops: Sequence[Field], parts: int | None = None
+    ) -> int:
+        """Decode columns of a fragment, at most `parts` tables of each task; return the number of rows."""
         names = [top.name for top in tops]
         scan = self._snapshot.scan(names, fragments=[fragment])
         blobs = [(place, top) for place, top in enumerate(tops) if top.is_blob]
@@ -290,7 +294,9 @@ class _Line:
             for place, top in blobs:
                 blob_values(self._snapshot.bases, top, rows.column(place), task.message)
 
-    def _lineage(self, fragment: table_pb2.DataFragment, keep: npt.NDArray[np.bool_]) -> Iterator[Finding]:
+    def _check_lineage(
+        self, fragment: table_pb2.DataFragment, keep: npt.NDArray[np.bool_]
+    ) -> Iterator[Finding]:
         where = f"fragment {fragment.id}"
         ids, created, updated = fragment_lineage(
             TableRef(self._store, self._root), fragment, self._snapshot.bases
@@ -311,7 +317,7 @@ class _Line:
             yield _damage(where, "a row was updated in a version later than this one")
 
     def numbers(self) -> Iterator[Finding]:
-        """Look at the ids of fragments and fields."""
+        """Check the ids of fragments and fields."""
         message = self._manifest.message
         ids = [fragment.id for fragment in message.fragments]
         if len(set(ids)) != len(ids):
@@ -329,13 +335,13 @@ class _Line:
             where = f"index {entry.name}"
             if missing := set(entry.fields) - fields:
                 yield _damage(where, f"is of fields that do not exist: {sorted(missing)}")
-            yield from self._coverage(entry, where)
+            yield from self._check_coverage(entry, where)
             if entry.name not in (FRAGMENT_REUSE, MEM_WAL):
-                yield from self._index_files(entry, where)
-        yield from self._doubled()
+                yield from self._check_index_files(entry, where)
+        yield from self._check_duplicates()
 
-    def _doubled(self) -> Iterator[Finding]:
-        """Report indices of one kind on one column, because a search uses only one, and double coverage."""
+    def _check_duplicates(self) -> Iterator[Finding]:
+        """Report several indices of the same kind on one column (a search uses one), and double coverage."""
         try:
             indices = describe_indices(self._snapshot)
         except (LanceError, OSError) as error:
@@ -347,7 +353,8 @@ class _Line:
             if len(set(covered)) < len(covered):
                 twice = sorted({number for number in covered if covered.count(number) > 1})
                 yield Finding("warning", f"index {index.name}", f"several segments cover fragments {twice}")
-            # Vector indices are of one kind if they have one metric; unknown kinds are not compared.
+            # Vector indices are of the same kind if they have the same metric; unknown kinds are not
+            # compared.
             kind = str(index.details.get("metric_type", index.index_type))
             if index.name not in (FRAGMENT_REUSE, MEM_WAL) and kind not in ("Unknown", "Vector"):
                 alike.setdefault((index.fields, kind), []).append(index.name)
@@ -361,7 +368,7 @@ class _Line:
                     f"{', '.join(names)}",
                 )
 
-    def _coverage(self, entry: table_pb2.IndexMetadata, where: str) -> Iterator[Finding]:
+    def _check_coverage(self, entry: table_pb2.IndexMetadata, where: str) -> Iterator[Finding]:
         try:
             covered = covered_fragments(entry)
         except FormatError as error:
@@ -376,7 +383,7 @@ class _Line:
         if uncovered := len(present - covered):
             yield Finding("note", where, f"{uncovered} of {len(present)} fragments are not covered")
 
-    def _index_files(self, entry: table_pb2.IndexMetadata, where: str) -> Iterator[Finding]:
+    def _check_index_files(self, entry: table_pb2.IndexMetadata, where: str) -> Iterator[Finding]:
         try:
             store, directory = self._snapshot.bases.index_dir(entry)
             prefix = directory + "/"
@@ -397,7 +404,7 @@ class _Line:
                 yield _damage(where, f"its file {file.path} has {sizes}")
 
     def orphans(self) -> Iterator[Finding]:
-        """Look for files that no version of any line names."""
+        """Report files that no version of any line refers to."""
         policy = CleanupPolicy(retain_versions=_ALL_VERSIONS, delete_unverified=True, error_if_tagged=False)
         try:
             stats = cleanup(TableRef(self._store, self._root), self._manifest, policy, dry_run=True)
@@ -411,7 +418,7 @@ class _Line:
             )
 
 
-def _exists(where: str, find: Callable[[], object]) -> Iterator[Finding]:
+def _check_exists(where: str, find: Callable[[], object]) -> Iterator[Finding]:
     try:
         find()
     except (LanceError, OSError) as error:

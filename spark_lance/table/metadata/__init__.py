@@ -1,4 +1,4 @@
-"""Tables about a table: what its versions, files and settings are, as rows."""
+"""Metadata tables: the versions, files and settings of a table, as rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def metadata_table(name: str) -> MetadataTable:
     """Return a metadata table by its name.
 
     Raises:
-        OptionError: there is none of this name; the message lists those that exist.
+        OptionError: the table does not exist; the message lists the existing ones.
     """
     table = METADATA_TABLES.get(name.strip().lower())
     if table is None:

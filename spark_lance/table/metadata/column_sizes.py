@@ -1,4 +1,4 @@
-"""How many bytes each column takes, and how its pages are encoded. Only the tails of files are read."""
+"""The stored size of each column, and the encodings of its pages. Only the footers of files are read."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ColumnSize:
     Attributes:
         name: the column.
         type: its Arrow type; None if this release does not support it.
-        bytes: of its pages, in all data files.
-        pages: their number; None if there are legacy files, whose pages have no description.
+        bytes: the size of its pages in all data files.
+        pages: the number of pages; None if there are legacy files, whose pages have no description.
         encodings: the number of pages per encoding, the most frequent first.
     """
 
@@ -37,10 +37,10 @@ class ColumnSize:
 
 
 def column_sizes(snapshot: Snapshot) -> list[ColumnSize]:
-    """Return the sizes of the columns of a version, in their order; deleted rows count, blobs' bytes do not.
+    """Return the sizes of the columns of a version, in order; includes deleted rows, but not bytes of blobs.
 
     Raises:
-        FormatError, UnsupportedFormatError: a data file is damaged or not known here.
+        FormatError, UnsupportedFormatError: a data file is damaged or not supported.
     """
     fields = snapshot.manifest.schema.fields
     files = [file for fragment in snapshot.manifest.fragments for file in fragment.files]
@@ -48,11 +48,11 @@ def column_sizes(snapshot: Snapshot) -> list[ColumnSize]:
     encodings: dict[int, Counter[str]] = {field.id: Counter() for field in fields}
     legacy = False
 
-    def look(file: table_pb2.DataFile) -> tuple[dict[int, int], dict[int, Counter[str]] | None]:
-        return _of_file(snapshot, fields, file)
+    def read_sizes(file: table_pb2.DataFile) -> tuple[dict[int, int], dict[int, Counter[str]] | None]:
+        return _read_file_sizes(snapshot, fields, file)
 
     with ThreadPoolExecutor(_READERS) as pool:
-        for count, (sizes, pages) in enumerate(pool.map(look, files), 1):
+        for count, (sizes, pages) in enumerate(pool.map(read_sizes, files), 1):
             sizes_by_field.update(sizes)
             legacy = legacy or pages is None
             for number, counts in (pages or {}).items():
@@ -70,10 +70,10 @@ def column_sizes(snapshot: Snapshot) -> list[ColumnSize]:
     ]
 
 
-def _of_file(
+def _read_file_sizes(
     snapshot: Snapshot, fields: tuple[Field, ...], file: table_pb2.DataFile
 ) -> tuple[dict[int, int], dict[int, Counter[str]] | None]:
-    """Return bytes and encodings by field id; of legacy files bytes alone."""
+    """Return the sizes and the encodings by field id; None instead of encodings for legacy files."""
     reader = open_data_file(snapshot.bases, file)
     present = [top for top in fields if any(node.id in reader.columns for node in top.walk())]
     sizes = {top.id: reader.stored_bytes(top) for top in present}

@@ -1,7 +1,7 @@
 """Framework of metadata tables: rows are small objects, columns are functions of a row.
 
-A column is computed only on request, so its inputs (a manifest, a transaction) are read only then. With a
-condition, its columns are computed first, and the others only for matching rows.
+A column is computed only if requested, so its inputs (a manifest, a transaction) are read only then. With a
+condition, the condition's columns are computed first, and the other columns only for matching rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ TIME = pa.timestamp("us", "UTC")
 TEXTS = pa.list_(pa.string())
 TEXT_MAP = pa.map_(pa.string(), pa.string())
 
-_ROWS_AT_ONCE = 1024
+_BATCH_ROWS = 1024
 _READERS = 16
 
 
 def history_version(version: int) -> int | None:
-    """Return a version as metadata tables show it: None for 0 and for a detached version."""
+    """Return a version number for metadata tables: None for 0 and for detached versions."""
     return version if 0 < version < 1 << 63 else None
 
 
@@ -46,9 +46,9 @@ class MetadataTable:
     """A table about a table.
 
     Attributes:
-        columns: its columns.
-        rows: yields its rows, objects that the columns understand.
-        reads: whether columns read from the store; then several rows are computed at a time.
+        columns: the columns.
+        rows: yields the rows, which are the arguments of the columns' functions.
+        reads: whether columns read from the store; if so, rows are computed in several threads.
     """
 
     columns: tuple[Column, ...]
@@ -71,38 +71,38 @@ class MetadataTable:
 
         Args:
             snapshot: the version.
-            names: columns, in this order; all by default.
-            condition: which rows; fitted to `schema`.
+            names: the columns, in this order; all by default.
+            condition: the condition of the rows, compiled for `schema`.
             limit: the maximal number of rows.
 
         Raises:
-            SchemaError: there is no such column.
-            FormatError, UnsupportedFormatError: what the rows tell of is damaged or not known here.
+            SchemaError: a column does not exist.
+            FormatError, UnsupportedFormatError: a file that the rows describe is damaged or not supported.
         """
-        selected = self._named(self.schema.names if names is None else names)
-        first = self._named(condition.columns) if condition is not None else []
+        selected = self._find_columns(self.schema.names if names is None else names)
+        first = self._find_columns(condition.columns) if condition is not None else []
         rows = self.rows(snapshot)
-        left = limit
+        remaining = limit
         with ThreadPoolExecutor(_READERS) as pool:
             compute = pool.map if self.reads else map
-            while left != 0 and (some := list(islice(rows, _READERS if self.reads else _ROWS_AT_ONCE))):
+            while remaining != 0 and (batch := list(islice(rows, _READERS if self.reads else _BATCH_ROWS))):
                 if condition is not None:
-                    mask = condition.mask(_table(first, some, compute)).to_pylist()
-                    some = [row for row, keeps in zip(some, mask, strict=True) if keeps]
-                if left is not None:
-                    some = some[:left]
-                    left -= len(some)
-                if some:
-                    yield _table(selected, some, compute)
+                    mask = condition.mask(_table(first, batch, compute)).to_pylist()
+                    batch = [row for row, keeps in zip(batch, mask, strict=True) if keeps]
+                if remaining is not None:
+                    batch = batch[:remaining]
+                    remaining -= len(batch)
+                if batch:
+                    yield _table(selected, batch, compute)
 
     def to_arrow(
         self, snapshot: Snapshot, names: Sequence[str] | None = None, limit: int | None = None
     ) -> pa.Table:
-        """Return the rows as one table; arguments and errors as `batches`."""
-        schema = _schema(self._named(self.schema.names if names is None else names))
+        """Return the rows as one table; arguments and errors are as in `batches`."""
+        schema = _schema(self._find_columns(self.schema.names if names is None else names))
         return pa.concat_tables([schema.empty_table(), *self.batches(snapshot, names, limit=limit)])
 
-    def _named(self, names: Iterable[str]) -> list[Column]:
+    def _find_columns(self, names: Iterable[str]) -> list[Column]:
         by_name = {column.name: column for column in self.columns}
         missing = [name for name in names if name not in by_name]
         if missing:
@@ -118,10 +118,13 @@ def _schema(columns: Sequence[Column]) -> pa.Schema:
 
 def _table(columns: Sequence[Column], rows: Sequence[Any], compute: Callable[..., Iterable[Any]]) -> pa.Table:
     if not columns:
-        # A table without columns has rows only if it is made so.
+        # A table without columns keeps its number of rows only if it is made by select([]).
         return pa.table({"row": pa.nulls(len(rows))}).select([])
     values = list(compute(lambda row: [column.value(row) for column in columns], rows))
-    arrays = [_array(column, [_plain(row[place]) for row in values]) for place, column in enumerate(columns)]
+    arrays = [
+        _array(column, [_to_arrow_value(row[place]) for row in values])
+        for place, column in enumerate(columns)
+    ]
     return pa.Table.from_arrays(arrays, schema=_schema(columns))
 
 
@@ -132,6 +135,6 @@ def _array(column: Column, values: list[Any]) -> pa.Array:
         raise FormatError(f"a manifest has a value that is no {column.type}: {error}", column.name) from error
 
 
-def _plain(value: Any) -> Any:
-    # Arrow takes the entries of a map in a list.
+def _to_arrow_value(value: Any) -> Any:
+    # Arrow expects the entries of a map as a list.
     return list(value.items()) if isinstance(value, dict) else value

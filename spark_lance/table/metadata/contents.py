@@ -30,13 +30,13 @@ _ID_PLACES = {None: "address", "inline_row_ids": "inline", "column_row_ids": "fi
 
 @dataclass(frozen=True)
 class _Names:
-    """The columns of a version by field id."""
+    """The column names of a version by field id."""
 
     snapshot: Snapshot
 
     @cached_property
     def tops(self) -> dict[int, str]:
-        """The top-level column of each field."""
+        """Field id -> name of its top-level column."""
         return {
             node.id: column.name for column in self.snapshot.manifest.schema.fields for node in column.walk()
         }
@@ -67,8 +67,8 @@ def _fragment_bytes(row: _Fragment) -> int | None:
     return None if 0 in sizes else sum(sizes)
 
 
-def _provided(row: _Fragment) -> list[str]:
-    """Return the top-level columns that have values in the fragment; the others are null in it."""
+def _stored_columns(row: _Fragment) -> list[str]:
+    """Return the top-level columns that are stored in the fragment; other columns are null in it."""
     tops = row.names.tops
     names = {tops[number] for file in row.message.files for number in file.fields if number in tops}
     return [column.name for column in row.names.snapshot.manifest.schema.fields if column.name in names]
@@ -81,7 +81,7 @@ def _deletion_file(row: _Fragment) -> str | None:
 
 
 def _row_ids(row: _Fragment) -> tuple[int | None, int | None]:
-    """Return the lowest and the highest row id, None where they are in a data file or there is no row."""
+    """Return the lowest and the highest row id; None if ids are in a data file or there are no rows."""
     arm = row.message.WhichOneof("row_id_sequence")
     if arm == "column_row_ids" or not row.physical_rows:
         return None, None
@@ -95,26 +95,26 @@ def _row_ids(row: _Fragment) -> tuple[int | None, int | None]:
 
 FRAGMENTS = MetadataTable(
     (
-        Column("id", pa.int64(), lambda row: row.message.id, "number of the fragment"),
+        Column("id", pa.int64(), lambda row: row.message.id, "id of the fragment"),
+        Column("rows", pa.int64(), lambda row: row.physical_rows - row.deleted_rows, "number of live rows"),
+        Column("physical_rows", pa.int64(), lambda row: row.physical_rows, "number of stored rows"),
+        Column("deleted_rows", pa.int64(), lambda row: row.deleted_rows, "number of deleted rows"),
         Column(
-            "rows", pa.int64(), lambda row: row.physical_rows - row.deleted_rows, "rows, without deleted ones"
+            "bytes", pa.int64(), _fragment_bytes, "size of its data files; null if the manifest has no size"
         ),
-        Column("physical_rows", pa.int64(), lambda row: row.physical_rows, "rows that are stored"),
-        Column("deleted_rows", pa.int64(), lambda row: row.deleted_rows, "rows that are marked as deleted"),
-        Column("bytes", pa.int64(), _fragment_bytes, "of its data files; null if a writer left a size out"),
         Column(
             "data_files",
             TEXTS,
             lambda row: [file.path for file in row.message.files],
             "names of its data files",
         ),
-        Column("columns", TEXTS, _provided, "top-level columns that it has values of; the others are null"),
-        Column("deletion_file", pa.string(), _deletion_file, "URI of the file that marks deleted rows"),
+        Column("columns", TEXTS, _stored_columns, "top-level columns stored in it; other columns are null"),
+        Column("deletion_file", pa.string(), _deletion_file, "URI of its deletion file"),
         Column(
             "row_ids",
             pa.string(),
             lambda row: _ID_PLACES[row.message.WhichOneof("row_id_sequence")],
-            "where row ids are: `address` (none are stable), `inline` (manifest), `file` (a data file)",
+            "storage of row ids: `address` (not stable), `inline` (in the manifest), `file` (in a data file)",
         ),
         Column(
             "min_row_id",
@@ -134,11 +134,12 @@ class _File:
 
     Attributes:
         role: "manifest", "transaction", "data", "overlay", "deletion" or "index".
-        place: returns where it is.
-        fragment: of which it is.
-        message: what the manifest says of it; None for some roles.
-        names: the columns.
-        index, size: the index to which it belongs, and its size, if the manifest tells.
+        place: returns the store and the path of the file.
+        fragment: the id of its fragment.
+        message: its message in the manifest; None for some roles.
+        names: the column names.
+        index: the name of its index.
+        size: its size, if the manifest has it.
     """
 
     role: str
@@ -183,17 +184,17 @@ def _fragment_files(fragment: table_pb2.DataFragment, bases: Bases, names: _Name
     parts = [("data", file) for file in fragment.files]
     parts += [("overlay", overlay.data_file) for overlay in fragment.overlays]
     for role, file in parts:
-        place = _later(bases.data_file, file)
+        place = _defer(bases.data_file, file)
         yield _File(role, place, fragment.id, file, names, size=file.file_size_bytes or None)
     if fragment.HasField("deletion_file"):
         entry = fragment.deletion_file
-        yield _File("deletion", _later(bases.deletion_file, fragment.id, entry), fragment.id, entry)
+        yield _File("deletion", _defer(bases.deletion_file, fragment.id, entry), fragment.id, entry)
 
 
 def _index_files(entry: table_pb2.IndexMetadata, bases: Bases, names: _Names) -> Iterator[_File]:
-    """Yield the files of an index; its directory where the manifest does not list them."""
-    listed: list[tuple[str, int | None]] = [(file.path, file.size_bytes) for file in entry.files]
-    for path, size in listed or [("", None)]:
+    """Yield the files of an index; its directory if the manifest does not list the files."""
+    files: list[tuple[str, int | None]] = [(file.path, file.size_bytes) for file in entry.files]
+    for path, size in files or [("", None)]:
 
         def place(path: str = path) -> tuple[Store, str]:
             store, directory = bases.index_dir(entry)
@@ -202,7 +203,7 @@ def _index_files(entry: table_pb2.IndexMetadata, bases: Bases, names: _Names) ->
         yield _File("index", place, None, entry, names, entry.name, size)
 
 
-def _later(find: Callable[..., tuple[Store, str]], *arguments: Any) -> Callable[[], tuple[Store, str]]:
+def _defer(find: Callable[..., tuple[Store, str]], *arguments: Any) -> Callable[[], tuple[Store, str]]:
     return lambda: find(*arguments)
 
 
@@ -220,16 +221,16 @@ FILES = MetadataTable(
             lambda row: row.role,
             "`manifest`, `transaction`, `data`, `deletion`, `overlay` or `index`",
         ),
-        Column("bytes", pa.int64(), lambda row: row.size, "null where the manifest does not say it"),
-        Column("fragment", pa.int64(), lambda row: row.fragment, "fragment that it is a part of"),
-        Column("index", pa.string(), lambda row: row.index, "index that it is a part of"),
+        Column("bytes", pa.int64(), lambda row: row.size, "size; null if the manifest does not have it"),
+        Column("fragment", pa.int64(), lambda row: row.fragment, "id of its fragment"),
+        Column("index", pa.string(), lambda row: row.index, "name of its index"),
         Column("fields", TEXTS, lambda row: row.fields, "paths of the columns in it"),
-        Column("file_version", pa.string(), lambda row: row.file_version, "version of a data file's format"),
+        Column("file_version", pa.string(), lambda row: row.file_version, "format version of a data file"),
         Column(
             "base",
             pa.int64(),
             lambda row: row.base,
-            "id of the base path it lies under; null: the table's folder",
+            "id of its base path; null: the table's own folder",
         ),
     ),
     _files,
@@ -265,18 +266,20 @@ def _arrow_type(row: _Node) -> str | None:
 
 SCHEMA = MetadataTable(
     (
-        Column("id", pa.int64(), lambda row: row.field.id, "id of the field, which renaming keeps"),
-        Column("parent_id", pa.int64(), lambda row: row.parent, "id of the field around it"),
-        Column("path", pa.string(), lambda row: row.path, "its name behind those of the fields around it"),
+        Column("id", pa.int64(), lambda row: row.field.id, "id of the field; renaming does not change it"),
+        Column("parent_id", pa.int64(), lambda row: row.parent, "id of its parent field"),
+        Column("path", pa.string(), lambda row: row.path, "its full name, with the names of its parents"),
         Column("name", pa.string(), lambda row: row.field.name, "its own name"),
         Column("type", pa.string(), lambda row: row.field.logical_type, "Lance's name of the type"),
-        Column("arrow_type", pa.string(), _arrow_type, "Arrow's type; null if this release does not know it"),
-        Column("nullable", pa.bool_(), lambda row: row.field.nullable, "whether it may hold nulls"),
+        Column(
+            "arrow_type", pa.string(), _arrow_type, "Arrow type; null if this release does not support it"
+        ),
+        Column("nullable", pa.bool_(), lambda row: row.field.nullable, "whether it can have nulls"),
         Column(
             "key_position",
             pa.int64(),
             lambda row: row.field.key_position,
-            "place in the primary key, from 1; 0: behind those that have one; null: not in the key",
+            "position in the primary key, from 1; 0: after fields with a position; null: not in the key",
         ),
         Column("metadata", TEXT_MAP, lambda row: dict(row.field.metadata), "metadata of the field"),
     ),

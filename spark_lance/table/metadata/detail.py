@@ -1,4 +1,4 @@
-"""One row about a whole version: what `LanceTable.detail()` and `python -m spark_lance inspect` tell."""
+"""The summary of a version for `LanceTable.detail()` and `python -m spark_lance inspect`."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from spark_lance.table.versions.versions import list_versions
 
 @dataclass(frozen=True)
 class TableDetail:
-    """The facts about a version that need no read of data.
+    """The facts about a version that can be determined without reading data.
 
     Attributes:
-        location: its URI.
-        branch: its line; None for the main one.
-        version: its number.
+        location: the URI of the table.
+        branch: the branch; None for the main line.
+        version: the version number.
         description: the table's comment (schema metadata `comment`).
-        created_at: the time of version 1; None if it is gone, or the line is a branch or clone.
+        created_at: the time of version 1; None if version 1 no longer exists, or the line is a branch or
+            clone.
         last_modified: the time of this version.
-        num_versions: versions of the line that exist.
-        num_rows, num_deleted_rows: live rows, and rows that are marked as deleted.
-        num_fragments, num_files, size_bytes: fragments, data files and their bytes (None if a size is
-            missing).
-        data_storage_version: version of the data files.
-        stable_row_ids: whether rows keep their ids.
-        primary_key: columns of the primary key.
-        indices: names of the indices.
+        num_versions: the number of existing versions of the line.
+        num_rows, num_deleted_rows: the numbers of live rows and of deleted rows.
+        num_fragments, num_files: the numbers of fragments and of data files.
+        size_bytes: the total size of the data files; None if the manifest lacks a size.
+        data_storage_version: the version of the data files.
+        stable_row_ids: whether the table has stable row ids.
+        primary_key: the columns of the primary key.
+        indices: the names of the indices.
         properties: the table's config.
-        reader_features, writer_features: what readers and writers have to support.
+        reader_features, writer_features: the features that readers and writers must support.
     """
 
     location: str
@@ -59,7 +60,7 @@ class TableDetail:
 
 
 def table_detail(snapshot: Snapshot) -> TableDetail:
-    """Describe a version.
+    """Return the summary of a version.
 
     Raises:
         FormatError: a manifest is damaged.

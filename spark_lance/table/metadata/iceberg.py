@@ -1,14 +1,14 @@
-"""Metadata tables by Iceberg's names and with its columns, where Lance has values for them; null where not.
+"""Metadata tables with Iceberg's names and columns; columns without a value in Lance are null.
 
     snapshots       a row for each version              refs        branches and tags, with main
     manifests       the version's manifest              partitions  see `metadata.partitions`
     files           files of any role, with our columns and Iceberg's
     data_files      data files of the version           delete_files   files that mark deleted rows
-    entries         data files, and whether new         position_deletes  the deleted rows
+    entries         data files, with their status       position_deletes  the deleted rows
     metadata_log_entries   the manifests of versions
     all_data_files, all_delete_files, all_files, all_entries, all_manifests    the same for all versions
 
-A snapshot's id is the version's number. A line of versions has no other ancestors than the versions before.
+A snapshot's id is the version number. The ancestors of a version are the earlier versions of its line.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _EXISTING, _ADDED = 0, 1
 _LONGS = pa.list_(pa.int64())
 _COUNTS = pa.map_(pa.int32(), pa.int64())
 _BOUNDS = pa.map_(pa.int32(), pa.binary())
-_PARTITION = "the partition of all rows of the fragment; null if it has rows of several"
+_PARTITION = "partition of the fragment; null if it has rows of several partitions"
 
-# Lance's operation -> Iceberg's word for the snapshot. Others change no rows.
+# Lance's operation -> Iceberg's operation of the snapshot. Other operations change no rows.
 _OPERATIONS = {
     "append": "append",
     "overwrite": "overwrite",
@@ -94,12 +94,12 @@ def _manifest_path(row: VersionRow) -> str | None:
 SNAPSHOTS = MetadataTable(
     (
         Column("committed_at", TIME, version_time, "when the version was committed"),
-        Column("snapshot_id", pa.int64(), lambda row: row.number, "number of the version"),
+        Column("snapshot_id", pa.int64(), lambda row: row.number, "version number"),
         Column(
             "parent_id",
             pa.int64(),
             lambda row: None if row.older is None else row.older.number,
-            "version before it; null for the oldest that is left",
+            "previous version; null for the oldest existing version",
         ),
         Column("operation", pa.string(), _operation, "`append`, `overwrite`, `delete` or `replace`"),
         Column("manifest_list", pa.string(), _manifest_path, "the version's manifest"),
@@ -113,9 +113,9 @@ METADATA_LOG_ENTRIES = MetadataTable(
     (
         Column("timestamp", TIME, version_time, "when the version was committed"),
         Column("file", pa.string(), _manifest_path, "the version's manifest"),
-        Column("latest_snapshot_id", pa.int64(), lambda row: row.number, "number of the version"),
+        Column("latest_snapshot_id", pa.int64(), lambda row: row.number, "version number"),
         Column("latest_schema_id", pa.int32(), lambda row: None, "always null"),
-        Column("latest_sequence_number", pa.int64(), lambda row: row.number, "number of the version"),
+        Column("latest_sequence_number", pa.int64(), lambda row: row.number, "version number"),
     ),
     lambda snapshot: iter(list(version_rows(snapshot))[::-1]),
     reads=True,
@@ -141,7 +141,7 @@ def _refs(snapshot: Snapshot) -> Iterator[_Ref]:
         try:
             newest = latest_version(TableRef(store, branch_root(main, name))).version
         except TableNotFoundError:
-            continue  # it has just been deleted
+            continue  # the branch has just been deleted
         yield _Ref(name, "BRANCH", newest, record["metadata"])
     for name, tag in list_tags(store, main).items():
         yield _Ref(name, "TAG", tag["version"], tag["metadata"])
@@ -151,7 +151,7 @@ REFS = MetadataTable(
     (
         Column("name", pa.string(), lambda row: row.name, "the branch or tag"),
         Column("type", pa.string(), lambda row: row.kind, "`BRANCH` or `TAG`"),
-        Column("snapshot_id", pa.int64(), lambda row: row.version, "its version; a branch's newest one"),
+        Column("snapshot_id", pa.int64(), lambda row: row.version, "its version; of a branch, the newest"),
         Column(
             "max_reference_age_in_ms",
             pa.int64(),
@@ -177,7 +177,7 @@ REFS = MetadataTable(
 
 @dataclass(frozen=True)
 class _Version:
-    """A version with the data files of the version before; None if that is gone."""
+    """A version, with the data files of the previous version; None if that version no longer exists."""
 
     snapshot: Snapshot
     before: frozenset[str] | None
@@ -204,7 +204,7 @@ def _version(snapshot: Snapshot) -> _Version:
 
 @dataclass(frozen=True)
 class _File:
-    """A data file, or a file that marks deleted rows."""
+    """A data file or a deletion file."""
 
     version: _Version
     content: int
@@ -253,7 +253,7 @@ def _files(version: _Version) -> Iterator[_File]:
             yield _File(version, _POSITION_DELETES, fragment)
 
 
-def _of_kind(*contents: int) -> Callable[[Snapshot], Iterator[_File]]:
+def _files_with_content(*contents: int) -> Callable[[Snapshot], Iterator[_File]]:
     return lambda snapshot: (row for row in _files(_Version(snapshot, None)) if row.content in contents)
 
 
@@ -263,13 +263,13 @@ def _snapshots(snapshot: Snapshot) -> Iterator[Snapshot]:
             yield Snapshot(snapshot.table, row.manifest)
 
 
-def _all_of_kind(*contents: int) -> Callable[[Snapshot], Iterator[_File]]:
-    """Return the rows of all versions, each file once."""
+def _all_files_with_content(*contents: int) -> Callable[[Snapshot], Iterator[_File]]:
+    """Return a function that yields the distinct files of all versions."""
 
     def rows(snapshot: Snapshot) -> Iterator[_File]:
         seen: set[str] = set()
         for version in _snapshots(snapshot):
-            for row in _of_kind(*contents)(version):
+            for row in _files_with_content(*contents)(version):
                 if row.place not in seen:
                     seen.add(row.place)
                     yield row
@@ -278,13 +278,15 @@ def _all_of_kind(*contents: int) -> Callable[[Snapshot], Iterator[_File]]:
 
 
 _FILE_COLUMNS = (
-    Column("content", pa.int32(), lambda row: row.content, "0: rows; 1: marks of deleted rows"),
+    Column("content", pa.int32(), lambda row: row.content, "0: data file; 1: deletion file"),
     Column("file_path", pa.string(), lambda row: row.place, "URI of the file"),
     Column("file_format", pa.string(), lambda row: row.format, "`LANCE`, or the kind of a deletion file"),
     Column("spec_id", pa.int32(), lambda row: 0, "always 0"),
     Column("partition", TEXT_MAP, lambda row: row.partition, _PARTITION),
-    Column("record_count", pa.int64(), lambda row: row.records, "rows, or marks of rows, in the file"),
-    Column("file_size_in_bytes", pa.int64(), lambda row: row.size, "null where the manifest does not say it"),
+    Column("record_count", pa.int64(), lambda row: row.records, "number of rows, or of deleted rows"),
+    Column(
+        "file_size_in_bytes", pa.int64(), lambda row: row.size, "size; null if the manifest does not have it"
+    ),
     Column("column_sizes", _COUNTS, lambda row: None, "always null"),
     Column("value_counts", _COUNTS, lambda row: None, "always null"),
     Column("null_value_counts", _COUNTS, lambda row: None, "always null"),
@@ -302,12 +304,12 @@ _DATA_FILE_COLUMNS = _FILE_COLUMNS[:7]
 _DATA_FILE = pa.struct([(column.name, column.type) for column in _DATA_FILE_COLUMNS])
 
 _ENTRY_COLUMNS = (
-    Column("status", pa.int32(), lambda row: row.status, "0: the version before has it; 1: it is new"),
+    Column("status", pa.int32(), lambda row: row.status, "0: the previous version has it; 1: it is new"),
     Column(
         "snapshot_id",
         pa.int64(),
         lambda row: row.version.manifest.version if row.status == _ADDED else None,
-        "version that added the file; null if an older one did",
+        "version that added the file; null if an older version did",
     ),
     Column("sequence_number", pa.int64(), lambda row: None, "always null"),
     Column("file_sequence_number", pa.int64(), lambda row: None, "always null"),
@@ -338,12 +340,17 @@ _MANIFEST_COLUMNS = (
     Column("path", pa.string(), lambda row: row.snapshot.store.uri(row.manifest.path), "URI of the manifest"),
     Column("length", pa.int64(), lambda row: row.snapshot.store.size(row.manifest.path), "its size in bytes"),
     Column("partition_spec_id", pa.int32(), lambda row: 0, "always 0"),
-    Column("added_snapshot_id", pa.int64(), lambda row: row.manifest.version, "number of the version"),
-    Column("added_data_files_count", pa.int32(), _count(_DATA, _ADDED), "data files that are new"),
-    Column("existing_data_files_count", pa.int32(), _count(_DATA, _EXISTING), "data files of older versions"),
+    Column("added_snapshot_id", pa.int64(), lambda row: row.manifest.version, "version number"),
+    Column("added_data_files_count", pa.int32(), _count(_DATA, _ADDED), "number of new data files"),
+    Column(
+        "existing_data_files_count",
+        pa.int32(),
+        _count(_DATA, _EXISTING),
+        "number of data files of older versions",
+    ),
     Column("deleted_data_files_count", pa.int32(), _count(_DATA, None), "always 0"),
     Column(
-        "added_delete_files_count", pa.int32(), _count(_POSITION_DELETES, _ADDED), "files of deletion marks"
+        "added_delete_files_count", pa.int32(), _count(_POSITION_DELETES, _ADDED), "number of deletion files"
     ),
     Column("existing_delete_files_count", pa.int32(), _count(_POSITION_DELETES, None), "always 0"),
     Column("deleted_delete_files_count", pa.int32(), _count(_POSITION_DELETES, None), "always 0"),
@@ -353,7 +360,7 @@ _MANIFEST_COLUMNS = (
 
 def _position_deletes(snapshot: Snapshot) -> Iterator[tuple[_File, int]]:
     bases = snapshot.bases
-    for row in _of_kind(_POSITION_DELETES)(snapshot):
+    for row in _files_with_content(_POSITION_DELETES)(snapshot):
         rows = physical_rows(bases.table, row.fragment, bases)
         for position in read_deletions(bases.table, row.fragment, rows, bases):
             yield row, int(position)
@@ -367,18 +374,18 @@ def _first_file(row: tuple[_File, int]) -> str | None:
 POSITION_DELETES = MetadataTable(
     (
         Column("file_path", pa.string(), _first_file, "the first data file of the row's fragment"),
-        Column("pos", pa.int64(), lambda row: row[1], "position of the row in the fragment"),
+        Column("pos", pa.int64(), lambda row: row[1], "physical offset of the row in the fragment"),
         Column("row", TEXT_MAP, lambda row: None, "always null"),
         Column("partition", TEXT_MAP, lambda row: row[0].partition, _PARTITION),
         Column("spec_id", pa.int32(), lambda row: 0, "always 0"),
-        Column("delete_file_path", pa.string(), lambda row: row[0].place, "the file that marks the row"),
+        Column("delete_file_path", pa.string(), lambda row: row[0].place, "the deletion file"),
     ),
     _position_deletes,
 )
 
 
 def _all_roles(snapshot: Snapshot) -> Iterator[tuple[Any, _File | None]]:
-    """Yield the files of a version with any role, and Iceberg's view of those that have rows or marks."""
+    """Yield (file, Iceberg's view of the file); only data files and deletion files have a view."""
     version = _Version(snapshot, None)
     fragments = {fragment.id: fragment for fragment in version.manifest.fragments}
     for row in FILES.rows(snapshot):
@@ -390,8 +397,8 @@ def _all_roles(snapshot: Snapshot) -> Iterator[tuple[Any, _File | None]]:
             yield row, None
 
 
-def _both_faces() -> tuple[Column, ...]:
-    """Return the columns of `files`: ours, and Iceberg's, which are null in rows of other roles."""
+def _combined_columns() -> tuple[Column, ...]:
+    """Return the columns of `files`: our columns, and Iceberg's, which are null for other roles."""
 
     def first(column: Column) -> Column:
         return replace(column, value=lambda row: column.value(row[0]))
@@ -402,7 +409,7 @@ def _both_faces() -> tuple[Column, ...]:
     return (*map(first, FILES.columns), *map(second, _FILE_COLUMNS))
 
 
-def _made_of(columns: tuple[Column, ...], rows: Callable[[Snapshot], Iterator[Any]]) -> MetadataTable:
+def _make_table(columns: tuple[Column, ...], rows: Callable[[Snapshot], Iterator[Any]]) -> MetadataTable:
     return MetadataTable(columns, rows, reads=True)
 
 
@@ -410,18 +417,18 @@ ICEBERG_TABLES = {
     "snapshots": SNAPSHOTS,
     "refs": REFS,
     "metadata_log_entries": METADATA_LOG_ENTRIES,
-    "manifests": _made_of(_MANIFEST_COLUMNS, lambda snapshot: iter([_version(snapshot)])),
-    "files": _made_of(_both_faces(), _all_roles),
+    "manifests": _make_table(_MANIFEST_COLUMNS, lambda snapshot: iter([_version(snapshot)])),
+    "files": _make_table(_combined_columns(), _all_roles),
     "partitions": PARTITIONS,
-    "entries": _made_of(_ENTRY_COLUMNS, lambda snapshot: _files(_version(snapshot))),
-    "data_files": _made_of(_FILE_COLUMNS, _of_kind(_DATA)),
-    "delete_files": _made_of(_FILE_COLUMNS, _of_kind(_POSITION_DELETES)),
+    "entries": _make_table(_ENTRY_COLUMNS, lambda snapshot: _files(_version(snapshot))),
+    "data_files": _make_table(_FILE_COLUMNS, _files_with_content(_DATA)),
+    "delete_files": _make_table(_FILE_COLUMNS, _files_with_content(_POSITION_DELETES)),
     "position_deletes": POSITION_DELETES,
-    "all_data_files": _made_of(_FILE_COLUMNS, _all_of_kind(_DATA)),
-    "all_delete_files": _made_of(_FILE_COLUMNS, _all_of_kind(_POSITION_DELETES)),
-    "all_files": _made_of(_FILE_COLUMNS, _all_of_kind(_DATA, _POSITION_DELETES)),
-    "all_entries": _made_of(_ENTRY_COLUMNS, _all_entries),
-    "all_manifests": _made_of(
+    "all_data_files": _make_table(_FILE_COLUMNS, _all_files_with_content(_DATA)),
+    "all_delete_files": _make_table(_FILE_COLUMNS, _all_files_with_content(_POSITION_DELETES)),
+    "all_files": _make_table(_FILE_COLUMNS, _all_files_with_content(_DATA, _POSITION_DELETES)),
+    "all_entries": _make_table(_ENTRY_COLUMNS, _all_entries),
+    "all_manifests": _make_table(
         (
             *_MANIFEST_COLUMNS,
             Column(

@@ -1,4 +1,4 @@
-"""The metadata tables of things with names: tags, branches, indices."""
+"""The metadata tables of named objects: tags, branches, indices."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.versions import latest_version
 
-_Named = tuple[str, dict[str, Any]]
+_NamedRecord = tuple[str, dict[str, Any]]
 
 
-def _tags(snapshot: Snapshot) -> Iterator[_Named]:
+def _tags(snapshot: Snapshot) -> Iterator[_NamedRecord]:
     return iter(list_tags(snapshot.store, snapshot.main_root).items())
 
 
@@ -34,12 +34,12 @@ TAGS = MetadataTable(
     (
         Column("name", pa.string(), lambda row: row[0], "the tag"),
         Column(
-            "branch", pa.string(), lambda row: row[1]["branch"], "branch of its version; null: the main line"
+            "branch", pa.string(), lambda row: row[1]["branch"], "branch of the version; null: the main line"
         ),
-        Column("version", pa.int64(), lambda row: row[1]["version"], "version that it names"),
-        Column("created_at", TIME, lambda row: row[1]["created_at"], "when it was made"),
+        Column("version", pa.int64(), lambda row: row[1]["version"], "version of the tag"),
+        Column("created_at", TIME, lambda row: row[1]["created_at"], "when it was created"),
         Column("updated_at", TIME, lambda row: row[1]["updated_at"], "when it was last moved"),
-        Column("metadata", TEXT_MAP, lambda row: _texts(row[1]["metadata"]), "further facts, as text"),
+        Column("metadata", TEXT_MAP, lambda row: _texts(row[1]["metadata"]), "metadata of the tag, as text"),
     ),
     _tags,
 )
@@ -74,14 +74,22 @@ BRANCHES = MetadataTable(
             "parent_branch",
             pa.string(),
             lambda row: row.record["parent_branch"],
-            "branch that it began on; null: the main line",
+            "branch on which it began; null: the main line",
         ),
         Column(
-            "parent_version", pa.int64(), lambda row: row.record["parent_version"], "version that it began at"
+            "parent_version",
+            pa.int64(),
+            lambda row: row.record["parent_version"],
+            "version at which it began",
         ),
         Column("latest_version", pa.int64(), lambda row: row.latest, "its newest version"),
-        Column("created_at", TIME, lambda row: row.record["created_at"], "when it was made"),
-        Column("metadata", TEXT_MAP, lambda row: _texts(row.record["metadata"]), "further facts, as text"),
+        Column("created_at", TIME, lambda row: row.record["created_at"], "when it was created"),
+        Column(
+            "metadata",
+            TEXT_MAP,
+            lambda row: _texts(row.record["metadata"]),
+            "metadata of the branch, as text",
+        ),
     ),
     _branches,
     reads=True,
@@ -90,14 +98,14 @@ BRANCHES = MetadataTable(
 
 @dataclass(frozen=True)
 class _Index:
-    """An index, with the rows of each fragment of the version that can be indexed."""
+    """An index, and the number of live rows of each fragment of the version."""
 
     index: IndexDescription
     rows: dict[int, int | None]
 
     @property
     def covered(self) -> frozenset[int] | None:
-        """The fragments that it covers; None if a segment does not tell."""
+        """The fragments that it covers; None if a segment has no list of fragments."""
         ids: frozenset[int] = frozenset()
         for segment in self.index.segments:
             if segment.fragment_ids is None:
@@ -111,7 +119,7 @@ class _Index:
         return None if covered is None else frozenset(self.rows) - covered
 
     def count(self, fragments: frozenset[int] | None) -> int | None:
-        """Return the live rows of fragments; None if that is not known."""
+        """Return the number of live rows of fragments; None if it is unknown."""
         counts = None if fragments is None else [self.rows[number] for number in fragments]
         recorded = [count for count in counts or () if count is not None]
         return sum(recorded) if counts is not None and len(recorded) == len(counts) else None
@@ -123,7 +131,7 @@ def _indices(snapshot: Snapshot) -> Iterator[_Index]:
     return (_Index(index, rows) for index in descriptions)
 
 
-def _size(fragments: frozenset[int] | None) -> int | None:
+def _count_fragments(fragments: frozenset[int] | None) -> int | None:
     return None if fragments is None else len(fragments)
 
 
@@ -163,29 +171,34 @@ INDICES = MetadataTable(
             "indexed_rows",
             pa.int64(),
             lambda row: row.count(row.covered),
-            "live rows of the fragments that it covers",
+            "number of live rows that it covers",
         ),
         Column(
             "unindexed_rows",
             pa.int64(),
             lambda row: row.count(row.uncovered),
-            "live rows that it does not cover, which queries look through",
+            "number of live rows that it does not cover; queries scan them",
         ),
-        Column("indexed_fragments", pa.int64(), lambda row: _size(row.covered), "fragments that it covers"),
+        Column(
+            "indexed_fragments",
+            pa.int64(),
+            lambda row: _count_fragments(row.covered),
+            "number of fragments that it covers",
+        ),
         Column(
             "unindexed_fragments",
             pa.int64(),
-            lambda row: _size(row.uncovered),
-            "fragments that it does not cover",
+            lambda row: _count_fragments(row.uncovered),
+            "number of fragments that it does not cover",
         ),
-        Column("bytes", pa.int64(), lambda row: row.index.total_size_bytes, "of its files"),
+        Column("bytes", pa.int64(), lambda row: row.index.total_size_bytes, "size of its files"),
         Column(
             "details",
             pa.string(),
             lambda row: json.dumps(row.index.details, default=str),
             "its settings, as JSON",
         ),
-        Column("segments", pa.list_(_SEGMENT), _segments, "its parts, with the fragments that each covers"),
+        Column("segments", pa.list_(_SEGMENT), _segments, "its segments, with the fragments of each"),
     ),
     _indices,
 )

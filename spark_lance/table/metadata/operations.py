@@ -1,8 +1,8 @@
-"""The history's columns about an operation: its parameters, and the files and rows that it added and removed.
+"""The parameters of an operation, and its counts of added and removed files and rows, for the history.
 
-Counts come from the manifests before and after, never from the claims of a writer. A count that is not in the
-manifests is left out. Fragments keep their ids from version to version, with two exceptions. An overwrite may
-number them from 0 again, and a restore may bring back other fragments with the same ids.
+Counts are computed from the manifests before and after, never from what a writer reports. A count that is not
+in the manifests is left out. Fragments keep their ids from version to version, with two exceptions. An
+overwrite may assign ids from 0 again, and a restore may restore other fragments with the same ids.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from spark_lance.table.format.transaction import Transaction
 
 
 def operation_name(transaction: Transaction) -> str | None:
-    """Return the operation's name in the format ("Append", "CreateIndex", ...), None if it is not known.
+    """Return the operation's name in the format ("Append", "CreateIndex", ...); None if it is unknown.
 
-    The format has no operation of its own for a dropped index: a CreateIndex that only removes indices is
-    called `DropIndex`.
+    The format has no separate operation to drop an index: the name of a CreateIndex that only removes indices
+    is `DropIndex`.
     """
     if transaction.name is None:
         return None
@@ -38,7 +38,7 @@ def operation_name(transaction: Transaction) -> str | None:
     return str(operation.DESCRIPTOR.name)
 
 
-# Operation -> the statement that makes it.
+# Operation -> the statement that commits it.
 _STATEMENTS = {
     "append": "WRITE",
     "overwrite": "WRITE",
@@ -56,8 +56,8 @@ _STATEMENTS = {
 }
 
 
-# Operations of several statements, whose transactions may name theirs.
-_NAMED = ("append", "delete", "update", "overwrite", "restore")
+# Operations that several statements commit; a property of the transaction can have the statement's name.
+_SHARED = ("append", "delete", "update", "overwrite", "restore")
 
 
 def statement_name(transaction: Transaction, before: Manifest | None) -> str | None:
@@ -65,7 +65,7 @@ def statement_name(transaction: Transaction, before: Manifest | None) -> str | N
 
     Args:
         transaction: the commit.
-        before: the version before it; None if there is none (any more).
+        before: the previous version; None if it does not exist, or no longer exists.
 
     Returns:
         The name; None for an operation that this release does not know.
@@ -74,7 +74,7 @@ def statement_name(transaction: Transaction, before: Manifest | None) -> str | N
     if name is None:
         return None
     operation: Any = transaction.operation
-    if name in _NAMED and transaction.properties.get(STATEMENT):
+    if name in _SHARED and transaction.properties.get(STATEMENT):
         return str(transaction.properties[STATEMENT])
     if name == "overwrite" and transaction.read_version == 0:
         return "CREATE TABLE AS SELECT" if operation.fragments else "CREATE TABLE"
@@ -114,27 +114,27 @@ def _settings_statement(transaction: Transaction, operation: Any) -> str:
 
 
 def parameters(transaction: Transaction) -> dict[str, str]:
-    """Return the parameters of an operation that its transaction contains; lists are JSON."""
+    """Return the parameters of an operation from its transaction; lists and maps are JSON."""
     if transaction.name is None:
         return {}
-    tell = _PARAMETERS.get(transaction.name)
-    values = {} if tell is None else tell(transaction, transaction.operation)
+    get_parameters = _PARAMETERS.get(transaction.name)
+    values = {} if get_parameters is None else get_parameters(transaction, transaction.operation)
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
 
 
 def live_rows(fragment: table_pb2.DataFragment) -> int | None:
-    """Return the number of live rows of a fragment; None if it is not in the manifest."""
+    """Return the number of live rows of a fragment; None if the manifest does not have it."""
     if not fragment.physical_rows and fragment.files:
         return None
     return int(fragment.physical_rows - fragment.deletion_file.num_deleted_rows)
 
 
 def metrics(transaction: Transaction, before: Manifest | None, after: Manifest) -> dict[str, str] | None:
-    """Return the counts of files and rows that a commit added and removed; None without the version before.
+    """Return the numbers of files and rows that a commit added and removed; None if they are unknown.
 
     Args:
         transaction: the commit.
-        before: the version before it; None if there is none (any more).
+        before: the previous version; None if it does not exist, or no longer exists.
         after: the version of the commit.
     """
     name = transaction.name
@@ -161,7 +161,7 @@ def metrics(transaction: Transaction, before: Manifest | None, after: Manifest) 
 
 @dataclass(frozen=True)
 class _Change:
-    """The fragments that a commit added, those it removed, and those in both versions (before, after)."""
+    """The fragments that a commit added and removed, and pairs (before, after) of the other fragments."""
 
     added: list[table_pb2.DataFragment]
     removed: list[table_pb2.DataFragment]
@@ -188,13 +188,13 @@ class _Change:
         )
 
     @property
-    def output(self) -> int | None:
-        """Rows of the new fragments."""
+    def added_rows(self) -> int | None:
+        """The number of live rows of the new fragments."""
         return _sum(live_rows(fragment) for fragment in self.added)
 
     @property
-    def gone(self) -> int | None:
-        """Rows that are no longer where they were."""
+    def removed_rows(self) -> int | None:
+        """The number of rows that were deleted or moved."""
         marks = [
             after.deletion_file.num_deleted_rows - before.deletion_file.num_deleted_rows
             for before, after in self.common
@@ -229,7 +229,7 @@ def _file_counts(
 
 
 def _data_files(fragments: Iterable[table_pb2.DataFragment]) -> dict[tuple[int, str], int | None]:
-    """Return the size of each data file, None where it is not recorded."""
+    """Return the size of each data file; None if the manifest does not have it."""
     files: dict[tuple[int, str], int | None] = {}
     for fragment in fragments:
         for file in fragment.files:
@@ -239,29 +239,32 @@ def _data_files(fragments: Iterable[table_pb2.DataFragment]) -> dict[tuple[int, 
 
 
 def _update_counts(change: _Change, before: Manifest | None) -> dict[str, int | None]:
-    """Count the rows of an update, which may also insert and delete (a merge); only stable ids tell which."""
-    counts = {"numOutputRows": change.output, "numRemovedRows": change.gone}
-    gone = change.gone
-    if before is None or not before.uses_stable_row_ids or gone is None or change.output is None:
+    """Return the counts of an update or merge; stable ids tell inserted, updated and deleted rows apart."""
+    counts = {"numOutputRows": change.added_rows, "numRemovedRows": change.removed_rows}
+    removed_rows = change.removed_rows
+    if before is None or not before.uses_stable_row_ids or removed_rows is None or change.added_rows is None:
         return counts
     inserted = updated = 0
     for fragment in change.added:
         if fragment.WhichOneof("row_id_sequence") != "inline_row_ids" or fragment.HasField("deletion_file"):
             return counts
-        fresh = int(np.count_nonzero(fragment_row_ids(fragment) >= np.uint64(before.next_row_id)))
-        inserted += fresh
-        updated += fragment.physical_rows - fresh
-    split = {"numInsertedRows": inserted, "numUpdatedRows": updated, "numDeletedRows": gone - updated}
+        new_rows = int(np.count_nonzero(fragment_row_ids(fragment) >= np.uint64(before.next_row_id)))
+        inserted += new_rows
+        updated += fragment.physical_rows - new_rows
+    split = {"numInsertedRows": inserted, "numUpdatedRows": updated, "numDeletedRows": removed_rows - updated}
     return {**counts, **split}
 
 
-# Operation -> its counts of rows. Others do not change rows, or have no counts.
+# Operation -> its counts of rows. Other operations do not change rows, or have no counts.
 _ROW_COUNTS: dict[str, Callable[[_Change, Manifest | None], dict[str, int | None]]] = {
-    "append": lambda change, before: {"numOutputRows": change.output},
-    "overwrite": lambda change, before: {"numOutputRows": change.output, "numDeletedRows": change.gone},
-    "delete": lambda change, before: {"numDeletedRows": change.gone},
+    "append": lambda change, before: {"numOutputRows": change.added_rows},
+    "overwrite": lambda change, before: {
+        "numOutputRows": change.added_rows,
+        "numDeletedRows": change.removed_rows,
+    },
+    "delete": lambda change, before: {"numDeletedRows": change.removed_rows},
     "update": _update_counts,
-    "rewrite": lambda change, before: {"numCopiedRows": change.output},
+    "rewrite": lambda change, before: {"numCopiedRows": change.added_rows},
 }
 
 
@@ -270,7 +273,7 @@ def _index_names(entries: Iterable[table_pb2.IndexMetadata]) -> list[str]:
 
 
 def _config_keys(transaction: Transaction, operation: Any) -> dict[str, Any]:
-    """Return the keys that an update of settings names; an older form has no others than these."""
+    """Return the keys and values that an UpdateConfig changes, in its current and its older form."""
     changes: dict[str, Any] = {}
     for part in ("config_updates", "table_metadata_updates", "schema_metadata_updates"):
         if operation.HasField(part):
@@ -302,29 +305,29 @@ def _clone_parameters(transaction: Transaction, operation: Any) -> dict[str, Any
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _top_level(operation: Any) -> list[str]:
+def _top_level_names(operation: Any) -> list[str]:
     return [field.name for field in operation.schema if field.parent_id < 0]
 
 
-# Operation -> its parameters, from the transaction and the operation's message. Others have none.
+# Operation -> its parameters, from the transaction and the operation's message. Other operations have none.
 _PARAMETERS: dict[str, Callable[[Transaction, Any], dict[str, Any]]] = {
     "append": lambda transaction, operation: {"mode": "Append"},
     "delete": lambda transaction, operation: {"predicate": operation.predicate},
     "overwrite": lambda transaction, operation: {
         "mode": "Overwrite" if transaction.read_version else "Create",
-        "columns": _top_level(operation),
+        "columns": _top_level_names(operation),
     },
     "create_index": lambda transaction, operation: {
         "created": _index_names(operation.new_indices),
         "removed": _index_names(operation.removed_indices),
     },
-    "merge": lambda transaction, operation: {"columns": _top_level(operation)},
+    "merge": lambda transaction, operation: {"columns": _top_level_names(operation)},
     "restore": lambda transaction, operation: {"version": operation.version},
     "reserve_fragments": lambda transaction, operation: {"numFragments": operation.num_fragments},
     "update": lambda transaction, operation: {
         "mode": "RewriteColumns" if operation.update_mode else "RewriteRows"
     },
-    "project": lambda transaction, operation: {"columns": _top_level(operation)},
+    "project": lambda transaction, operation: {"columns": _top_level_names(operation)},
     "update_config": _config_keys,
     "data_replacement": lambda transaction, operation: {
         "fragments": [group.fragment_id for group in operation.replacements]

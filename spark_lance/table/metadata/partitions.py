@@ -1,7 +1,8 @@
 """The partitions of a version: their rows, files and last changes.
 
-Files whose names tell their only partition are not opened; of other files the columns of the declaration are
-read. A file with rows of several partitions counts for each of them, with a share of its bytes by its rows.
+A file is not opened if its name shows that all its rows are in the same partition. In other files, only the
+partition columns are read. A file with rows of several partitions counts for each of them, with its bytes
+split in proportion to the rows.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from spark_lance.table.reading.snapshot import Snapshot
 
 
 def partition_counts(at: Snapshot, spec: PartitionSpec) -> pa.Table:
-    """Return each partition of a version, with its rows (`record_count`) and fragments (`file_count`).
+    """Return the partitions of a version, with numbers of rows (`record_count`) and fragments (`file_count`).
 
-    The columns of the partition have the names of its fields.
+    The other columns have the names of the partition fields.
     """
     empty = spec.values(at.scan(spec.sources()).arrow_schema.empty_table())
-    parts = [_counted(empty), *(counts for _, counts in _fragment_counts(at, spec, empty))]
+    parts = [_count_partitions(empty), *(counts for _, counts in _fragment_counts(at, spec, empty))]
     with_files = [
         part.append_column("file_count", pa.array(np.ones(part.num_rows, np.int64))) for part in parts
     ]
-    counts = _summed(pa.concat_tables(with_files, promote_options="permissive"), empty.column_names)
+    counts = _sum_counts(pa.concat_tables(with_files, promote_options="permissive"), empty.column_names)
     return counts.filter(pc.greater(counts["record_count"], 0))
 
 
 def _fragment_counts(
     at: Snapshot, spec: PartitionSpec, empty: pa.Table
 ) -> Iterator[tuple[table_pb2.DataFragment, pa.Table]]:
-    """Yield the fragments that have rows, each with its partitions and their rows."""
+    """Yield the fragments that have rows, each with its partitions and their numbers of rows."""
     for fragment in at.fragments:
         bounds = single_partition(spec, fragment)
         if bounds is not None:
@@ -52,18 +53,18 @@ def _fragment_counts(
             yield fragment, pa.Table.from_arrays(counts, names=[*empty.column_names, "record_count"])
             continue
         scan = at.scan(spec.sources(), fragments=[fragment])
-        tables = [_counted(spec.values(rows)) for rows in scan.tables() if rows.num_rows]
+        tables = [_count_partitions(spec.values(rows)) for rows in scan.tables() if rows.num_rows]
         if tables:
             yield (
                 fragment,
-                _summed(pa.concat_tables(tables, promote_options="permissive"), empty.column_names),
+                _sum_counts(pa.concat_tables(tables, promote_options="permissive"), empty.column_names),
             )
 
 
 def fragment_partition(
     spec: PartitionSpec, snapshot: Snapshot, fragment: table_pb2.DataFragment
 ) -> dict[str, str | None] | None:
-    """Return the values of the only partition of a fragment, as text; None if its files name several."""
+    """Return the values of a fragment's partition, as text; None unless its files show a single partition."""
     if not spec:
         return {}
     bounds = single_partition(spec, fragment)
@@ -85,12 +86,12 @@ def _scalar_column(bounds: FieldBounds, kind: pa.DataType) -> pa.Array:
     return pa.array([value], kind)
 
 
-def _counted(values: pa.Table) -> pa.Table:
+def _count_partitions(values: pa.Table) -> pa.Table:
     ones = pa.array(np.ones(values.num_rows, np.int64))
-    return _summed(values.append_column("record_count", ones), values.column_names)
+    return _sum_counts(values.append_column("record_count", ones), values.column_names)
 
 
-def _summed(table: pa.Table, names: Sequence[str]) -> pa.Table:
+def _sum_counts(table: pa.Table, names: Sequence[str]) -> pa.Table:
     numbers = [name for name in ("record_count", "file_count") if name in table.column_names]
     grouped = table.group_by(list(names), use_threads=False).aggregate([(name, "sum") for name in numbers])
     return grouped.rename_columns([name.removesuffix("_sum") if name not in names else name
@@ -98,17 +99,17 @@ def _summed(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 @dataclass
-class _History:
-    """The versions that last changed fragments; old versions are read on request."""
+class _ChangeHistory:
+    """Finds the versions that last changed fragments; old versions are read on the first request."""
 
     snapshot: Snapshot
-    _changed: dict[int, VersionRow | None] | None = None
+    _last_changes: dict[int, VersionRow | None] | None = None
 
-    def changed(self, numbers: frozenset[int]) -> VersionRow | None:
-        """Return the newest of the versions that last changed some fragments; None if one is gone."""
-        if self._changed is None:
-            self._changed = self._read()
-        rows = [self._changed.get(number) for number in numbers]
+    def last_change(self, numbers: frozenset[int]) -> VersionRow | None:
+        """Return the newest version that changed one of some fragments; None if one of them is unknown."""
+        if self._last_changes is None:
+            self._last_changes = self._read()
+        rows = [self._last_changes.get(number) for number in numbers]
         recorded = [row for row in rows if row is not None]
         complete = bool(recorded) and len(recorded) == len(rows)
         return max(recorded, key=lambda row: row.number) if complete else None
@@ -139,9 +140,9 @@ def _identity(fragment: table_pb2.DataFragment) -> tuple[Any, ...]:
 
 @dataclass
 class _Partition:
-    """A partition of a version; one without values is the whole table."""
+    """A partition of a version; a partition without values is the whole table."""
 
-    history: _History
+    history: _ChangeHistory
     values: Mapping[str, str | None]
     rows: int = 0
     files: int = 0
@@ -151,26 +152,26 @@ class _Partition:
     fragments: set[int] = field(default_factory=set)
 
     def add(self, snapshot: Snapshot, fragment: table_pb2.DataFragment, rows: int, total: int) -> None:
-        """Count rows of a fragment that has so many in all."""
+        """Add `rows` of the `total` live rows of a fragment."""
         share = rows / total if total else 1.0
         sizes = [file.file_size_bytes for file in fragment.files]
         self.rows += rows
         self.files += len(fragment.files)
         self.size = None if self.size is None or 0 in sizes else self.size + share * sum(sizes)
         if fragment.HasField("deletion_file"):
-            # Which partitions deleted rows were in is known only if all rows are in one.
+            # The partition of deleted rows is known only if all rows are in the same partition.
             self.deleted += snapshot.physical_rows(fragment) - total if rows == total else 0
             self.deletion_files += 1
         self.fragments.add(fragment.id)
 
     @property
-    def changed(self) -> VersionRow | None:
-        return self.history.changed(frozenset(self.fragments))
+    def last_change(self) -> VersionRow | None:
+        return self.history.last_change(frozenset(self.fragments))
 
 
 def _partitions(snapshot: Snapshot) -> Iterator[_Partition]:
     spec = PartitionSpec.of_config(snapshot.manifest.config).present(snapshot.schema)
-    history = _History(snapshot)
+    history = _ChangeHistory(snapshot)
     whole = _Partition(history, {})
     if not spec:
         for fragment in snapshot.fragments:
@@ -209,12 +210,12 @@ def _text(value: Any) -> str | None:
     return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
-def _updated(row: _Partition) -> datetime | None:
-    return None if row.changed is None else version_time(row.changed)
+def _updated_at(row: _Partition) -> datetime | None:
+    return None if row.last_change is None else version_time(row.last_change)
 
 
 def _updated_by(row: _Partition) -> int | None:
-    return None if row.changed is None else history_version(row.changed.number)
+    return None if row.last_change is None else history_version(row.last_change.number)
 
 
 PARTITIONS = MetadataTable(
@@ -223,41 +224,39 @@ PARTITIONS = MetadataTable(
             "partition",
             TEXT_MAP,
             lambda row: row.values,
-            "values of the partition fields; empty without any",
+            "values of the partition fields; empty if the table has no partitions",
         ),
         Column("spec_id", pa.int32(), lambda row: 0, "always 0"),
-        Column("record_count", pa.int64(), lambda row: row.rows, "rows, without deleted ones"),
-        Column("file_count", pa.int32(), lambda row: row.files, "data files with rows of the partition"),
+        Column("record_count", pa.int64(), lambda row: row.rows, "number of live rows"),
+        Column("file_count", pa.int32(), lambda row: row.files, "number of data files with its rows"),
         Column(
             "total_data_file_size_in_bytes",
             pa.int64(),
             lambda row: None if row.size is None else round(row.size),
-            "bytes of data files, a share by rows of files with several partitions; null if a writer left a "
-            "size out",
+            "size of its data files; files with several partitions count in proportion to rows; null if the "
+            "manifest has no size",
         ),
         Column(
             "position_delete_record_count",
             pa.int64(),
             lambda row: row.deleted,
-            "rows that are marked as deleted, in files of one partition",
+            "number of deleted rows, in files with a single partition",
         ),
         Column(
             "position_delete_file_count",
             pa.int32(),
             lambda row: row.deletion_files,
-            "files that mark deleted rows",
+            "number of deletion files",
         ),
         Column("equality_delete_record_count", pa.int64(), lambda row: 0, "always 0"),
         Column("equality_delete_file_count", pa.int32(), lambda row: 0, "always 0"),
         Column(
             "last_updated_at",
             TIME,
-            _updated,
-            "when its files last changed; null if that version is gone",
+            _updated_at,
+            "when its files last changed; null if that version no longer exists",
         ),
-        Column(
-            "last_updated_snapshot_id", pa.int64(), _updated_by, "number of the version that changed them"
-        ),
+        Column("last_updated_snapshot_id", pa.int64(), _updated_by, "version that last changed its files"),
     ),
     _partitions,
     reads=True,

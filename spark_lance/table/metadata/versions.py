@@ -37,7 +37,7 @@ from spark_lance.table.versions.versions import VersionFile, list_versions, read
 
 
 class _Tags:
-    """The names of versions of one line, read once and only if asked for."""
+    """The tags of the versions of one line, read once on the first request."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -56,7 +56,7 @@ class _Tags:
 
 
 class VersionRow:
-    """A version of the history. Its files are read once, by the thread that needs them first."""
+    """A version of the history. Its files are read once, by the first thread that needs them."""
 
     def __init__(self, snapshot: Snapshot, tags: _Tags, file: VersionFile) -> None:
         self.snapshot = snapshot
@@ -70,7 +70,7 @@ class VersionRow:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The manifest; None if a clean-up took it since the versions were listed, or it is torn."""
+        """The manifest; None if a clean-up deleted it after the versions were listed, or if it is torn."""
         with self._lock:
             if not self._manifest:
                 snapshot = self.snapshot
@@ -83,7 +83,7 @@ class VersionRow:
 
     @property
     def transaction(self) -> Transaction | None:
-        """The transaction of the version; None if no readable record of it is left."""
+        """The transaction of the version; None if it has no readable record."""
         manifest = self.manifest
         with self._lock:
             if not self._transaction:
@@ -98,7 +98,7 @@ class VersionRow:
 
     @property
     def tags(self) -> list[str]:
-        """The tags that name the version."""
+        """The tags of the version."""
         return self._tags.of(self.number)
 
 
@@ -108,12 +108,12 @@ def _transaction(snapshot: Snapshot, manifest: Manifest | None) -> Transaction |
     try:
         return read_transaction(snapshot.table, manifest)
     except FormatError:
-        # It is a record for people; the version does not need it.
+        # The record is only for information; the version is valid without it.
         return None
 
 
 def version_rows(snapshot: Snapshot) -> Iterator[VersionRow]:
-    """Yield the version and those before it on its line, newest first."""
+    """Yield the version and the earlier versions of its line, newest first."""
     tags = _Tags(snapshot)
     files = list_versions(snapshot.table)
     newest_first = (file for file in reversed(files) if file.version <= snapshot.manifest.version)
@@ -125,7 +125,7 @@ def version_rows(snapshot: Snapshot) -> Iterator[VersionRow]:
 
 
 def version_time(row: VersionRow) -> datetime | None:
-    """Return when a version was committed; None if its manifest is gone."""
+    """Return the commit time of a version; None if its manifest no longer exists."""
     manifest = row.manifest
     return manifest.timestamp if manifest is not None and manifest.message.HasField("timestamp") else None
 
@@ -156,17 +156,17 @@ def _bytes(row: VersionRow) -> int | None:
 
 
 def _of_message(value: Any) -> Any:
-    """Return a column's function: `value` of the manifest's message; None without a manifest."""
+    """Return a column function that applies `value` to the manifest's message; None without a manifest."""
     return lambda row: None if row.message is None else value(row.message)
 
 
 def _of_transaction(value: Any) -> Any:
-    """Return a column's function: `value` of the transaction; None without one."""
+    """Return a column function that applies `value` to the transaction; None without a transaction."""
     return lambda row: None if row.transaction is None else value(row.transaction)
 
 
 def version_metrics(row: VersionRow) -> dict[str, str] | None:
-    """Return the counts of a version's commit; None if they are not known."""
+    """Return the counts of a version's commit; None if they are unknown."""
     transaction, manifest = row.transaction, row.manifest
     if transaction is None or manifest is None:
         return None
@@ -174,13 +174,13 @@ def version_metrics(row: VersionRow) -> dict[str, str] | None:
 
 
 def _manifest_before(row: VersionRow) -> Manifest | None:
-    """Return the manifest of the version directly before; None if it is gone."""
+    """Return the manifest of the directly preceding version; None if it no longer exists."""
     older = row.older if row.older is not None and row.older.number == row.number - 1 else None
     return None if older is None else older.manifest
 
 
 def _statement(row: VersionRow) -> str | None:
-    """Return the statement that made a version; None if it is not known."""
+    """Return the statement that committed a version; None if it is unknown."""
     transaction = row.transaction
     if transaction is None:
         return None
@@ -198,7 +198,7 @@ def _is_inline(message: table_pb2.Manifest) -> bool:
     return message.HasField("transaction_section") or message.HasField("transaction_section_deprecated")
 
 
-_VERSION = Column("version", pa.int64(), lambda row: row.number, "number of the version")
+_VERSION = Column("version", pa.int64(), lambda row: row.number, "version number")
 _TIMESTAMP = Column("timestamp", TIME, version_time, "when it was committed")
 _READ_VERSION = _of_transaction(lambda transaction: history_version(transaction.read_version))
 
@@ -206,9 +206,9 @@ VERSIONS = MetadataTable(
     (
         _VERSION,
         _TIMESTAMP,
-        Column("tags", TEXTS, lambda row: row.tags, "tags that name it"),
-        Column("rows", pa.int64(), _rows, "rows, without deleted ones"),
-        Column("deleted_rows", pa.int64(), _deleted_rows, "rows that are marked as deleted and still stored"),
+        Column("tags", TEXTS, lambda row: row.tags, "its tags"),
+        Column("rows", pa.int64(), _rows, "number of live rows"),
+        Column("deleted_rows", pa.int64(), _deleted_rows, "number of deleted rows that are still stored"),
         Column(
             "fragments",
             pa.int64(),
@@ -221,20 +221,20 @@ VERSIONS = MetadataTable(
             _of_message(lambda message: sum(len(fragment.files) for fragment in message.fragments)),
             "number of data files",
         ),
-        Column("bytes", pa.int64(), _bytes, "of its data files; null if a writer left a size out"),
+        Column("bytes", pa.int64(), _bytes, "size of its data files; null if the manifest has no size"),
         Column(
             "indices",
             pa.int64(),
             lambda row: None if row.manifest is None else len(row.manifest.indices),
-            "number of segments of indices",
+            "number of index segments",
         ),
         Column(
             "data_storage_version",
             pa.string(),
             lambda row: None if row.manifest is None else row.manifest.file_version.text,
-            "version of the data files that writes make",
+            "version of new data files",
         ),
-        Column("writer", pa.string(), _writer, "library that committed it, with its release"),
+        Column("writer", pa.string(), _writer, "library that committed it, and its release"),
         Column(
             "metadata",
             TEXT_MAP,
@@ -255,7 +255,7 @@ def _job(transaction: Transaction) -> dict[str, str | None] | None:
     return None if application is None else {"jobId": application, "jobName": name}
 
 
-# The columns of Delta's history that have a meaning here, in Delta's order.
+# The columns of Delta's history that have a meaning in Lance, in Delta's order.
 HISTORY = MetadataTable(
     (
         _VERSION,
@@ -272,30 +272,30 @@ HISTORY = MetadataTable(
             _statement,
             "statement that made it: `WRITE`, `MERGE`, `ADD COLUMNS`, ...; `transactions` has Lance's names",
         ),
-        Column("operationParameters", TEXT_MAP, _of_transaction(parameters), "what the operation was told"),
-        Column("job", _JOB, _of_transaction(_job), "Spark application that committed it: its id and name"),
-        Column("readVersion", pa.int64(), _READ_VERSION, "version that it was computed from"),
+        Column("operationParameters", TEXT_MAP, _of_transaction(parameters), "parameters of the operation"),
+        Column("job", _JOB, _of_transaction(_job), "id and name of the Spark application that committed it"),
+        Column("readVersion", pa.int64(), _READ_VERSION, "version that the operation read"),
         Column(
             "isBlindAppend",
             pa.bool_(),
             _of_transaction(_is_blind_append),
-            "whether it added rows and looked at none",
+            "whether it added rows without reading any",
         ),
         Column("operationMetrics", TEXT_MAP, version_metrics, "counts such as `numOutputRows`, as text"),
         Column(
             "userMetadata",
             pa.string(),
             _of_transaction(lambda transaction: transaction.properties.get(COMMIT_MESSAGE)),
-            "text given as `userMetadata` or `commit_message`",
+            "the option `userMetadata` or `commit_message`",
         ),
-        Column("engineInfo", pa.string(), _writer, "library that committed it, with its release"),
+        Column("engineInfo", pa.string(), _writer, "library that committed it, and its release"),
         Column("made_current_at", TIME, version_time, "Iceberg's name of `timestamp`"),
         Column("snapshot_id", pa.int64(), lambda row: row.number, "Iceberg's name of `version`"),
         Column(
             "parent_id",
             pa.int64(),
             lambda row: None if row.older is None else row.older.number,
-            "version before it; null for the oldest that is left",
+            "previous version; null for the oldest existing version",
         ),
         Column(
             "is_current_ancestor", pa.bool_(), lambda row: True, "always true: a line has no other versions"
@@ -315,8 +315,8 @@ TRANSACTIONS = MetadataTable(
             _of_transaction(lambda transaction: transaction.uuid),
             "id of the transaction",
         ),
-        Column("read_version", pa.int64(), _READ_VERSION, "version that it was computed from"),
-        Column("operation", pa.string(), _of_transaction(operation_name), "Lance's name of what was done"),
+        Column("read_version", pa.int64(), _READ_VERSION, "version that the operation read"),
+        Column("operation", pa.string(), _of_transaction(operation_name), "Lance's name of the operation"),
         Column(
             "properties",
             TEXT_MAP,
@@ -333,11 +333,9 @@ TRANSACTIONS = MetadataTable(
             "file",
             pa.string(),
             _of_message(lambda message: message.transaction_file or None),
-            "name of the record's file in `_transactions`",
+            "name of its file in `_transactions`",
         ),
-        Column(
-            "inline", pa.bool_(), _of_message(_is_inline), "whether the manifest has a copy of the record"
-        ),
+        Column("inline", pa.bool_(), _of_message(_is_inline), "whether the manifest has a copy"),
     ),
     version_rows,
     reads=True,

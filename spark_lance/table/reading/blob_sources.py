@@ -1,4 +1,4 @@
-"""Sources of blobs: descriptors with the URI of their data file, and the bytes that such references point to.
+"""Blob references: descriptors with the URI of their data file, and the bytes that they point to.
 
 A descriptor is relative to the data file of its row (see `blobs`). `with_source` adds the file's URI, so that
 the descriptor survives filters, joins and unions of several tables, up to a process that copies the blob.
@@ -31,21 +31,21 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases, open_place
 from spark_lance.table.format.table_ref import TableRef
 
-# The URIs of the data files that a blob field's descriptors come from, for the rows at some positions.
+# Returns the URI of the data file that holds a blob field, for each of some rows.
 FileOf = Callable[[Field, Ints], pa.Array]
 ChangeBlobs = Callable[[pa.Array, Field, Ints, tuple[str, ...]], pa.Array]
 
 _INLINE, _PACKED, _DEDICATED = range(3)
 # A multiple of 64: see `ReferencedBlobs.chunks`.
-_PIECE_BYTES = 16 << 20
-_FILES_KEPT = 1024
+_CHUNK_BYTES = 16 << 20
+_MAX_OPEN_FILES = 1024
 _ADVICE = "read the column with blob_handling=all_binary"
 
 
 def data_files(fragment: table_pb2.DataFragment, bases: Bases) -> FileOf:
-    """Return a function from rows to data files, for rows of one fragment.
+    """Return a function that maps rows of one fragment to the URIs of their data files.
 
-    Rows of a fragment that lacks the column are null, and have no file.
+    The URI is null if no file of the fragment has the column, because all its values are null.
     """
     file_names: dict[int, str | None] = {}
 
@@ -64,15 +64,15 @@ def data_files(fragment: table_pb2.DataFragment, bases: Bases) -> FileOf:
 def map_blobs(
     array: pa.Array, field: Field, rows: Ints, change: ChangeBlobs, path: tuple[str, ...] = ()
 ) -> pa.Array:
-    """Return a column with other arrays in place of its blob descriptors, at any depth.
+    """Return a column whose blob descriptors are replaced by the result of `change`, at any depth.
 
     Args:
-        array: descriptors, or structs and lists of them, as a scan yields them.
-        field: the field of the table that they are of.
-        rows: the position of the row that each value belongs to.
-        change: is given descriptors, their field, the rows that they belong to, and where they are inside of
-            the column: the names of fields of structs, "element" for lists.
-        path: where the values are.
+        array: blob descriptors, or structs and lists of them, as a scan yields them.
+        field: the field of the table schema.
+        rows: int64, the row position of each value.
+        change: called with descriptors, their field, their row positions, and their path inside the column:
+            names of struct fields, "element" for lists.
+        path: the path of `array` inside the column.
     """
     if field.kind == "blob":
         return change(array, field, rows, path)
@@ -82,7 +82,7 @@ def map_blobs(
     if field.kind == "struct":
         children = {child.name: child for child in field.children}
         names = [array.type.field(i).name for i in range(array.type.num_fields)]
-        # A scan may have left out fields.
+        # The scan may have read only some fields of the struct.
         parts = [
             map_blobs(part, children[name], rows, change, (*path, name))
             for part, name in zip(array.flatten(), names, strict=True)
@@ -90,8 +90,8 @@ def map_blobs(
         fields = [array.type.field(i).with_type(part.type) for i, part in enumerate(parts)]
         return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
-    owners = np.repeat(rows, lengths)
-    items = map_blobs(array.flatten(), field.children[0], owners, change, (*path, "element"))
+    item_rows = np.repeat(rows, lengths)
+    items = map_blobs(array.flatten(), field.children[0], item_rows, change, (*path, "element"))
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     if pa.types.is_large_list(array.type):
         return pa.LargeListArray.from_arrays(pa.array(offsets), items, mask=mask)
@@ -99,17 +99,17 @@ def map_blobs(
 
 
 def with_source(array: pa.Array, field: Field, rows: Ints, file_of: FileOf, bases: Bases) -> pa.Array:
-    """Return descriptors with `blob_source`, so that they are references; their locations are absolute.
+    """Return blob references: descriptors with the field `blob_source` and with absolute locations.
 
     Args:
         array: descriptors.
         field: their blob field.
-        rows: the rows that they belong to.
-        file_of: tells the data files of rows.
+        rows: int64, the row position of each descriptor.
+        file_of: maps rows to the URIs of their data files.
         bases: the base paths of the version.
 
     Raises:
-        FormatError: an external blob counts from a base path that the version does not have.
+        FormatError: an external blob is relative to a base path that the version does not have.
     """
     sources = file_of(field, rows)
     uris: pa.Array | None = None
@@ -130,7 +130,7 @@ def with_source(array: pa.Array, field: Field, rows: Ints, file_of: FileOf, base
 
 
 def _absolute_uris(array: pa.Array, relative: pa.Array, field: Field, bases: Bases) -> pa.Array:
-    """Return the locations of blobs, where those that count from a base path are absolute."""
+    """Return the locations of blobs; locations relative to a base path become absolute."""
     uris, numbers = pc.struct_field(array, "blob_uri"), pc.struct_field(array, "blob_id")
     for number in pc.unique(numbers.filter(relative)).to_pylist():
         here = pc.and_(relative, pc.fill_null(pc.equal(numbers, number), False))
@@ -144,7 +144,7 @@ def _absolute_uris(array: pa.Array, relative: pa.Array, field: Field, bases: Bas
 
 @dataclass(frozen=True)
 class _Object:
-    """A file or other object that blobs are in."""
+    """A file or other stored object that contains blobs."""
 
     store: Store
     path: str
@@ -152,15 +152,15 @@ class _Object:
 
 
 class BlobSources:
-    """Finds the bytes of references.
+    """Reads the bytes that blob references point to.
 
-    A reference is not trusted: any row may contain one. So only bytes of Lance files are read. External blobs
-    are read only if the target table or the source table may use their location (see `bases.open_place`). The
-    storage options of the target table are used in its own store.
+    References are untrusted, because any row may contain one. So only bytes of Lance files are read. External
+    blobs are read only if the target table or the source table may use their location (see
+    `bases.open_place`). The storage options of the target table are used in its own store.
 
     Args:
         store: has the user's storage options and the locations that the user allows.
-        table: the target table of a copy; without it there is none.
+        table: the target table of a copy; None if the bytes are not copied into a table.
     """
 
     def __init__(self, store: Store, table: TableRef | None = None) -> None:
@@ -172,9 +172,9 @@ class BlobSources:
         """Return the number of bytes of each blob, 0 for nulls.
 
         Raises:
-            BlobSourceError: an external blob, whose size only its place tells, is not found.
+            BlobSourceError: an external blob does not exist, and its reference has no size.
         """
-        parts = _Parts.of(references)
+        parts = _ReferenceColumns.of(references)
         sizes = np.where(parts.inline, parts.lengths, parts.size)
         for row in np.flatnonzero(parts.external & (parts.size == 0)).tolist():
             sizes[row] = self._external(parts, row).size - int(parts.position[row])
@@ -187,26 +187,26 @@ class BlobSources:
 
         Args:
             references: the blobs.
-            starts, lengths: for each blob, where to begin in it and how many bytes to read; what is behind
-                its end is left out, so a range that begins there is empty. Whole blobs by default.
+            starts, lengths: int64, the first byte to read of each blob, and the number of bytes. Ranges are
+                clipped at the end of the blob. Whole blobs by default.
 
         Raises:
-            BlobSourceError: there is no source, or its files cannot be read.
+            BlobSourceError: a reference has no source, or the source's files cannot be read.
             FormatError: a reference points outside its file.
         """
-        parts = _Parts.of(references)
+        parts = _ReferenceColumns.of(references)
         pieces: list[object] = [b""] * len(references)
 
-        def cut(row: int, offset: int, size: int) -> tuple[int, int]:
+        def clip_range(row: int, offset: int, size: int) -> tuple[int, int]:
             start = 0 if starts is None else min(int(starts[row]), size)
             return offset + start, size - start if lengths is None else min(int(lengths[row]), size - start)
 
         for row in np.flatnonzero(parts.inline).tolist():
             whole = parts.data[row].as_buffer()
-            pieces[row] = whole.slice(*cut(row, 0, whole.size))
-        for rows, place in self._places(parts, parts.valid & ~parts.inline):
-            ranges = [cut(row, *_range(place, parts, row)) for row in rows]
-            for row, piece in zip(rows, _bytes(place, ranges), strict=True):
+            pieces[row] = whole.slice(*clip_range(row, 0, whole.size))
+        for rows, place in self._group_by_object(parts, parts.valid & ~parts.inline):
+            ranges = [clip_range(row, *_byte_range(place, parts, row)) for row in rows]
+            for row, piece in zip(rows, _read_ranges(place, ranges), strict=True):
                 pieces[row] = piece
         sizes = [memoryview(piece).nbytes for piece in pieces]  # type: ignore[arg-type]
         offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -217,29 +217,31 @@ class BlobSources:
         return pc.if_else(pa.array(parts.valid), values, pa.scalar(None, pa.large_binary()))
 
     def chunks(self, references: pa.StructArray, row: int) -> Iterator[bytes]:
-        """Yield the bytes of one blob in pieces; errors as `read`."""
-        parts = _Parts.of(references[row : row + 1])
+        """Yield the bytes of one blob in pieces; raises the errors of `read`."""
+        parts = _ReferenceColumns.of(references[row : row + 1])
         if parts.inline[0]:
             yield bytes(parts.data[0].as_buffer())
             return
-        ((_, blob_object),) = self._places(parts, np.array([True]))
-        start, size = _range(blob_object, parts, 0)
-        for offset in range(0, size, _PIECE_BYTES):
-            yield bytes(_bytes(blob_object, [(start + offset, min(_PIECE_BYTES, size - offset))])[0])
+        ((_, blob_object),) = self._group_by_object(parts, np.array([True]))
+        start, size = _byte_range(blob_object, parts, 0)
+        for offset in range(0, size, _CHUNK_BYTES):
+            yield bytes(_read_ranges(blob_object, [(start + offset, min(_CHUNK_BYTES, size - offset))])[0])
 
     def uris(self, references: pa.StructArray) -> pa.Array:
-        """Return where external blobs are, as absolute URIs; null for the others."""
-        parts = _Parts.of(references)
+        """Return the absolute URIs of external blobs; null for other blobs."""
+        parts = _ReferenceColumns.of(references)
         uris = [
-            _absolute(parts, row, is_trusted=True) if out else None
+            _absolute_uri(parts, row, is_trusted=True) if out else None
             for row, out in enumerate(parts.external.tolist())
         ]
         return pa.array(uris, pa.string())
 
-    def _places(self, parts: _Parts, mask: npt.NDArray[np.bool_]) -> Iterator[tuple[list[int], _Object]]:
-        """Yield the objects that blobs are in, each with the rows of its blobs."""
-        homeless = mask & ~parts.has_source
-        if homeless.any():
+    def _group_by_object(
+        self, parts: _ReferenceColumns, mask: npt.NDArray[np.bool_]
+    ) -> Iterator[tuple[list[int], _Object]]:
+        """Yield the objects that contain blobs, each with the rows of its blobs."""
+        lacks_source = mask & ~parts.has_source
+        if lacks_source.any():
             raise BlobSourceError(
                 f"a value describes a blob without telling where it was read from ({BLOB_SOURCE} is null): "
                 f"{_ADVICE}"
@@ -247,7 +249,7 @@ class BlobSources:
         for row in np.flatnonzero(mask & parts.external).tolist():
             yield [row], self._external(parts, row)
         rest = np.flatnonzero(mask & ~parts.external)
-        # Blobs of one file are read together, and of those of a packed sidecar all that are wanted.
+        # Blobs in the same data file or in the same sidecar are read together.
         groups: dict[tuple[str, int, int], list[int]] = {}
         for row in rest.tolist():
             kind = int(parts.kind[row])
@@ -261,33 +263,33 @@ class BlobSources:
             yield rows, self._data_file(source) if kind == _INLINE else self._sidecar(source, number)
 
     def _data_file(self, source: str) -> _Object:
-        return self._cached((source, 0), lambda: self._open_data_file(source))
+        return self._open_cached((source, 0), lambda: self._open_data_file(source))
 
     def _open_data_file(self, source: str) -> _Object:
-        data_file = _open_object(self._home_of(source), source, "the data file")
+        data_file = _open_object(self._source_table(source), source, "the data file")
         # The URI in a value is not trusted: only bytes of Lance files are copied.
         is_lance = data_file.path.endswith(".lance") and data_file.size > len(MAGIC)
         if (
             not is_lance
-            or _bytes(data_file, [(data_file.size - len(MAGIC), len(MAGIC))])[0].to_pybytes() != MAGIC
+            or _read_ranges(data_file, [(data_file.size - len(MAGIC), len(MAGIC))])[0].to_pybytes() != MAGIC
         ):
             raise BlobSourceError(f"a value names {source} as the data file of a blob, which it is not")
         return data_file
 
-    def _home_of(self, source: str) -> TableRef:
-        """Return the table for a user who may read tables in any store, but not on any web server."""
+    def _source_table(self, source: str) -> TableRef:
+        """Return a table whose user may read any location in a store, but not on any web server."""
         scheme = Location.of(source).scheme
         store = self._store.with_bases([f"{scheme}://"]) if scheme in STORES else self._store
         return TableRef(store, "/" if self._table is None else self._table.root)
 
     def _sidecar(self, source: str, number: int) -> _Object:
         self._data_file(source)
-        home, path = self._home_of(source), sidecar_path(source, number)
-        return self._cached((source, number), lambda: _open_object(home, path, "the file of blobs"))
+        home, path = self._source_table(source), sidecar_path(source, number)
+        return self._open_cached((source, number), lambda: _open_object(home, path, "the file of blobs"))
 
-    def _external(self, parts: _Parts, row: int) -> _Object:
-        uri = _absolute(parts, row, is_trusted=self._table is not None)
-        return self._cached((uri, -1), lambda: self._open_external(uri, parts.source[row]))
+    def _external(self, parts: _ReferenceColumns, row: int) -> _Object:
+        uri = _absolute_uri(parts, row, is_trusted=self._table is not None)
+        return self._open_cached((uri, -1), lambda: self._open_external(uri, parts.source[row]))
 
     def _open_external(self, uri: str, source: str | None) -> _Object:
         what = "the external blob"
@@ -301,23 +303,23 @@ class BlobSources:
             raise BlobSourceError(
                 f"a value describes an external blob, and its {BLOB_SOURCE} is null: {_ADVICE}"
             )
-        # Objects near the source table may be copied, too: {root}/data/{file}.
+        # Objects that the source table may use can be copied, too. Its data files are {root}/data/{file}.
         self._data_file(source)
         store, path = open_store(source)
         root = path.rpartition("/")[0].rpartition("/")[0] or "/"
         return _open_object(TableRef(replace(store, bases=self._store.bases), root), uri, what)
 
-    def _cached(self, key: tuple[str, int], make: Callable[[], _Object]) -> _Object:
+    def _open_cached(self, key: tuple[str, int], make: Callable[[], _Object]) -> _Object:
         if key not in self._objects:
             self._objects[key] = make()
-            if len(self._objects) > _FILES_KEPT:
+            if len(self._objects) > _MAX_OPEN_FILES:
                 self._objects.popitem(last=False)
         self._objects.move_to_end(key)
         return self._objects[key]
 
 
 def _open_object(home: TableRef, uri: str, what: str) -> _Object:
-    """Open an object that a table refers to; errors as `BlobSources.read`."""
+    """Open an object that a table refers to; raises the errors of `BlobSources.read`."""
     try:
         store, path = open_place(home, check_uri(uri, what), what)
         return _Object(store, path, store.size(path))
@@ -336,8 +338,8 @@ def _open_object(home: TableRef, uri: str, what: str) -> _Object:
 
 
 @dataclass(frozen=True)
-class _Parts:
-    """The parts of references as arrays; 0 where there is none."""
+class _ReferenceColumns:
+    """The fields of references as arrays; 0 where a field is null."""
 
     valid: npt.NDArray[np.bool_]
     inline: npt.NDArray[np.bool_]
@@ -353,7 +355,7 @@ class _Parts:
     source: Sequence[str]
 
     @classmethod
-    def of(cls, references: pa.StructArray) -> _Parts:
+    def of(cls, references: pa.StructArray) -> _ReferenceColumns:
         def numbers(name: str) -> Ints:
             whole = pc.fill_null(pc.struct_field(references, name), 0)
             try:
@@ -383,11 +385,11 @@ class _Parts:
         )
 
 
-def _range(blob_object: _Object, parts: _Parts, row: int) -> tuple[int, int]:
-    """Return the (offset, size) of a blob in the object that it is in.
+def _byte_range(blob_object: _Object, parts: _ReferenceColumns, row: int) -> tuple[int, int]:
+    """Return the (offset, size) of a blob in its object.
 
     Raises:
-        FormatError: it is not inside.
+        FormatError: the range is not inside the object.
     """
     position, size = int(parts.position[row]), int(parts.size[row])
     if parts.external[row] and not size:
@@ -399,15 +401,15 @@ def _range(blob_object: _Object, parts: _Parts, row: int) -> tuple[int, int]:
     return position, size
 
 
-def _bytes(blob_object: _Object, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+def _read_ranges(blob_object: _Object, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
     """Read ranges of an object; empty ranges cause no request."""
     spans = [span for span in ranges if span[1]]
     pieces = iter(blob_object.store.read_ranges(blob_object.path, spans))
     return [next(pieces) if size else pa.py_buffer(b"") for _, size in ranges]
 
 
-def _absolute(parts: _Parts, row: int, *, is_trusted: bool) -> str:
-    """Return the URI of an external blob; a relative location counts from the source, if that is trusted."""
+def _absolute_uri(parts: _ReferenceColumns, row: int, *, is_trusted: bool) -> str:
+    """Return the URI of an external blob; a trusted relative location is resolved against the source."""
     uri, base = parts.uri[row] or "", parts.source[row]
     if "://" in uri:
         return uri

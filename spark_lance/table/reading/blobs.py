@@ -43,10 +43,10 @@ _INLINE, _PACKED, _DEDICATED, _EXTERNAL = range(4)
 
 
 class BlobFile(io.RawIOBase):
-    """One blob as a read-only binary file; nothing is fetched before it is read, and then only that.
+    """One blob as a read-only binary file. Only the requested bytes are fetched.
 
     Wrap it in `io.BufferedReader` for many small reads. All reads raise FormatError if a file of the table is
-    missing or too short, and FileNotFoundError or StoreError if that holds for an external object.
+    missing or too short. For an external object they raise FileNotFoundError or StoreError.
     """
 
     def __init__(self, store: Store, path: str, position: int, size: int) -> None:
@@ -55,19 +55,19 @@ class BlobFile(io.RawIOBase):
         self._path = path
         self._position = position
         self._size = size
-        self._at = 0
+        self._offset = 0
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"at {self._at:,}"
+        state = "closed" if self.closed else f"at {self._offset:,}"
         return f"BlobFile({size_text(self._size)} of {self._path}, {state})"
 
     @property
     def place(self) -> tuple[int, str]:
-        """The key of the object with the blob: equal for blobs in one object of one store."""
+        """The key of the object with the blob: equal for blobs in the same object of the same store."""
         return id(self._store), self._path
 
     def read_together(self, blobs: Sequence[BlobFile]) -> list[bytes]:
-        """Return all bytes of blobs of the same `place` as this one."""
+        """Return the bytes of each of some blobs with the same `place` as this one."""
         ranges = [(blob._position, blob._size) for blob in blobs if blob._size]
         parts = iter(self._store.read_ranges(self._path, ranges) if ranges else ())
         return [bytes(next(parts)) if blob._size else b"" for blob in blobs]
@@ -86,27 +86,27 @@ class BlobFile(io.RawIOBase):
 
     def tell(self) -> int:
         """Return the current position in the blob."""
-        return self._at
+        return self._offset
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a position and return it; positions behind the end read as empty.
+        """Move to a position and return it; reads beyond the end return no bytes.
 
         Raises:
-            ValueError: a position before the start, or an unknown `whence`.
+            ValueError: the position is before the start, or `whence` is unknown.
         """
-        bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}
+        bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._offset, os.SEEK_END: self._size}
         if whence not in bases:
             raise ValueError(f"whence must be 0, 1 or 2, not {whence}")
         if bases[whence] + offset < 0:
             raise ValueError(f"position {bases[whence] + offset} is before the start")
-        self._at = bases[whence] + offset
-        return self._at
+        self._offset = bases[whence] + offset
+        return self._offset
 
     def read_range(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset` without moving.
 
         Raises:
-            ValueError: a negative number, or the file is closed.
+            ValueError: a number is negative, or the file is closed.
         """
         if self.closed:
             raise ValueError("the blob is closed")
@@ -118,18 +118,18 @@ class BlobFile(io.RawIOBase):
         return bytes(self._store.read_ranges(self._path, [(self._position + offset, count)])[0])
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return the next `size` bytes, fewer at the end; all that follow if `size` is negative or None."""
+        """Return the next `size` bytes, fewer at the end; all the rest if `size` is negative or None."""
         length = self._size if size is None or size < 0 else size
-        data = self.read_range(self._at, length)
-        self._at += len(data)
+        data = self.read_range(self._offset, length)
+        self._offset += len(data)
         return data
 
     def readall(self) -> bytes:
-        """Return all bytes from here to the end."""
+        """Return all bytes from the current position to the end."""
         return self.read()
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer with the next bytes and return how many there were."""
+        """Read the next bytes into a buffer and return their number."""
         view = memoryview(buffer).cast("B")
         data = self.read(len(view))
         view[: len(data)] = data
@@ -137,10 +137,10 @@ class BlobFile(io.RawIOBase):
 
 
 def blob_path(schema: Schema, column: str) -> tuple[Field, ...]:
-    """Return the fields from the top-level one down to the blob column `column`; dots lead into structs.
+    """Return the fields from the top-level field down to the blob column; dots separate struct fields.
 
     Raises:
-        SchemaError: there is no such column, or it is not a blob column.
+        SchemaError: the column does not exist, or it is not a blob column.
     """
     path = schema.find(column, only_structs=True)
     if path[-1].kind != "blob":
@@ -149,7 +149,7 @@ def blob_path(schema: Schema, column: str) -> tuple[Field, ...]:
 
 
 def descriptors(column: pa.ChunkedArray, path: Sequence[Field]) -> list[dict[str, Any] | None]:
-    """Return the blob descriptors in a column that was read with the path's top-level field."""
+    """Return the blob descriptors of the last field of `path`, from the values of its first field."""
     for child in path[1:]:
         column = pc.struct_field(column, child.name)
     values: list[dict[str, Any] | None] = column.to_pylist()
@@ -165,26 +165,26 @@ def open_blobs(
     """Return one file per descriptor, None for nulls.
 
     Args:
-        bases: where the files of the table are.
+        bases: the base paths of the version.
         field: the blob field.
-        descriptors: descriptors.
+        descriptors: blob descriptors; None for null.
         fragments: for each descriptor, the fragment that it was read from.
 
     Raises:
         FormatError: a descriptor points outside its data file, or names a sidecar that does not exist.
         FileNotFoundError: an external object does not exist.
-        BaseNotAllowedError: the user did not allow the place of an external object.
-        UnsupportedFormatError: a kind of descriptor that is not known.
+        BaseNotAllowedError: the user did not allow the location of an external object.
+        UnsupportedFormatError: the kind of a descriptor is unknown.
     """
-    opened: list[BlobFile | None] = []
+    files: list[BlobFile | None] = []
     sizes: dict[tuple[str, str], int] = {}
     for descriptor, fragment in zip(descriptors, fragments, strict=True):
         if descriptor is None or _is_null(descriptor):
-            opened.append(None)
+            files.append(None)
             continue
-        place = _Place(bases, _data_file(fragment, field), sizes)
-        opened.append(place.open(descriptor))
-    return opened
+        opener = _BlobOpener(bases, _data_file(fragment, field), sizes)
+        files.append(opener.open(descriptor))
+    return files
 
 
 def _is_null(descriptor: Mapping[str, Any]) -> bool:
@@ -198,8 +198,8 @@ def _data_file(fragment: table_pb2.DataFragment, field: Field) -> table_pb2.Data
     raise FormatError(f"fragment {fragment.id} has no file with column {field.name!r}")
 
 
-class _Place:
-    """Where the blobs of one data file are; `sizes` keeps the lengths of files that were asked for."""
+class _BlobOpener:
+    """Opens the blobs of one data file; `sizes` caches the lengths of files."""
 
     def __init__(self, bases: Bases, file: table_pb2.DataFile, sizes: dict[tuple[str, str], int]) -> None:
         self._bases = bases
@@ -250,7 +250,7 @@ class _Place:
 
 
 def read_blobs(files: Sequence[BlobFile | None]) -> list[bytes | None]:
-    """Return the bytes of blobs, None for None; those of one object are fetched together.
+    """Return the bytes of blobs, None for None. Blobs in the same object are fetched together.
 
     Raises:
         FormatError: a file is missing or too short.
@@ -268,7 +268,7 @@ def read_blobs(files: Sequence[BlobFile | None]) -> list[bytes | None]:
 
 
 def blob_sizes(descriptors: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """Return the bytes that the value of each descriptor takes."""
+    """Return the number of bytes that each value has in the table; 0 for external blobs."""
     sizes: npt.NDArray[np.int64] = (
         pc.fill_null(pc.struct_field(descriptors, "size"), 0).to_numpy().astype(np.int64)
     )
@@ -282,34 +282,38 @@ def blob_sizes(descriptors: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 def blob_values(
     bases: Bases, field: Field, descriptors: pa.ChunkedArray, fragment: table_pb2.DataFragment
 ) -> pa.Array:
-    """Return the values of a blob column, of the field's Arrow type; reads the bytes of all of them.
+    """Read all bytes of a blob column and return its values in the field's Arrow type.
 
     Args:
-        bases: where the files of the table are.
+        bases: the base paths of the version.
         field: the blob field.
-        descriptors: as read from the fragment.
-        fragment: its message.
+        descriptors: the descriptors, as read from the fragment.
+        fragment: the fragment's message.
 
     Raises:
         FormatError: a descriptor points outside its file, or names a file that does not exist.
-        UnsupportedFormatError: a blob outside the table whose place the field's type cannot tell.
+        UnsupportedFormatError: the field's type cannot express the location of an external blob.
     """
     values: list[dict[str, Any] | None] = descriptors.to_pylist()
-    outside = [descriptor is not None and descriptor.get("kind") == _EXTERNAL for descriptor in values]
-    inside = [None if out else descriptor for descriptor, out in zip(values, outside, strict=True)]
-    files = open_blobs(bases, field, inside, [fragment] * len(inside))
+    is_external = [descriptor is not None and descriptor.get("kind") == _EXTERNAL for descriptor in values]
+    inner = [
+        None if external else descriptor for descriptor, external in zip(values, is_external, strict=True)
+    ]
+    files = open_blobs(bases, field, inner, [fragment] * len(inner))
     data = [None if file is None else file.read() for file in files]
     if field.logical_type == "large_binary":
         return pa.array(data, pa.large_binary())
-    places = [descriptor if out else None for descriptor, out in zip(values, outside, strict=True)]
-    columns = {"data": pa.array(data, pa.large_binary()), **_places(field, places)}
+    external_descriptors = [
+        descriptor if external else None for descriptor, external in zip(values, is_external, strict=True)
+    ]
+    columns = {"data": pa.array(data, pa.large_binary()), **_external_columns(field, external_descriptors)}
     children = [columns[child.name].cast(child.arrow_type()) for child in field.children]
     mask = pa.array([descriptor is None for descriptor in values])
     return pa.StructArray.from_arrays(children, fields=list(field.arrow_type()), mask=mask)
 
 
-def _places(field: Field, outside: Sequence[Mapping[str, Any] | None]) -> dict[str, pa.Array]:
-    """Return where blobs outside the table are; nulls for the others."""
+def _external_columns(field: Field, outside: Sequence[Mapping[str, Any] | None]) -> dict[str, pa.Array]:
+    """Return the columns `uri`, `position` and `size` of external blobs; nulls for other blobs."""
     parts = {child.name for child in field.children}
     for place in outside:
         if place is None:

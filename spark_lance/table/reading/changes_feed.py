@@ -1,16 +1,16 @@
 """The differences between two versions of a table: the rows inserted, updated and deleted.
 
-With stable row ids, the id identifies a row. The row is inserted if it is live at the end and was not at the
-beginning, and deleted if it is the other way round. It is updated if it is live at both and another version
-changed it last. A row that was inserted and then updated counts as inserted; one that was inserted and
-deleted does not count. Rows that a compaction moved have not changed. Only fragments that differ are read;
-fragments that are the same in both versions have the same rows. (Lance table format, change data feed.)
+With stable row ids, the id identifies a row. A row is inserted if it is live only at the end, and deleted if
+it is live only at the beginning. It is updated if it is live at both and different versions changed it last.
+A row that was inserted and then updated counts as inserted. A row that was inserted and then deleted does not
+count. Compaction moves rows without changing them. Only fragments that differ are read; fragments that are
+the same in both versions have the same rows. (Lance table format, change data feed.)
 
-Without stable row ids a row is identified by its address if rows only came and went between the versions: by
-appends, deletes, overwrites, and operations that touch no rows. After any other operation it is identified by
-the primary key, and updated if a value differs.
+Without stable row ids, the address identifies a row if rows were only added and removed between the versions:
+by appends, deletes, overwrites, and operations that touch no rows. After any other operation, the primary key
+identifies a row, and the row is updated if a value differs.
 
-The ids of the rows in fragments that differ are in memory, about 40 bytes each.
+The ids of the rows in fragments that differ are held in memory, about 40 bytes per row.
 """
 
 from __future__ import annotations
@@ -41,68 +41,68 @@ _BATCH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Rows of one version: fragment id -> physical numbers, ascending."""
+class _VersionRows:
+    """Rows of one version: fragment id -> physical offsets, ascending."""
 
     at: Snapshot
     offsets: Mapping[int, Rows]
 
 
 @dataclass(frozen=True)
-class _Compared:
-    inserted: _Rows
-    updated: _Rows
-    deleted: _Rows
+class _Comparison:
+    inserted: _VersionRows
+    updated: _VersionRows
+    deleted: _VersionRows
 
 
 @dataclass(frozen=True)
 class Changes:
     """The changes from one version, exclusive, to another, inclusive. Made by `changes_between`.
 
-    Rows come in scan order, with the asked columns and behind them `_rowid` and, with stable row ids,
-    `_row_created_at_version` and `_row_last_updated_at_version`. All methods that give rows raise FormatError
-    and UnsupportedFormatError where stored bytes are damaged or not supported.
+    Rows are in scan order. They have the requested columns, then `_rowid` and, with stable row ids,
+    `_row_created_at_version` and `_row_last_updated_at_version`. All methods that return rows raise
+    FormatError and UnsupportedFormatError if stored bytes are damaged or not supported.
     """
 
     begin: Snapshot | None
     end: Snapshot
 
     def inserted(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """Return the inserted rows, as they are at the end.
+        """Return the inserted rows with their values at the end.
 
         Raises:
             SchemaError: a column does not exist at the end.
         """
-        return self._read(self._compared.inserted, columns)
+        return self._read(self._comparison.inserted, columns)
 
     def updated(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """Return the updated rows, as they are at the end; errors as `inserted`."""
-        return self._read(self._compared.updated, columns)
+        """Return the updated rows with their values at the end; raises the errors of `inserted`."""
+        return self._read(self._comparison.updated, columns)
 
     def deleted(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """Return the deleted rows, as they were at the beginning.
+        """Return the deleted rows with their values at the beginning.
 
         Raises:
             SchemaError: a column did not exist at the beginning.
         """
-        return self._read(self._compared.deleted, columns)
+        return self._read(self._comparison.deleted, columns)
 
     def counts(self) -> dict[str, int]:
-        """Return how many rows were inserted, updated and deleted, by these names."""
-        compared = self._compared
+        """Return the numbers of rows with the keys `inserted`, `updated` and `deleted`."""
+        compared = self._comparison
         kinds = {"inserted": compared.inserted, "updated": compared.updated, "deleted": compared.deleted}
         return {name: sum(map(len, rows.offsets.values())) for name, rows in kinds.items()}
 
     def get_inserted_rows(self) -> pa.RecordBatchReader:
-        """Return `inserted()`, by pylance's name."""
+        """Return `inserted()`; this is pylance's name."""
         return self.inserted()
 
     def get_updated_rows(self) -> pa.RecordBatchReader:
-        """Return `updated()`, by pylance's name."""
+        """Return `updated()`; this is pylance's name."""
         return self.updated()
 
     def get_deleted_row_ids(self) -> pa.RecordBatchReader:
-        """Return the `_rowid`s of the deleted rows, by pylance's name."""
+        """Return the `_rowid`s of the deleted rows; this is pylance's name."""
         reader = self.deleted([])
         schema = pa.schema([reader.schema.field(ROW_ID)])
         return pa.RecordBatchReader.from_batches(schema, (batch.select([ROW_ID]) for batch in reader))
@@ -122,7 +122,7 @@ class Changes:
         ]
 
     def _is_torn(self, version: int) -> bool:
-        """Whether the manifest of a version is not whole, so that it never counted."""
+        """Return whether the manifest of a version is incomplete, so that the version was never valid."""
         store, root = self.end.store, self.end.root
         table = TableRef(store, root)
         try:
@@ -133,15 +133,15 @@ class Changes:
         return read_whole(store, path, self.end.manifest.naming) is None
 
     @cached_property
-    def _compared(self) -> _Compared:
+    def _comparison(self) -> _Comparison:
         if not self.end.manifest.uses_stable_row_ids and self.begin is not None:
             operations = {transaction.name for transaction in self.list_transactions()}
             moving = {name for name in operations if not effect_of(name).keeps_addresses}
             if moving:
-                return _compare_keys(self.begin, self.end, moving)
-        return _compare(self.begin, self.end)
+                return _compare_primary_keys(self.begin, self.end, moving)
+        return _compare_row_ids(self.begin, self.end)
 
-    def _read(self, rows: _Rows, columns: Sequence[str] | None) -> pa.RecordBatchReader:
+    def _read(self, rows: _VersionRows, columns: Sequence[str] | None) -> pa.RecordBatchReader:
         system = [ROW_ID, CREATED_AT, UPDATED_AT] if self.end.manifest.uses_stable_row_ids else [ROW_ID]
         names = [field.name for field in rows.at.schema.fields] if columns is None else list(columns)
         names += [name for name in system if name not in names]
@@ -172,7 +172,7 @@ def changes_between(begin: Snapshot | None, end: Snapshot) -> Changes:
     return Changes(begin, end)
 
 
-def _compare(begin: Snapshot | None, end: Snapshot) -> _Compared:
+def _compare_row_ids(begin: Snapshot | None, end: Snapshot) -> _Comparison:
     old = {fragment.id: fragment for fragment in begin.fragments} if begin else {}
     new = {fragment.id: fragment for fragment in end.fragments}
 
@@ -183,14 +183,14 @@ def _compare(begin: Snapshot | None, end: Snapshot) -> _Compared:
                 yield view.identified(fragment, view.live(fragment), at.manifest.uses_stable_row_ids)
 
     older, newer = compare_rows(list(live(begin, new)) if begin else [], live(end, old))
-    return _Compared(
-        _rows(end, {rows.fragment.id: rows.alone for rows in newer}),
-        _rows(end, {rows.fragment.id: rows.changed for rows in newer}),
-        _rows(begin or end, {rows.fragment.id: rows.alone for rows in older}),
+    return _Comparison(
+        _version_rows(end, {rows.fragment.id: rows.alone for rows in newer}),
+        _version_rows(end, {rows.fragment.id: rows.changed for rows in newer}),
+        _version_rows(begin or end, {rows.fragment.id: rows.alone for rows in older}),
     )
 
 
-def _compare_keys(begin: Snapshot, end: Snapshot, moving: Collection[str | None]) -> _Compared:
+def _compare_primary_keys(begin: Snapshot, end: Snapshot, moving: Collection[str | None]) -> _Comparison:
     """Compare two versions of a table without stable row ids by its primary key.
 
     Raises:
@@ -213,12 +213,12 @@ def _compare_keys(begin: Snapshot, end: Snapshot, moving: Collection[str | None]
         view = FragmentView(at.table, at.bases)
         for fragment in at.fragments:
             other = others.get(fragment.id)
-            if other is None or _data_of(other) != _data_of(fragment):
+            if other is None or _without_deletions(other) != _without_deletions(fragment):
                 yield fragment, view.live(fragment)
             elif other != fragment:
-                # The same files hold the same rows, so only rows that are deleted in one version differ.
-                gone = np.setdiff1d(view.live(fragment), view.live(other), assume_unique=True)
-                yield fragment, gone.astype(np.int64)
+                # Equal files have equal rows, so only rows that are deleted in one version differ.
+                removed = np.setdiff1d(view.live(fragment), view.live(other), assume_unique=True)
+                yield fragment, removed.astype(np.int64)
 
     comparison = compare_by_key(begin, end, list(differing(begin, new)), list(differing(end, old)))
     if comparison.repeated is not None:
@@ -228,14 +228,14 @@ def _compare_keys(begin: Snapshot, end: Snapshot, moving: Collection[str | None]
             end.root,
         )
     older, newer = comparison.older, comparison.newer
-    return _Compared(
-        _rows(end, {rows.fragment.id: rows.alone for rows in newer}),
-        _rows(end, {rows.fragment.id: rows.changed for rows in newer}),
-        _rows(begin, {rows.fragment.id: rows.alone for rows in older}),
+    return _Comparison(
+        _version_rows(end, {rows.fragment.id: rows.alone for rows in newer}),
+        _version_rows(end, {rows.fragment.id: rows.changed for rows in newer}),
+        _version_rows(begin, {rows.fragment.id: rows.alone for rows in older}),
     )
 
 
-def _data_of(fragment: Fragment) -> Fragment:
+def _without_deletions(fragment: Fragment) -> Fragment:
     """Return a fragment without its deletions."""
     data = Fragment()
     data.CopyFrom(fragment)
@@ -243,5 +243,5 @@ def _data_of(fragment: Fragment) -> Fragment:
     return data
 
 
-def _rows(at: Snapshot, offsets: Mapping[int, Rows]) -> _Rows:
-    return _Rows(at, {number: rows for number, rows in offsets.items() if len(rows)})
+def _version_rows(at: Snapshot, offsets: Mapping[int, Rows]) -> _VersionRows:
+    return _VersionRows(at, {number: rows for number, rows in offsets.items() if len(rows)})

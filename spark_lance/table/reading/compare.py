@@ -1,8 +1,8 @@
-"""Rows of two versions of a table, compared by what tells one row from another.
+"""Compare the rows of two versions of a table by row id or by row address.
 
-With stable row ids that is the row's id, and a row has changed if another version last changed it. Without
-them it is the address, and whether a row has changed cannot be told. Kept in memory are the ids of the older
-rows and the numbers of all rows that differ, some 40 bytes each.
+With stable row ids, rows are matched by id. A row has changed if different versions last changed it. Without
+stable row ids, rows are matched by address, and changes of values cannot be detected. Memory holds the ids of
+the older rows and the offsets of all rows that differ, about 40 bytes per row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Fragment = table_pb2.DataFragment
 
 @dataclass(frozen=True)
 class IdentifiedRows:
-    """Rows of a fragment: physical number, id, and the version that last changed it."""
+    """Rows of a fragment: physical offset, id, and the version that last changed the row."""
 
     fragment: Fragment
     offsets: Rows
@@ -38,12 +38,12 @@ class IdentifiedRows:
 
 @dataclass(frozen=True)
 class ComparedRows:
-    """Rows of a fragment in one version, as the other version tells.
+    """The differences of a fragment's rows in one version from the other version.
 
     Attributes:
         fragment: the fragment.
-        alone: physical numbers of the rows that the other version does not have.
-        changed: of those that it has with other values.
+        alone: physical offsets of the rows that the other version does not have.
+        changed: physical offsets of the rows that have other values in the other version.
     """
 
     fragment: Fragment
@@ -72,12 +72,12 @@ class FragmentView(OfTable):
         return np.delete(np.arange(self.total(fragment), dtype=np.int64), self.deleted(fragment))
 
     def lineage(self, fragment: Fragment, name: str, rows: Rows) -> UInt64Array:
-        """Return a lineage column of some rows; see `lineage`."""
+        """Return the values of a lineage column (see `lineage`) for physical rows."""
         total = self.total(fragment)
         return LineageReader(self.table, fragment, name, total, self.bases).read(0, total)[rows]
 
     def identified(self, fragment: Fragment, rows: Rows, stable_row_ids: bool) -> IdentifiedRows:
-        """Return rows with the keys that identify them."""
+        """Return rows with the ids that identify them: stable row ids, or else row addresses."""
         if not stable_row_ids:
             return IdentifiedRows(
                 fragment, rows, row_addresses(fragment.id, rows), np.zeros(len(rows), np.uint64)
@@ -89,33 +89,33 @@ class FragmentView(OfTable):
 def compare_rows(
     before: Sequence[IdentifiedRows], after: Iterable[IdentifiedRows]
 ) -> tuple[list[ComparedRows], list[ComparedRows]]:
-    """Return how rows of an older version and rows of a newer one differ, each in the given order.
+    """Return the differences of rows of an older version and of a newer version, in the order of the input.
 
-    A row that is on both sides, maybe elsewhere, and was last changed by one version, is in neither answer.
+    A row is in neither result if both versions have it, at any address, and the same version last changed it.
     """
-    nothing = np.empty(0, np.uint64)
-    old_ids = np.concatenate([nothing, *(rows.ids for rows in before)])
-    old_versions = np.concatenate([nothing, *(rows.updated for rows in before)])
+    empty = np.empty(0, np.uint64)
+    old_ids = np.concatenate([empty, *(rows.ids for rows in before)])
+    old_versions = np.concatenate([empty, *(rows.updated for rows in before)])
     order = np.argsort(old_ids, kind="stable")
     ids = old_ids[order]
-    remains = np.zeros(len(ids), np.bool_)
+    in_newer = np.zeros(len(ids), np.bool_)
     changed = np.zeros(len(ids), np.bool_)
     newer = []
     for rows in after:
         in_both = np.zeros(len(rows.ids), np.bool_)
-        other = in_both.copy()
+        has_changed = in_both.copy()
         if len(ids):
             places = np.minimum(np.searchsorted(ids, rows.ids), len(ids) - 1)
             in_both = ids[places] == rows.ids
-            former = order[places[in_both]]
-            other[in_both] = old_versions[former] != rows.updated[in_both]
-            remains[former] = True
-            changed[former] = other[in_both]
-        newer.append(ComparedRows(rows.fragment, rows.offsets[~in_both], rows.offsets[other]))
+            old_rows = order[places[in_both]]
+            has_changed[in_both] = old_versions[old_rows] != rows.updated[in_both]
+            in_newer[old_rows] = True
+            changed[old_rows] = has_changed[in_both]
+        newer.append(ComparedRows(rows.fragment, rows.offsets[~in_both], rows.offsets[has_changed]))
     older = []
     first = 0
     for rows in before:
         part = slice(first, first + len(rows.ids))
-        older.append(ComparedRows(rows.fragment, rows.offsets[~remains[part]], rows.offsets[changed[part]]))
+        older.append(ComparedRows(rows.fragment, rows.offsets[~in_newer[part]], rows.offsets[changed[part]]))
         first += len(rows.ids)
     return older, newer

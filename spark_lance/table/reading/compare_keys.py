@@ -1,8 +1,8 @@
-"""Rows of two versions of a table without stable row ids, matched by the primary key.
+"""Compare the rows of two versions of a table without stable row ids by the primary key.
 
-A row that an update, a merge or a compaction moved has another address, but the same key. Rows whose key is
-in both versions have changed if a value differs. Kept in memory are the keys of the rows that differ and some
-60 bytes for each; the values are read piece by piece.
+An update, a merge or a compaction changes the address of a row, but not its key. Rows whose key is in both
+versions have changed if a value differs. Memory holds the keys of the rows that differ and about 60 bytes per
+row; the values are read piece by piece.
 
 Columns of every type are compared row by row. Two values are equal if a reader cannot tell them apart: nulls
 are equal, NaN equals NaN, and 0.0 differs from -0.0, because floats are compared by their bits.
@@ -35,18 +35,18 @@ _BITS = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
 
 def equal_values(left: pa.Array | pa.ChunkedArray, right: pa.Array | pa.ChunkedArray) -> Flags:
-    """Return for each row whether two columns of the same length and type hold the same value."""
-    one, other = _plain(one_array(left)), _plain(one_array(right))
-    valid, valid_other = _valid(one), _valid(other)
+    """Return a mask of the rows in which two columns of the same length and type have the same value."""
+    one, other = _storage_array(one_array(left)), _storage_array(one_array(right))
+    valid, valid_other = _valid_mask(one), _valid_mask(other)
     result: Flags = valid == valid_other
     both = valid & valid_other
     if both.any():
-        result &= ~both | _equal(one, other, both)
+        result &= ~both | _equal_non_nulls(one, other, both)
     return result
 
 
-def _equal(left: pa.Array, right: pa.Array, both: Flags) -> Flags:
-    """Compare rows where neither value is null; the other rows get any answer."""
+def _equal_non_nulls(left: pa.Array, right: pa.Array, both: Flags) -> Flags:
+    """Compare the rows in which neither value is null; the result is undefined for other rows."""
     kind = left.type
     if pa.types.is_struct(kind):
         result: Flags = np.ones(len(left), np.bool_)
@@ -81,20 +81,20 @@ def _equal_lists(left: pa.Array, right: pa.Array, both: Flags) -> Flags:
         _take(left.values, places + np.repeat(offsets[rows], counts)),
         _take(right.values, places + np.repeat(others[rows], counts)),
     )
-    # How many items differ before each item, so that a list is equal if none is added within it.
+    # The number of differing items before each item: equal lists have the same number at both ends.
     differing = np.concatenate([np.zeros(1, np.int64), np.cumsum(~items)])
     result[rows] = differing[ends] == differing[ends - counts]
     return result
 
 
-def _plain(array: pa.Array) -> pa.Array:
+def _storage_array(array: pa.Array) -> pa.Array:
     """Return an array without extension types and dictionaries."""
     if isinstance(array.type, pa.BaseExtensionType):
-        return _plain(array.storage)
+        return _storage_array(array.storage)
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
-def _valid(array: pa.Array) -> Flags:
+def _valid_mask(array: pa.Array) -> Flags:
     flags: Flags = array.is_valid().to_numpy(zero_copy_only=False)
     return flags
 
@@ -117,11 +117,11 @@ RowsOf = Sequence[tuple[Fragment, Rows]]
 
 @dataclass(frozen=True)
 class KeyComparison:
-    """How rows of two versions differ, see `compare_rows`.
+    """The differences of the rows of two versions, see `compare_rows`.
 
     Attributes:
-        older, newer: the rows of the two versions. A key that several rows of a version have matches nothing.
-        repeated: such a key as text, None if every key is unique.
+        older, newer: the rows of the two versions. Rows whose key is not unique in a version match no row.
+        repeated: a key that is not unique, as text; None if every key is unique.
     """
 
     older: list[ComparedRows]
@@ -130,7 +130,7 @@ class KeyComparison:
 
 
 def shared_key(old: Schema, new: Schema) -> tuple[Field, ...]:
-    """Return the primary key of the newer schema if the older one has the same fields as its key; else ()."""
+    """Return the primary key of the newer schema if the older schema has the same key; else ()."""
     before, after = primary_key(old), primary_key(new)
     same = [(f.id, f.arrow_type()) for f in before] == [(f.id, f.arrow_type()) for f in after]
     return after if same else ()
@@ -141,7 +141,7 @@ def compare_by_key(old: Snapshot, new: Snapshot, before: RowsOf, after: RowsOf) 
 
     Args:
         old, new: the versions.
-        before, after: fragments of each version and physical numbers of rows, ascending.
+        before, after: fragments of each version with the physical offsets of rows, ascending.
 
     Raises:
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
@@ -157,19 +157,19 @@ def compare_by_key(old: Snapshot, new: Snapshot, before: RowsOf, after: RowsOf) 
         row = int(np.flatnonzero(codes == np.flatnonzero(~unique)[0])[0])
         names = [field.name for field in primary_key(new.schema)]
         repeated = ", ".join(f"{n} = {column[row].as_py()!r}" for n, column in zip(names, keys, strict=True))
-    # By code, the number of the row that has it; -1 for none.
-    places, old_places = (_places_of(c, index.size, unique) for c in (codes, old_codes))
-    matched = np.flatnonzero((places >= 0) & (old_places >= 0))
-    matched = matched[np.argsort(places[matched])]
-    changed = _changed(old, new, (before, old_places[matched]), (after, places[matched]))
+    # The row position of each code; -1 if no row has it.
+    positions, old_positions = (_positions_by_code(c, index.size, unique) for c in (codes, old_codes))
+    matched = np.flatnonzero((positions >= 0) & (old_positions >= 0))
+    matched = matched[np.argsort(positions[matched])]
+    changed = _find_changes(old, new, (before, old_positions[matched]), (after, positions[matched]))
     ids = np.arange(len(codes), dtype=np.uint64)
     old_ids = np.arange(len(codes), len(codes) + len(old_codes), dtype=np.uint64)
-    old_ids[old_places[matched]] = ids[places[matched]]
+    old_ids[old_positions[matched]] = ids[positions[matched]]
     updated = np.zeros(len(codes), np.uint64)
-    updated[places[matched]] = changed
+    updated[positions[matched]] = changed
     older, newer = compare_rows(
-        list(_identified(before, old_ids, np.zeros(len(old_codes), np.uint64))),
-        _identified(after, ids, updated),
+        list(_identify(before, old_ids, np.zeros(len(old_codes), np.uint64))),
+        _identify(after, ids, updated),
     )
     return KeyComparison(older, newer, repeated)
 
@@ -179,7 +179,7 @@ def _in_scan_order(at: Snapshot, rows: RowsOf) -> RowsOf:
     return sorted(rows, key=lambda item: places[item[0].id])
 
 
-def _places_of(codes: Int64Array, size: int, unique: Flags) -> Int64Array:
+def _positions_by_code(codes: Int64Array, size: int, unique: Flags) -> Int64Array:
     places: Int64Array = np.full(size, -1, np.int64)
     rows = np.flatnonzero(codes >= 0)
     places[codes[rows]] = rows
@@ -187,7 +187,7 @@ def _places_of(codes: Int64Array, size: int, unique: Flags) -> Int64Array:
     return places
 
 
-def _identified(
+def _identify(
     rows: RowsOf, ids: npt.NDArray[np.uint64], updated: npt.NDArray[np.uint64]
 ) -> Iterator[IdentifiedRows]:
     first = 0
@@ -198,8 +198,8 @@ def _identified(
 
 
 def _read_keys(at: Snapshot, rows: RowsOf) -> list[pa.ChunkedArray]:
-    """Return the columns of the primary key, rows in the given order."""
-    paths = [_path(at.schema, field) for field in primary_key(at.schema)]
+    """Return the columns of the primary key, with rows in the order of `rows`."""
+    paths = [_path_to_leaf(at.schema, field) for field in primary_key(at.schema)]
     tops = list({path[0].id: path[0] for path in paths}.values())
     tables = [table for _, _, table in read_rows(at, _by_fragment(rows), tops)]
     types = [path[-1].arrow_type() for path in paths]
@@ -215,7 +215,7 @@ def _read_keys(at: Snapshot, rows: RowsOf) -> list[pa.ChunkedArray]:
     return columns
 
 
-def _path(schema: Schema, leaf: Field) -> list[Field]:
+def _path_to_leaf(schema: Schema, leaf: Field) -> list[Field]:
     """Return the fields from a top-level column down to a leaf."""
 
     def visit(field: Field) -> list[Field] | None:
@@ -231,42 +231,43 @@ def _by_fragment(rows: RowsOf) -> Mapping[int, Offsets]:
     return {fragment.id: offsets.astype(np.uint32) for fragment, offsets in rows if len(offsets)}
 
 
-def _changed(
+def _find_changes(
     old: Snapshot, new: Snapshot, before: tuple[RowsOf, Int64Array], after: tuple[RowsOf, Int64Array]
 ) -> Flags:
-    """Return for each pair of rows of one key whether a value differs.
+    """Return a mask of the pairs of rows with the same key in which a value differs.
 
     Args:
         old, new: the versions.
-        before, after: rows, and the number of each pair's row among them; those of `after` ascend.
+        before, after: rows, and for each pair the position of its row among them. The positions of `after`
+            ascend.
     """
     result: Flags = np.zeros(len(after[1]), np.bool_)
     addresses, old_addresses = (_addresses(rows)[places] for rows, places in (after, before))
     fields = list(new.schema.fields)
-    former_by_id = {field.id: field for field in old.schema.fields}
-    former_fields = [former_by_id[field.id] for field in fields if field.id in former_by_id]
+    old_by_id = {field.id: field for field in old.schema.fields}
+    old_fields = [old_by_id[field.id] for field in fields if field.id in old_by_id]
     start = 0
-    for _, offsets, table in read_rows(new, _split(addresses), fields):
+    for _, offsets, table in read_rows(new, _offsets_by_fragment(addresses), fields):
         stop = start + len(offsets)
-        counterpart = _take_rows(old, old_addresses[start:stop], former_fields)
+        old_table = _take_rows(old, old_addresses[start:stop], old_fields)
         for field in fields:
-            if field.id in former_by_id:
-                former = counterpart.column(former_by_id[field.id].name)
-                result[start:stop] |= ~_equal_columns(former, table.column(field.name))
+            if field.id in old_by_id:
+                old_column = old_table.column(old_by_id[field.id].name)
+                result[start:stop] |= ~_equal_columns(old_column, table.column(field.name))
             else:
                 result[start:stop] |= table.column(field.name).is_valid().to_numpy()
         start = stop
     return result
 
 
-def _equal_columns(former: pa.ChunkedArray, column: pa.ChunkedArray) -> Flags:
-    if former.type != column.type:
+def _equal_columns(old_column: pa.ChunkedArray, column: pa.ChunkedArray) -> Flags:
+    if old_column.type != column.type:
         try:
-            former = former.cast(column.type)
+            old_column = old_column.cast(column.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            pairs = zip(former.to_pylist(), column.to_pylist(), strict=True)
+            pairs = zip(old_column.to_pylist(), column.to_pylist(), strict=True)
             return np.array([one == other for one, other in pairs], np.bool_)
-    return equal_values(former, column)
+    return equal_values(old_column, column)
 
 
 def _addresses(rows: RowsOf) -> Addresses:
@@ -274,20 +275,20 @@ def _addresses(rows: RowsOf) -> Addresses:
     return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
-def _split(addresses: Addresses) -> dict[int, Offsets]:
-    """Return fragment id -> offsets of addresses that are grouped by fragment."""
+def _offsets_by_fragment(addresses: Addresses) -> dict[int, Offsets]:
+    """Return fragment id -> physical offsets; the addresses must be grouped by fragment."""
     return {number: offsets_of(addresses[part]) for number, part in runs_by_fragment(addresses)}
 
 
 def _take_rows(at: Snapshot, addresses: Addresses, fields: Sequence[Field]) -> pa.Table:
-    """Return rows at addresses, in the given order."""
+    """Return the rows at addresses, in the order of `addresses`."""
     order = np.argsort(addresses, kind="stable")
     ascending = addresses[order]
-    tables, homes = [], []
-    for number, offsets, table in read_rows(at, _split(ascending), fields):
+    tables, row_addresses_read = [], []
+    for number, offsets, table in read_rows(at, _offsets_by_fragment(ascending), fields):
         tables.append(table)
-        homes.append(row_addresses(number, offsets.astype(np.int64)))
+        row_addresses_read.append(row_addresses(number, offsets.astype(np.int64)))
     everything = pa.concat_tables(tables)
-    read = np.concatenate(homes)
+    read = np.concatenate(row_addresses_read)
     places = np.argsort(read, kind="stable")
     return pick_rows(everything, places[np.searchsorted(read[places], addresses)].astype(np.int64))

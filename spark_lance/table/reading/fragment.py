@@ -34,20 +34,26 @@ from spark_lance.table.format.data_files import open_data_file, physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.table_ref import TableRef
 
-# Rows looked up together are read in one go when they are no further apart than this.
+# Rows of one lookup that are at most this far apart are read as one run.
 _TAKE_GAP = 1024
-# Fewer values of a column are decoded sooner than a thread takes them up.
-_WORTH_THREADS = 1 << 15
+# Decoding fewer values of a column takes less time than starting a thread.
+_MIN_ROWS_FOR_THREADS = 1 << 15
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The part of one top-level field that one file contains."""
+    """The part of one top-level field that one file contains.
+
+    Attributes:
+        file: the data file.
+        field: the top-level field, pruned to the leaves in the file.
+        reader: reads the field.
+        takes: whether single rows can be decoded.
+    """
 
     file: DataFileReader
     field: Field
     reader: FieldReader
-    # Whether single rows can be decoded.
     takes: bool
 
     def read(self, start: int, stop: int) -> pa.ChunkedArray:
@@ -62,14 +68,14 @@ class FragmentReader:
     """Reads top-level fields of one fragment by physical row.
 
     Args:
-        table: the table that has the fragment.
-        fragment: its message.
+        table: the table of the fragment.
+        fragment: the fragment's message.
         fields: fields of the table's schema, possibly pruned.
         bases: the version's base paths; without them all files must be under the root.
 
     Raises:
-        FormatError, UnsupportedFormatError: a data file is missing, damaged or not supported, or a column
-            that may not be null has no data.
+        FormatError, UnsupportedFormatError: a data file is missing, damaged or not supported, or a NOT NULL
+            column has no data.
     """
 
     def __init__(
@@ -83,7 +89,7 @@ class FragmentReader:
         bases = bases or Bases(table)
         self._deletions = partial(read_deletions, table, fragment, bases=bases)
         self._has_deletions = fragment.HasField("deletion_file")
-        self._places = {field: place for place, field in enumerate(self.fields)}
+        self._positions = {field: place for place, field in enumerate(self.fields)}
         self._files: list[DataFileReader] = []
         self._parts: list[list[_Part]] = [[] for _ in self.fields]
         field_ids: set[int] = set()
@@ -109,17 +115,17 @@ class FragmentReader:
                 )
 
     def is_light(self) -> bool:
-        """Return whether only open local files are kept: no decoded page."""
+        """Return whether the reader holds only open local files, and no decoded pages."""
         parts = (part for parts in self._parts for part in parts)
         light = all(part.takes and cast("RowReader", part.reader).is_light() for part in parts)
         return light and all(file.source.state is not None for file in self._files)
 
     def begin_again(self) -> bool:
-        """Prepare for another read by somebody else; False if a file is not what it was."""
+        """Return whether the reader can be used again: False if a file was replaced."""
         return all(file.source.is_current() for file in self._files)
 
     def _leaves_of(self, ids: set[int]) -> set[int]:
-        """Return those ids that are leaves: parents may be listed by several files."""
+        """Return the ids of leaves; only the ids of parents may be in several files."""
         parents = {node.id for field in self.fields for node in field.walk() if node.kind in _STRUCTURAL}
         return ids - parents
 
@@ -131,7 +137,11 @@ class FragmentReader:
                 parts.append(_Part(file, pruned, reader, isinstance(reader, RowReader)))
 
     def read(self, start: int, stop: int, fields: Sequence[Field] | None = None) -> list[pa.ChunkedArray]:
-        """Return physical rows [start, stop) of `fields`, some of the reader's; of all of them by default.
+        """Return one column per field for physical rows [start, stop), deleted rows included.
+
+        Args:
+            start, stop: the physical rows.
+            fields: a subset of the reader's fields; all by default.
 
         Raises:
             FormatError, UnsupportedFormatError: a page is damaged or its encoding is not supported.
@@ -154,19 +164,25 @@ class FragmentReader:
         stop: int,
         rows: npt.NDArray[np.int64] | None,
     ) -> list[pa.ChunkedArray]:
-        """Return physical rows [start, stop); it decodes columns in parallel if there are cores for it."""
+        """Return physical rows [start, stop), decoding columns in parallel if cores are idle."""
         parts = [part for _, parts in field_parts for part in parts]
         threads = min(spare_threads(), len(parts))
-        if threads < 2 or stop - start < _WORTH_THREADS:
-            return self._columns_of(field_parts, stop - start, lambda part: part.read(start, stop), rows)
+        if threads < 2 or stop - start < _MIN_ROWS_FOR_THREADS:
+            return self._merge_columns(field_parts, stop - start, lambda part: part.read(start, stop), rows)
         with ThreadPoolExecutor(threads) as pool:
             waiting = {id(part): pool.submit(part.read, start, stop) for part in parts}
-            return self._columns_of(field_parts, stop - start, lambda part: waiting[id(part)].result(), rows)
+            return self._merge_columns(
+                field_parts, stop - start, lambda part: waiting[id(part)].result(), rows
+            )
 
     def take(
         self, rows: npt.NDArray[np.int64], fields: Sequence[Field] | None = None
     ) -> list[pa.ChunkedArray]:
-        """Return physical rows, by ascending number without repeats, of `fields` as in `read`.
+        """Return one column per field for some physical rows.
+
+        Args:
+            rows: int64, ascending physical offsets without repeats.
+            fields: a subset of the reader's fields; all by default.
 
         Raises:
             FormatError, UnsupportedFormatError: as `read`.
@@ -176,12 +192,12 @@ class FragmentReader:
         if not all(part.takes for part in parts):
             return self._take_runs(rows, [field for field, _ in field_parts])
         if self._is_mapped:
-            return self._columns_of(field_parts, len(rows), lambda part: part.take(rows), rows)
+            return self._merge_columns(field_parts, len(rows), lambda part: part.take(rows), rows)
         for file in self._files:
             readers = [part.reader for part in parts if part.file is file]
             if readers:
                 file.prefetch_rows(readers, rows)
-        columns = self._columns_of(field_parts, len(rows), lambda part: part.take(rows), rows)
+        columns = self._merge_columns(field_parts, len(rows), lambda part: part.take(rows), rows)
         for file in self._files:
             file.source.release()
         return columns
@@ -189,9 +205,13 @@ class FragmentReader:
     def read_runs(
         self, runs: Sequence[tuple[int, int]], fields: Sequence[Field] | None = None
     ) -> list[pa.ChunkedArray]:
-        """Return the rows of ascending runs [start, stop), one after the other, of `fields` as in `read`.
+        """Return one column per field for runs of physical rows, concatenated.
 
-        Values that are stored in the output's layout are not copied.
+        Values that are stored in the layout of the result are not copied.
+
+        Args:
+            runs: ascending runs [start, stop).
+            fields: a subset of the reader's fields; all by default.
 
         Raises:
             FormatError, UnsupportedFormatError: as `read`.
@@ -207,11 +227,11 @@ class FragmentReader:
                 return pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks], pieces[0].type)
             return part.take(rows)
 
-        return self._columns_of(field_parts, len(rows), read, rows)
+        return self._merge_columns(field_parts, len(rows), read, rows)
 
     @property
     def _is_mapped(self) -> bool:
-        """Whether the files are in memory, so that a read fetches nothing."""
+        """Whether all files are memory-mapped, so that a read needs no requests."""
         return all(file.source.is_mapped for file in self._files)
 
     def _take_runs(self, rows: npt.NDArray[np.int64], fields: Sequence[Field]) -> list[pa.ChunkedArray]:
@@ -231,7 +251,7 @@ class FragmentReader:
         Only legacy files have statistics of the values in their pages.
 
         Args:
-            path: name of a column, or names that lead into structs; a field that is being read.
+            path: the name of a column, then of struct fields; one of the reader's fields.
             comparison: "=", "<", "<=", ">" or ">=".
             value: a literal.
 
@@ -243,43 +263,43 @@ class FragmentReader:
             if field.name == path[0] and len(parts) == 1 and isinstance(parts[0].file, LegacyFileReader):
                 nested = field.along(path[1:])
                 leaf = None if nested is None or nested[-1].children else nested[-1]
-                scalar = None if leaf is None else _as_stored(value, leaf.arrow_type())
+                scalar = None if leaf is None else _to_stored_type(value, leaf.arrow_type())
                 if leaf is not None and scalar is not None:
                     operator = "==" if comparison == "=" else comparison
                     return parts[0].file.page_ranges_maybe(leaf, operator, scalar)
         return every
 
     def stored_bytes(self, fields: Sequence[Field]) -> int:
-        """Return how many bytes fields of the reader take in its files."""
+        """Return the stored size of some of the reader's fields in bytes."""
         field_parts = self._parts_of(fields)
         return sum(part.file.stored_bytes(part.field) for _, parts in field_parts for part in parts)
 
     def row_bytes(self, fields: Sequence[Field] | None = None) -> float:
-        """Estimate the Arrow bytes of one row of `fields` as in `read`, from types and the sizes of pages."""
+        """Return an estimate of the Arrow bytes per row of `fields`, from types and the sizes of pages."""
         return sum(_field_bytes(field, parts) for field, parts in self._parts_of(fields))
 
-    def _columns_of(
+    def _merge_columns(
         self,
         field_parts: Sequence[tuple[Field, Sequence[_Part]]],
         count: int,
         read: Callable[[_Part], pa.ChunkedArray],
         rows: npt.NDArray[np.int64] | None,
     ) -> list[pa.ChunkedArray]:
-        """Return the results of `read` for the parts of every field, put together.
+        """Return one column per field, merged from the results of `read` for its parts.
 
         Args:
             field_parts: the fields and their parts.
-            count: how many rows that is.
+            count: the number of rows.
             read: reads a part.
-            rows: their numbers, if some of them may be deleted.
+            rows: the physical offsets of the rows if some of them may be deleted.
         """
         columns = []
         for field, parts in field_parts:
             ignored = None
             if len(parts) > 1 and rows is not None and self._has_deletions and has_lists(field):
-                # The files may hold anything for a deleted row, lists of different lengths too.
+                # Files may disagree on deleted rows: even the lengths of lists can differ.
                 ignored = np.isin(rows, self._deleted)
-            columns.append(_column(field, parts, count, read, ignored))
+            columns.append(_merge_parts(field, parts, count, read, ignored))
         return columns
 
     @cached_property
@@ -287,14 +307,14 @@ class FragmentReader:
         return self._deletions(physical_rows=self.num_rows)
 
     def _parts_of(self, fields: Sequence[Field] | None) -> list[tuple[Field, list[_Part]]]:
-        places = range(len(self.fields)) if fields is None else [self._places[field] for field in fields]
+        places = range(len(self.fields)) if fields is None else [self._positions[field] for field in fields]
         return [(self.fields[place], self._parts[place]) for place in places]
 
 
 _STRUCTURAL = frozenset({"list", "map", "struct", "fsl_struct"})
 
 
-def _column(
+def _merge_parts(
     field: Field,
     parts: Sequence[_Part],
     rows: int,
@@ -306,14 +326,14 @@ def _column(
         return pa.chunked_array([pa.nulls(rows, field.arrow_type())])
     if len(parts) == 1 and parts[0].field == field:
         return read(parts[0])
-    arrays = [_combined(read(part)) for part in parts]
+    arrays = [_combine_chunks(read(part)) for part in parts]
     try:
         return pa.chunked_array([merge_paths(field, arrays, ignored)])
     except FormatError as error:
         raise error.at(parts[0].file.path, f"column {field.name!r}") from error
 
 
-def _combined(array: pa.ChunkedArray) -> pa.Array:
+def _combine_chunks(array: pa.ChunkedArray) -> pa.Array:
     arrays = join_arrays(array.chunks) or [pa.array([], array.type)]
     if len(arrays) > 1:
         raise UnsupportedFormatError(f"rows of {array.type} whose dictionaries cannot be united")
@@ -321,7 +341,7 @@ def _combined(array: pa.ChunkedArray) -> pa.Array:
 
 
 def _field_bytes(field: Field, parts: Sequence[_Part]) -> float:
-    """Return the width of a fixed-width field, else twice the size of its pages on disk, per row."""
+    """Return bytes per row: of the type if it has a fixed width, else twice the stored size."""
     try:
         return fixed_width(field.arrow_type())
     except ValueError:
@@ -331,10 +351,10 @@ def _field_bytes(field: Field, parts: Sequence[_Part]) -> float:
 
 
 def fixed_width(kind: pa.DataType) -> float:
-    """Return the bytes of one Arrow value with its validity.
+    """Return the bytes of one Arrow value, including its validity bit.
 
     Raises:
-        ValueError: they differ from value to value.
+        ValueError: the type has no fixed width.
     """
     if pa.types.is_fixed_size_list(kind):
         return int(kind.list_size) * fixed_width(kind.value_type) + 0.125
@@ -343,8 +363,8 @@ def fixed_width(kind: pa.DataType) -> float:
     return float(kind.bit_width) / 8 + 0.125
 
 
-def _as_stored(value: Any, kind: pa.DataType) -> pa.Scalar | None:
-    """Return a literal as a value of a stored type, None if it is none or statistics may mislead about it."""
+def _to_stored_type(value: Any, kind: pa.DataType) -> pa.Scalar | None:
+    """Return a literal in a stored type; None if it does not fit or the type's statistics are unusable."""
     # Bounds of floats exclude NaN, which is greater than all other numbers.
     if value is None or pa.types.is_floating(kind) or pa.types.is_dictionary(kind):
         return None

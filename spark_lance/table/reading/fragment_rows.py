@@ -59,12 +59,12 @@ class FragmentRows:
     """Reads rows of one fragment.
 
     Args:
-        table: the table that has the fragment.
-        fragment: its message.
+        table: the table of the fragment.
+        fragment: the fragment's message.
         fields: the fields that will be read.
         bases: the version's base paths.
         stable_row_ids: whether the table has stable row ids.
-        first_row: how many live rows the fragments before this one have; for `_rowoffset`.
+        first_row: the number of live rows in earlier fragments, for `_rowoffset`.
 
     Raises:
         FormatError, UnsupportedFormatError: as `FragmentReader`.
@@ -88,11 +88,11 @@ class FragmentRows:
         self.num_rows = self._reader.num_rows
 
     def is_light(self) -> bool:
-        """Return whether only open local files and deletions are kept."""
+        """Return whether the reader holds only open local files and deletions, and no decoded pages."""
         return not self._lineage and self._reader.is_light()
 
     def begin_again(self) -> bool:
-        """Prepare for another read, see `FragmentReader.begin_again`."""
+        """Return whether the reader can be used again, see `FragmentReader.begin_again`."""
         return self._reader.begin_again()
 
     @cached_property
@@ -105,29 +105,29 @@ class FragmentRows:
         return read_deletions(self._table_ref, self._fragment, self.num_rows, self._bases)
 
     def live(self, positions: Rows) -> Rows:
-        """Return the physical numbers of rows given by their ascending positions among the live rows."""
+        """Return the physical offsets of rows from their ascending positions among the live rows."""
         deleted = self.deleted.astype(np.int64)
-        # Before the k-th deleted row there are deleted[k] - k live ones.
+        # deleted[k] - k live rows precede the k-th deleted row.
         physical: Rows = positions + np.searchsorted(
             deleted - np.arange(len(deleted)), positions, side="right"
         )
         return physical
 
     def runs_maybe(self, path: Sequence[str], comparison: str, value: Any) -> list[tuple[int, int]]:
-        """Return the runs of rows that may meet a comparison, see `FragmentReader.runs_maybe`."""
+        """Return the runs of rows that may match a comparison, see `FragmentReader.runs_maybe`."""
         return self._reader.runs_maybe(path, comparison, value)
 
     def stored_bytes(self, fields: Sequence[Field]) -> int:
-        """Return how many bytes some of the fields take in the files."""
+        """Return the stored size of some fields in bytes."""
         return self._reader.stored_bytes(fields)
 
     def row_bytes(self, columns: Columns) -> float:
-        """Estimate the Arrow bytes of one row."""
+        """Return an estimate of the Arrow bytes of one row."""
         system = len(columns.names) - len(columns.fields)
         return self._reader.row_bytes(columns.fields) + _SYSTEM_BYTES * system
 
     def read(self, columns: Columns, start: int, stop: int) -> pa.Table:
-        """Return physical rows [start, stop), deleted ones too.
+        """Return physical rows [start, stop), deleted rows included.
 
         Raises:
             FormatError, UnsupportedFormatError: a page is damaged or its encoding is not supported.
@@ -135,25 +135,25 @@ class FragmentRows:
         if not columns.names:
             return rows_without_columns(stop - start)
         values = self._reader.read(start, stop, columns.fields)
-        # Numbers of rows, as wide as a column of their own, are made for system columns only.
+        # Only system columns need the offsets, which take as much memory as a column.
         has_system = any(name in SYSTEM_COLUMNS for name in columns.names)
         rows = np.arange(start, stop if has_system else start, dtype=np.int64)
-        return self._table(columns, values, rows, lambda lineage: lineage.read(start, stop))
+        return self._assemble(columns, values, rows, lambda lineage: lineage.read(start, stop))
 
     def read_runs(self, columns: Columns, runs: Sequence[tuple[int, int]]) -> pa.Table:
-        """Return the physical rows of ascending runs [start, stop), deleted ones too; errors as `read`."""
+        """Return the physical rows of ascending runs [start, stop), including deleted; errors as `read`."""
         rows = np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in runs])
         if not columns.names:
             return rows_without_columns(len(rows))
         values = self._reader.read_runs(runs, columns.fields)
-        return self._table(columns, values, rows, lambda lineage: lineage.take(rows))
+        return self._assemble(columns, values, rows, lambda lineage: lineage.take(rows))
 
     def take(self, columns: Columns, rows: Rows) -> pa.Table:
-        """Return physical rows, given by ascending number without repeats; errors as `read`."""
+        """Return physical rows by ascending offsets without repeats; raises the errors of `read`."""
         values = self._reader.take(rows, columns.fields)
-        return self._table(columns, values, rows, lambda lineage: lineage.take(rows))
+        return self._assemble(columns, values, rows, lambda lineage: lineage.take(rows))
 
-    def _table(
+    def _assemble(
         self,
         columns: Columns,
         values: Sequence[pa.ChunkedArray],
@@ -167,10 +167,12 @@ class FragmentRows:
         }
         for name in columns.names:
             if name in SYSTEM_COLUMNS and name not in by_name:
-                by_name[name] = pa.array(self._system(name, rows, read))
+                by_name[name] = pa.array(self._system_column(name, rows, read))
         return pa.Table.from_arrays([by_name[name] for name in columns.names], schema=columns.schema)
 
-    def _system(self, name: str, rows: Rows, read: Callable[[LineageReader], UInt64Array]) -> UInt64Array:
+    def _system_column(
+        self, name: str, rows: Rows, read: Callable[[LineageReader], UInt64Array]
+    ) -> UInt64Array:
         if name == ROW_OFFSET:
             before = np.searchsorted(self.deleted, rows.astype(np.uint32))
             return (self._first_row + rows - before).astype(np.uint64)
@@ -187,15 +189,15 @@ class FragmentRows:
         return read(self._lineage[name])
 
 
-def common_runs(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the rows that are in both of two lists of ascending runs, likewise."""
+def common_runs(left: Sequence[tuple[int, int]], right: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the intersection of two lists of ascending runs [start, stop)."""
     runs = []
     i = j = 0
-    while i < len(one) and j < len(other):
-        start, stop = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+    while i < len(left) and j < len(right):
+        start, stop = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
         if start < stop:
             runs.append((start, stop))
-        if one[i][1] < other[j][1]:
+        if left[i][1] < right[j][1]:
             i += 1
         else:
             j += 1
@@ -208,6 +210,6 @@ def rows_without_columns(rows: int) -> pa.Table:
 
 
 def batch_without_columns(rows: int) -> pa.RecordBatch:
-    """Return a record batch of `rows` rows and no columns; only a struct array makes one."""
+    """Return a record batch of `rows` rows and no columns, which pyarrow makes only from a struct array."""
     array = pa.StructArray.from_buffers(pa.struct([]), rows, [None], children=[])
     return pa.RecordBatch.from_struct_array(array)

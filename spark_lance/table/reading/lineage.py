@@ -49,7 +49,7 @@ _FIRST_VERSION = 1
 
 @dataclass(frozen=True)
 class _Sequence:
-    """Where one of the sequences may be, and how its inline form is decoded."""
+    """The protobuf fields of one sequence, its column in data files, and the decoder of its inline form."""
 
     arms: str
     inline: str
@@ -96,11 +96,11 @@ class Lineage(NamedTuple):
 def fragment_lineage(
     table: TableRef, fragment: table_pb2.DataFragment, bases: Bases | None = None
 ) -> Lineage:
-    """Return row ids and row versions of a fragment, wherever they are kept.
+    """Return the row ids and row versions of a fragment, from the manifest or from data files.
 
     Args:
         table: the table.
-        fragment: its message; `physical_rows` must be set.
+        fragment: the fragment's message; `physical_rows` must be set.
         bases: the version's base paths; without them all files must be under the root.
 
     Raises:
@@ -114,12 +114,12 @@ def fragment_lineage(
 
 
 def with_lineage(schema: Schema) -> Schema:
-    """Return the schema of data files that hold the three sequences behind the columns of `schema`."""
+    """Return the schema of data files that store the three sequences after the columns of `schema`."""
     return replace(schema, fields=(*schema.fields, *LINEAGE_COLUMNS))
 
 
 def mark_spilled(fragment: table_pb2.DataFragment) -> None:
-    """Say in a fragment that its data file holds the three sequences."""
+    """Mark a fragment as one whose data file contains the three sequences."""
     fragment.column_row_ids.SetInParent()
     fragment.column_created_at_versions.SetInParent()
     fragment.column_last_updated_at_versions.SetInParent()
@@ -131,11 +131,11 @@ def give_lineage(
     created: npt.NDArray[np.uint64],
     updated: npt.NDArray[np.uint64],
 ) -> None:
-    """Write the three sequences into the messages of new fragments.
+    """Store the three sequences inline in the messages of new fragments.
 
     Args:
-        fragments: with their physical rows; none of them is deleted.
-        ids, created, updated: of the rows of all fragments, one after the other.
+        fragments: new fragments with `physical_rows` set, and without deletions.
+        ids, created, updated: one value per row of all fragments, concatenated.
     """
     start = 0
     for fragment in fragments:
@@ -150,14 +150,14 @@ class LineageReader:
     """Reads one of the sequences of a fragment by physical row.
 
     Args:
-        table: the table that has the fragment.
-        fragment: its message.
+        table: the table of the fragment.
+        fragment: the fragment's message.
         name: `_rowid`, `_row_created_at_version` or `_row_last_updated_at_version`.
-        rows: the physical rows of the fragment.
+        rows: the number of physical rows of the fragment.
         bases: the version's base paths.
 
     Raises:
-        FormatError, UnsupportedFormatError: there is no such sequence, or it does not fit the fragment.
+        FormatError, UnsupportedFormatError: the sequence is missing, or it does not fit the fragment.
     """
 
     def __init__(
@@ -178,9 +178,11 @@ class LineageReader:
         if arm == kind.inline:
             self._values = kind.decode(getattr(fragment, kind.inline), rows)
         elif arm is not None:
-            homes = sum(kind.field.id in file.fields for file in fragment.files)
-            if homes != 1:
-                raise FormatError(f"{homes} data files of fragment {fragment.id} hold its {name}, not one")
+            file_count = sum(kind.field.id in file.fields for file in fragment.files)
+            if file_count != 1:
+                raise FormatError(
+                    f"{file_count} data files of fragment {fragment.id} hold its {name}, not one"
+                )
             self._column = FragmentReader(table, fragment, [kind.field], bases)
 
     def read(self, start: int, stop: int) -> UInt64Array:
@@ -190,20 +192,20 @@ class LineageReader:
             FormatError, UnsupportedFormatError: as `FragmentReader.read`.
         """
         if self._column is not None:
-            return self._checked(self._column.read(start, stop)[0])
+            return self._without_nulls(self._column.read(start, stop)[0])
         if self._values is not None:
             return self._values[start:stop]
         return np.full(stop - start, _FIRST_VERSION, np.uint64)
 
     def take(self, rows: npt.NDArray[np.int64]) -> UInt64Array:
-        """Return the values of physical rows, given by ascending number without repeats; errors as `read`."""
+        """Return the values of physical rows by ascending offsets without repeats; errors as `read`."""
         if self._column is not None:
-            return self._checked(self._column.take(rows)[0])
+            return self._without_nulls(self._column.take(rows)[0])
         if self._values is not None:
             return self._values[rows]
         return np.full(len(rows), _FIRST_VERSION, np.uint64)
 
-    def _checked(self, column: pa.ChunkedArray) -> UInt64Array:
+    def _without_nulls(self, column: pa.ChunkedArray) -> UInt64Array:
         if column.null_count:
             raise FormatError(f"{self._name} of fragment {self._number} holds nulls")
         values: UInt64Array = column.to_numpy()

@@ -28,16 +28,16 @@ from spark_lance.table.format.row_set import RowSet
 
 @dataclass(frozen=True)
 class PartitionPruner:
-    """Returns the fragments whose partitions may have rows that a condition keeps; see `pruning.Pruner`.
+    """Returns the fragments whose partitions can contain matching rows; see `pruning.Pruner`.
 
     Attributes:
-        schema: of the version.
+        schema: the schema of the version.
     """
 
     schema: Schema
 
     def __call__(self, condition: Condition, fragments: Sequence[table_pb2.DataFragment]) -> RowSet | None:
-        """Return the fragments; None if no name of a file tells anything about the condition's columns."""
+        """Return the fragments; None if no file name has bounds of the condition's columns."""
         columns = {field.id: field.name for field in self.schema.fields if field.name in condition.columns}
         trees = condition.trees()
         if not columns or not trees:
@@ -52,15 +52,15 @@ class PartitionPruner:
                 if number in columns
             }
             is_useful = is_useful or bool(bounds)
-            test = _Test(bounds, kinds)
+            test = _BoundsTest(bounds, kinds)
             if not bounds or all(test.may_be_true(tree) for tree in trees):
                 fragment_ids.append(fragment.id)
         return RowSet.whole(fragment_ids) if is_useful else None
 
 
 @dataclass(frozen=True)
-class _Test:
-    """Whether a condition may be true for a row of a fragment."""
+class _BoundsTest:
+    """Tests whether a condition can be true for a row of a fragment, from the bounds of its partition."""
 
     bounds: Mapping[str, Sequence[FieldBounds]]
     kinds: Mapping[str, pa.DataType]
@@ -100,7 +100,7 @@ class _Test:
         return len(column.path) == 1 and pa.types.is_boolean(self.kinds.get(column.path[0], pa.null()))
 
     def _nulls(self, column: Expression, others: bool) -> bool:
-        """Return whether some value of a column may be null, or with `others`, may be another value."""
+        """Return whether a value of a column may be null, or with `others`, may be not null."""
         if not isinstance(column, Column) or len(column.path) > 1:
             return True
         parts = self.bounds.get(column.path[0], ())
@@ -123,8 +123,8 @@ def _constant(node: Expression) -> Any:
 
 
 def _may_match(bounds: FieldBounds, function: str, value: Any, kind: pa.DataType) -> bool:
-    """Return whether a value within bounds may compare so with a value of the column."""
-    if value is None or not _fits(value, kind):
+    """Return whether a column value within bounds may satisfy `column <function> value`."""
+    if value is None or not _has_type(value, kind):
         return True
     if bounds.low is None or bounds.high is None:
         return False
@@ -143,7 +143,7 @@ def _may_match(bounds: FieldBounds, function: str, value: Any, kind: pa.DataType
         return bool(low <= other <= high)
     if bounds.transform.startswith("bucket"):
         return True
-    # Transforms keep the order, but may make two values one: so every bound is inclusive.
+    # Transforms keep the order, but can map different values to the same one: so every bound is inclusive.
     is_exact = bounds.transform == "identity"
     if function == "<":
         return bool(low < other if is_exact else low <= other)
@@ -152,8 +152,8 @@ def _may_match(bounds: FieldBounds, function: str, value: Any, kind: pa.DataType
     return bool(low <= other if function == "<=" else high >= other)
 
 
-def _fits(value: Any, kind: pa.DataType) -> bool:
-    """Whether a constant is of the type of a column, so that both compare as bounds do."""
+def _has_type(value: Any, kind: pa.DataType) -> bool:
+    """Return whether a constant has the type of a column, so that it can be compared with bounds."""
     if pa.types.is_boolean(kind):
         return isinstance(value, bool)
     if pa.types.is_integer(kind):

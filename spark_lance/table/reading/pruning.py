@@ -40,18 +40,18 @@ def prune(
     others: Iterable[Pruner] = (),
     system: Sequence[str] = SYSTEM_COLUMNS,
 ) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
-    """Return the fragments that may have rows that a condition keeps, in their order.
+    """Return the fragments that can contain matching rows, in scan order.
 
     Args:
-        condition: fitted to the table; None keeps every row.
+        condition: the condition, compiled for the table; None matches every row.
         fragments: the fragments of the version to prune.
         stable_row_ids: whether the table has stable row ids.
-        others: what knows more of the table.
-        system: the names that mean system columns in this table.
+        others: more pruners, such as indices.
+        system: the names of system columns in this table.
 
     Returns:
-        The fragments, and by id those physical rows of a fragment beyond which none is kept, for fragments of
-        which they are known. Deleted rows may be among them, and numbers that the fragment does not have.
+        The fragments, and a map from fragment id to the physical rows that can match. The map has only the
+        fragments whose rows are known. The rows may include deleted rows and rows beyond the fragment's end.
 
     Raises:
         FormatError: a fragment's row ids cannot be decoded.
@@ -60,50 +60,50 @@ def prune(
         return list(fragments), {}
     rows: dict[int, BitMap] = {}
     remaining = list(fragments)
-    own: list[Pruner] = [_by_fragment] if FRAGMENT_ID in system else []
-    own += [_by_address, partial(_by_row_id, stable_row_ids)]
+    own: list[Pruner] = [_prune_by_fragment] if FRAGMENT_ID in system else []
+    own += [_prune_by_address, partial(_prune_by_row_id, stable_row_ids)]
     for pruner in (*own, *others):
-        where = pruner(condition, remaining)
-        if where is None:
+        row_set = pruner(condition, remaining)
+        if row_set is None:
             continue
-        for fragment, here in where.items():
-            if here is not None:
-                rows[fragment] = rows[fragment] & here if fragment in rows else here
+        for fragment, offsets in row_set.items():
+            if offsets is not None:
+                rows[fragment] = rows[fragment] & offsets if fragment in rows else offsets
         remaining = [
-            fragment for fragment in remaining if fragment.id in where and rows.get(fragment.id, True)
+            fragment for fragment in remaining if fragment.id in row_set and rows.get(fragment.id, True)
         ]
     return remaining, {fragment.id: rows[fragment.id] for fragment in remaining if fragment.id in rows}
 
 
 def uses_of(pruner: Any, condition: Condition) -> Sequence[tuple[str, str, str]]:
-    """Return query, name and kind of the indices that a pruner uses; pruners of row numbers use none."""
+    """Return (query, name, kind) of the indices that a pruner uses; pruners of row numbers use none."""
     explain = getattr(pruner, "explain", None)
     uses: Sequence[tuple[str, str, str]] = explain(condition) if explain is not None else ()
     return uses
 
 
-def _by_fragment(condition: Condition, fragments: Fragments) -> RowSet | None:
-    allowed = _Allowed.of(condition, FRAGMENT_ID)
+def _prune_by_fragment(condition: Condition, fragments: Fragments) -> RowSet | None:
+    allowed = _AllowedValues.of(condition, FRAGMENT_ID)
     if allowed == _ANY:
         return None
     return RowSet.whole(fragment.id for fragment in fragments if allowed.has(fragment.id))
 
 
-def _by_address(condition: Condition, fragments: Fragments) -> RowSet | None:
-    return _addressed(_Allowed.of(condition, ROW_ADDRESS), fragments)
+def _prune_by_address(condition: Condition, fragments: Fragments) -> RowSet | None:
+    return _rows_at_addresses(_AllowedValues.of(condition, ROW_ADDRESS), fragments)
 
 
-def _by_row_id(stable: bool, condition: Condition, fragments: Fragments) -> RowSet | None:
-    allowed = _Allowed.of(condition, ROW_ID)
+def _prune_by_row_id(stable: bool, condition: Condition, fragments: Fragments) -> RowSet | None:
+    allowed = _AllowedValues.of(condition, ROW_ID)
     if not stable:
-        return _addressed(allowed, fragments)
+        return _rows_at_addresses(allowed, fragments)
     if allowed.values is None:
         return None
     row_ids = np.array(sorted(allowed.values), np.uint64)
     rows: dict[int, BitMap | None] = {}
     for fragment in fragments:
         if fragment.WhichOneof("row_id_sequence") != "inline_row_ids":
-            # Its ids are a column of a data file, which readers of the fragment look through.
+            # Its ids are in a data file: the scan applies the condition to them.
             rows[fragment.id] = None
             continue
         offsets, _ = locate_row_ids(fragment.inline_row_ids, fragment.physical_rows, row_ids)
@@ -112,7 +112,7 @@ def _by_row_id(stable: bool, condition: Condition, fragments: Fragments) -> RowS
     return RowSet(rows)
 
 
-def _addressed(allowed: _Allowed, fragments: Fragments) -> RowSet | None:
+def _rows_at_addresses(allowed: _AllowedValues, fragments: Fragments) -> RowSet | None:
     if allowed.values is not None:
         return RowSet.from_addresses(np.array(list(allowed.values), np.uint64))
     if allowed == _ANY:
@@ -122,12 +122,12 @@ def _addressed(allowed: _Allowed, fragments: Fragments) -> RowSet | None:
 
 
 @dataclass(frozen=True)
-class _Allowed:
-    """Which numbers a column of uint64 can have in rows that a condition keeps.
+class _AllowedValues:
+    """The values that a uint64 column can have in rows that match a condition.
 
     Attributes:
-        values: all of them, None if that is not known.
-        low, high: otherwise bounds, inclusive.
+        values: the set of all values; None if it is unknown.
+        low, high: inclusive bounds, if `values` is None.
     """
 
     values: frozenset[int] | None = None
@@ -135,27 +135,27 @@ class _Allowed:
     high: int = _MAX
 
     @classmethod
-    def of(cls, condition: Condition, column: str) -> _Allowed:
+    def of(cls, condition: Condition, column: str) -> _AllowedValues:
         allowed = _ANY
         if column in condition.columns:
             for tree in condition.trees():
-                allowed = allowed.common(_allowed(tree, (column,)))
+                allowed = allowed.intersect(_allowed_values(tree, (column,)))
         return allowed
 
     def has(self, value: int) -> bool:
         return value in self.values if self.values is not None else self.low <= value <= self.high
 
-    def common(self, other: _Allowed) -> _Allowed:
+    def intersect(self, other: _AllowedValues) -> _AllowedValues:
         one, two = (self, other) if self.values is not None else (other, self)
         if one.values is not None:
-            return _Allowed(frozenset(value for value in one.values if two.has(value)))
-        return _Allowed(None, max(self.low, other.low), min(self.high, other.high))
+            return _AllowedValues(frozenset(value for value in one.values if two.has(value)))
+        return _AllowedValues(None, max(self.low, other.low), min(self.high, other.high))
 
-    def either(self, other: _Allowed) -> _Allowed:
+    def union(self, other: _AllowedValues) -> _AllowedValues:
         if self.values is not None and other.values is not None:
-            return _Allowed(self.values | other.values)
+            return _AllowedValues(self.values | other.values)
         bounds = [bound for part in (self, other) for bound in part._bounds()]
-        return _Allowed(None, min(bounds), max(bounds)) if bounds else _NONE
+        return _AllowedValues(None, min(bounds), max(bounds)) if bounds else _NONE
 
     def _bounds(self) -> Iterator[int]:
         if self.values is None:
@@ -164,47 +164,47 @@ class _Allowed:
             yield from (min(self.values), max(self.values))
 
 
-_ANY = _Allowed()
-_NONE = _Allowed(frozenset())
+_ANY = _AllowedValues()
+_NONE = _AllowedValues(frozenset())
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def _allowed(node: Expression, path: tuple[str, ...]) -> _Allowed:
-    """Return the possible numbers of a column in rows that match a condition; any number if undecidable."""
+def _allowed_values(node: Expression, path: tuple[str, ...]) -> _AllowedValues:
+    """Return the possible values of a column in rows that match a condition; `_ANY` if undecidable."""
     if not isinstance(node, Call) or not node.arguments:
         return _ANY
     if node.function in ("and", "or"):
-        allowed, *rest = (_allowed(argument, path) for argument in node.arguments)
+        allowed, *rest = (_allowed_values(argument, path) for argument in node.arguments)
         for part in rest:
-            allowed = allowed.common(part) if node.function == "and" else allowed.either(part)
+            allowed = allowed.intersect(part) if node.function == "and" else allowed.union(part)
         return allowed
     first, *others = node.arguments
     if node.function in ("=", "is_same", *_MIRRORED) and isinstance(first, Literal):
         (other,) = others
-        return _compared(_MIRRORED.get(node.function, node.function), other, [first], path)
-    return _compared(node.function, first, others, path)
+        return _allowed_by_comparison(_MIRRORED.get(node.function, node.function), other, [first], path)
+    return _allowed_by_comparison(node.function, first, others, path)
 
 
-def _compared(
+def _allowed_by_comparison(
     function: str, column: Expression, others: Sequence[Expression], path: tuple[str, ...]
-) -> _Allowed:
+) -> _AllowedValues:
     numbers = [other.value for other in others if isinstance(other, Literal) and type(other.value) is int]
     if not isinstance(column, Column) or column.path != path:
         return _ANY
     if function == "in":
         nulls = sum(isinstance(other, Literal) and other.value is None for other in others)
         complete = len(numbers) + nulls == len(others)
-        return _Allowed(_in_range(numbers)) if complete else _ANY
+        return _AllowedValues(_in_range(numbers)) if complete else _ANY
     if len(numbers) != 1:
         return _ANY
     (number,) = numbers
     if function in ("=", "is_same"):
-        return _Allowed(_in_range(numbers))
+        return _AllowedValues(_in_range(numbers))
     bounds = {"<": (0, number - 1), "<=": (0, number), ">": (number + 1, _MAX), ">=": (number, _MAX)}
     if function not in bounds:
         return _ANY
     low, high = bounds[function]
-    return _Allowed(None, max(low, 0), min(high, _MAX)) if low <= _MAX and high >= 0 else _NONE
+    return _AllowedValues(None, max(low, 0), min(high, _MAX)) if low <= _MAX and high >= 0 else _NONE
 
 
 def _in_range(numbers: Iterable[int]) -> frozenset[int]:

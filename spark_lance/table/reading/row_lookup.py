@@ -1,4 +1,4 @@
-"""Reading rows by where they are, fragment by fragment and piece by piece."""
+"""Read rows by address, fragment by fragment and piece by piece."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from spark_lance.table.reading.snapshot import Snapshot
 
 _PIECE_BYTES = 16 << 20
 _MAX_PIECE_ROWS = 1 << 20
-# Rows are read with those between them if that makes at most this many times as many.
-_DENSE = 4
+# Rows are read as one run if the run has at most this many times as many rows.
+_MAX_RUN_RATIO = 4
 
 
 def columns_of(manifest: Manifest) -> pa.Schema:
-    """Return the Arrow schema of a version's columns, blobs as their descriptors."""
+    """Return the Arrow schema of a version's columns, with blobs as descriptors."""
     return pa.schema([field.described().arrow_field() for field in manifest.schema.fields])
 
 
 def nameable(manifest: Manifest) -> pa.Schema:
-    """Return all columns that a condition on a version's rows may name."""
+    """Return the Arrow schema of all columns that a condition on a version's rows may refer to."""
     return system_columns.nameable(manifest.schema)
 
 
@@ -41,14 +41,16 @@ def read_rows(
     piece_bytes: int = _PIECE_BYTES,
     extra_bytes: float = 0.0,
 ) -> Iterator[tuple[int, Offsets, pa.Table]]:
-    """Yield fields of the given rows in tables of about `piece_bytes` Arrow bytes, blobs as their bytes.
+    """Yield fields of some rows in tables of about `piece_bytes` Arrow bytes, with the bytes of blobs.
+
+    Fragments are in scan order.
 
     Args:
         snapshot: the version.
-        rows: fragment id -> physical offsets, ascending; fragments come in the order of the version.
+        rows: fragment id -> physical offsets, ascending.
         fields: top-level fields of the version's schema, possibly pruned.
-        piece_bytes: bytes of one table.
-        extra_bytes: bytes of a row that the caller adds to each, and that count too.
+        piece_bytes: target size of one table in bytes.
+        extra_bytes: bytes that the caller adds to each row; they count towards `piece_bytes`.
 
     Yields:
         The fragment's id, the offsets of the rows, and the rows.
@@ -78,13 +80,13 @@ def read_rows(
                     values = blob_values(snapshot.bases, field, rows_of_part.column(place), fragment)
                     rows_of_part = rows_of_part.set_column(place, field.arrow_field(), values)
                 yield fragment.id, piece[part], rows_of_part
-            # As in a scan: what was seen replaces the estimate, and a piece grows fourfold at most.
+            # As in a scan: the measured size replaces the estimate, and a piece grows at most fourfold.
             row_bytes = max(table.nbytes / len(piece) + extra_bytes, row_bytes / 4, 0.125)
             start += len(piece)
 
 
 def by_blob_bytes(table: pa.Table, blobs: Sequence[tuple[int, Field]], limit: int) -> Iterator[slice]:
-    """Yield runs of rows whose blobs have about `limit` bytes together, at least one row each."""
+    """Yield runs of at least one row, each with blobs of at most `limit` bytes if it has several rows."""
     ends = np.cumsum(sum(blob_sizes(table.column(place)) for place, _ in blobs))
     start = 0
     while start < table.num_rows:
@@ -98,7 +100,7 @@ def _read_piece(reader: FragmentReader, rows: npt.NDArray[np.int64], schema: pa.
     if not reader.fields:
         return rows_without_columns(len(rows))
     first, stop = int(rows[0]), int(rows[-1]) + 1
-    if stop - first > _DENSE * len(rows):
+    if stop - first > _MAX_RUN_RATIO * len(rows):
         return pa.Table.from_arrays(reader.take(rows), schema=schema)
     table = pa.Table.from_arrays(reader.read(first, stop), schema=schema)
     return table if stop - first == len(rows) else pick_rows(table, rows - first)

@@ -1,7 +1,7 @@
-"""Reading a version of a table: a plan that can be pickled, cut into tasks that run anywhere.
+"""Scan a version of a table: a plan that can be pickled, split into tasks that run anywhere.
 
-A task holds all that it needs (where the table is, the pruned fields, its fragment's message), so running
-it reads no manifest. Rows come out in physical order without the deleted ones.
+A task contains everything that it needs (the table's location, the pruned fields, its fragment's message), so
+running it reads no manifest. It yields live rows in physical order.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _TABLE_WINDOW_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Scan(OfTable):
-    """Chosen columns of one version of a table.
+    """A scan of some columns of one version of a table.
 
     Attributes:
         table: the table.
         manifest: the version.
-        names: the columns in order, system columns too.
+        names: the columns in order, including system columns.
         fragments: the fragments to read, in scan order.
-        pruners: what knows where rows of certain values are, see `pruning`.
+        pruners: the pruners of the version's indices, see `pruning`.
     """
 
     table: TableRef
@@ -61,9 +61,17 @@ class Scan(OfTable):
         fragments: Sequence[table_pb2.DataFragment] | None = None,
         pruners: tuple[Pruner, ...] = (),
     ) -> Scan:
-        """Choose columns by name (all top-level ones by default), and fragments of the version.
+        """Return a scan of some columns and fragments of a version.
 
-        System columns can be named too, see `system_columns`.
+        Args:
+            table: the table.
+            manifest: the version.
+            columns: names of top-level columns and of system columns (see `system_columns`) in the order of
+                the result; all top-level columns by default.
+            with_row_id: add the column `_rowid` at the end.
+            with_row_address: add the column `_rowaddr` at the end.
+            fragments: the fragments to read, in scan order; all by default.
+            pruners: see `Scan`.
 
         Raises:
             SchemaError: a column does not exist or is named twice.
@@ -86,12 +94,12 @@ class Scan(OfTable):
 
     @cached_property
     def bases(self) -> Bases:
-        """Where the version's files are."""
+        """The base paths of the version."""
         return Bases.of(self.table, self.manifest.message)
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """The table fields among the chosen columns, in their order; blobs as their descriptors."""
+        """The table fields among the columns of the scan, in order; blobs as descriptors."""
         return self._fields_of(self.names)
 
     @cached_property
@@ -102,10 +110,10 @@ class Scan(OfTable):
         return task.arrow_schema.with_metadata(metadata or None)
 
     def condition(self, filter: Filter) -> Condition:
-        """Fit a filter to the version: to the columns of the table, system columns but `_rowoffset` too.
+        """Compile a filter that may refer to table columns and to system columns except `_rowoffset`.
 
         Raises:
-            ExpressionError: it does not fit.
+            ExpressionError: the filter does not fit the columns.
         """
         if isinstance(filter, Condition):
             return filter
@@ -115,51 +123,51 @@ class Scan(OfTable):
         """Return one task per fragment, in scan order.
 
         Args:
-            filter_columns: further columns for the filter that `ScanTask.tables` will get.
+            filter_columns: more columns that the filter of `ScanTask.tables` may refer to.
         """
-        starts = self._starts if ROW_OFFSET in self.names else {}
+        first_rows = self._first_rows if ROW_OFFSET in self.names else {}
         extra = self._fields_of(filter_columns)
-        return [self._task(fragment, starts.get(fragment.id, 0), extra) for fragment in self.fragments]
+        return [self._task(fragment, first_rows.get(fragment.id, 0), extra) for fragment in self.fragments]
 
     def tasks_for(self, condition: Condition | None) -> list[ScanTask]:
-        """Return one task for each fragment that may have rows that a condition keeps, in scan order.
+        """Return one task for each fragment that can contain matching rows, in scan order.
 
         Args:
-            condition: what `ScanTask.tables` will get; None keeps every row.
+            condition: the filter that `ScanTask.tables` will get; None matches every row.
         """
         if condition is None:
             return self.tasks()
-        fragments, rows = self._pruned(condition)
-        return self._narrowed(fragments, rows, condition.columns)
+        fragments, rows = self._prune(condition)
+        return self._tasks_for_rows(fragments, rows, condition.columns)
 
     def tasks_for_any(self, conditions: Iterable[Condition]) -> list[ScanTask]:
-        """Return one task for each fragment that may have rows that one of several conditions keeps.
+        """Return one task for each fragment that can contain rows that match one of several conditions.
 
-        The conditions are asked for one by one, and no more of them once every fragment has to be read whole.
-        The tasks' rows are not tested: others may be among them.
+        The iterable is not consumed further once every fragment must be read completely. The tasks do not
+        apply the conditions, so they may yield rows that match none.
 
         Args:
-            conditions: fitted to the table; without any, no row is kept.
+            conditions: conditions that are compiled for the table; none means no rows.
         """
         selections: dict[int, BitMap | None] = {}
         for condition in conditions:
-            fragments, rows = self._pruned(condition)
+            fragments, rows = self._prune(condition)
             for fragment in fragments:
-                before, here = selections.get(fragment.id, BitMap()), rows.get(fragment.id)
-                selections[fragment.id] = None if before is None or here is None else before | here
+                before, offsets = selections.get(fragment.id, BitMap()), rows.get(fragment.id)
+                selections[fragment.id] = None if before is None or offsets is None else before | offsets
             if len(selections) == len(self.fragments) and all(rows is None for rows in selections.values()):
                 break
         messages = [fragment for fragment in self.fragments if fragment.id in selections]
         known_rows = {number: rows for number, rows in selections.items() if rows is not None}
-        return self._narrowed(messages, known_rows, ())
+        return self._tasks_for_rows(messages, known_rows, ())
 
     def tasks_of(self, selection: RowSet) -> list[ScanTask]:
-        """Return one task for each fragment with selected rows, in scan order; it reads the live ones."""
+        """Return one task for each fragment with selected rows, in scan order; deleted rows are skipped."""
         messages = [fragment for fragment in self.fragments if fragment.id in selection]
-        return self._narrowed(messages, selection.bitmaps, ())
+        return self._tasks_for_rows(messages, selection.bitmaps, ())
 
-    def _pruned(self, condition: Condition) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
-        """Return the fragments that a condition may keep rows of, and these rows where they are known."""
+    def _prune(self, condition: Condition) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
+        """Return the fragments that can contain matching rows, and the rows of fragments if known."""
         return prune(
             condition,
             self.fragments,
@@ -168,13 +176,13 @@ class Scan(OfTable):
             system_names(field.name for field in self.manifest.schema.fields),
         )
 
-    def _narrowed(
+    def _tasks_for_rows(
         self,
         fragments: Sequence[table_pb2.DataFragment],
         rows: Mapping[int, BitMap],
         filter_columns: Sequence[str],
     ) -> list[ScanTask]:
-        """Return the tasks of some fragments; for fragments in `rows`, only these rows."""
+        """Return the tasks of some fragments; tasks of fragments in `rows` read only these rows."""
         tasks = replace(self, fragments=tuple(fragments)).tasks(filter_columns)
         return [
             replace(task, selection=rows[fragment.id].serialize()) if fragment.id in rows else task
@@ -183,7 +191,7 @@ class Scan(OfTable):
 
     def task(self, fragment: table_pb2.DataFragment) -> ScanTask:
         """Return the task that reads one fragment."""
-        return self._task(fragment, self._starts[fragment.id] if ROW_OFFSET in self.names else 0, ())
+        return self._task(fragment, self._first_rows[fragment.id] if ROW_OFFSET in self.names else 0, ())
 
     def tables(
         self, filter: Filter | None = None, target_bytes: int = _TABLE_WINDOW_BYTES, ahead: bool = True
@@ -191,9 +199,9 @@ class Scan(OfTable):
         """Yield the rows of all tasks in order, in tables of about `target_bytes`.
 
         Args:
-            filter: keep the rows for which this is true.
-            target_bytes: bytes of one table.
-            ahead: whether tasks of an object store may begin before the rows of earlier ones are used up.
+            filter: yield only the rows for which this is true.
+            target_bytes: target size of one table in bytes.
+            ahead: whether tasks on an object store may start before earlier tasks are consumed.
 
         Raises:
             SchemaError, ExpressionError, FormatError, UnsupportedFormatError: see `ScanTask.tables`.
@@ -214,7 +222,7 @@ class Scan(OfTable):
                 yield batch.replace_schema_metadata(self.arrow_schema.metadata)
 
     def slice(self, offset: int, limit: int | None, target_bytes: int) -> Iterator[pa.Table]:
-        """Yield at most `limit` of the live rows from position `offset` on; reads hardly more than these.
+        """Yield up to `limit` live rows from position `offset`, reading few rows outside this range.
 
         Raises:
             FormatError, UnsupportedFormatError: see `ScanTask.tables`.
@@ -237,12 +245,12 @@ class Scan(OfTable):
             yield from tables
 
     def live_rows(self, fragment: table_pb2.DataFragment) -> int:
-        """Return the rows of a fragment that are not deleted; mostly from the manifest alone."""
+        """Return the number of live rows of a fragment, usually from the manifest only."""
         rows = physical_rows(self.table, fragment, self.bases)
         return rows - int(fragment.deletion_file.num_deleted_rows)
 
     def count(self) -> int:
-        """Return the number of rows; mostly from the manifest alone."""
+        """Return the number of live rows, usually from the manifest only."""
         return sum(self.live_rows(fragment) for fragment in self.fragments)
 
     def _task(
@@ -265,8 +273,8 @@ class Scan(OfTable):
         return tuple(field.described() for field in named)
 
     @cached_property
-    def _starts(self) -> dict[int, int]:
-        """How many live rows of the version come before each fragment."""
+    def _first_rows(self) -> dict[int, int]:
+        """The number of live rows of the version before each fragment, by fragment id."""
         starts = {}
         total = 0
         for fragment in self.manifest.fragments:

@@ -1,9 +1,8 @@
 """The rows of one fragment for a scan: a task that can be pickled and runs anywhere.
 
-Without a filter, columns are read in windows of physical rows. With one, the columns that it reads come
-first, in windows of their own size; the others follow for the rows that are left, piece by piece: a range
-with its gaps where many rows are left, single rows where few are. A piece has as many rows as take about so
-many bytes.
+Without a filter, columns are read in windows of physical rows. With a filter, its columns are read first, in
+windows of their own size. The other columns are read piece by piece for the matching rows: as a range if many
+rows match, as single rows if few do. The number of rows in a piece follows from its target size in bytes.
 """
 
 from __future__ import annotations
@@ -50,41 +49,41 @@ from spark_lance.table.reading.system_columns import (
 
 _MAX_WINDOW_ROWS = 1 << 22
 _MIN_ROW_BYTES = 0.125
-# Tasks of an object store that fetch their first rows while others are read, and the bytes of these rows.
+# The number of tasks that prefetch their first rows from an object store, and the most bytes of these rows.
 _AHEAD = 4
 _AHEAD_BYTES = 64 << 20
-# Bytes in memory for a byte of a file, about.
+# The estimated Arrow bytes per byte of a file.
 _EXPANSION = 4
 Item = TypeVar("Item")
 
 
 class BatchSizer:
-    """The number of rows in a piece of a given size: first by an estimate, then by what was read."""
+    """Chooses the number of rows for a piece of a target size, from an estimate and from the sizes read."""
 
     def __init__(self, target_bytes: int, row_bytes: float) -> None:
         self._target = target_bytes
         self._row_bytes = max(row_bytes, _MIN_ROW_BYTES)
 
     def rows(self) -> int:
-        """Return how many rows the next piece has."""
+        """Return the number of rows for the next piece."""
         return int(min(max(1, self._target / self._row_bytes), _MAX_WINDOW_ROWS))
 
-    def saw(self, nbytes: int, rows: int) -> None:
-        """Learn from a piece that was read: its bytes and rows."""
-        # Growth is limited, for the next rows may be wider.
+    def update(self, nbytes: int, rows: int) -> None:
+        """Adjust the estimate to a piece that was read."""
+        # Growth is limited because the next rows may be wider.
         self._row_bytes = max(nbytes / rows, self._row_bytes / 4, _MIN_ROW_BYTES)
 
 
 def windows(
     rows: FragmentRows, columns: Columns, target_bytes: int, runs: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int, pa.Table]]:
-    """Yield runs of physical rows piece by piece: first row, row after the last, and their values."""
-    pace = BatchSizer(target_bytes, rows.row_bytes(columns))
+    """Yield runs of physical rows piece by piece, as (start, stop, values)."""
+    sizer = BatchSizer(target_bytes, rows.row_bytes(columns))
     for start, end in runs:
         while start < end:
-            stop = min(start + pace.rows(), end)
+            stop = min(start + sizer.rows(), end)
             table = rows.read(columns, start, stop)
-            pace.saw(table.nbytes, stop - start)
+            sizer.update(table.nbytes, stop - start)
             yield start, stop, table
             start = stop
 
@@ -109,15 +108,15 @@ def in_batches(tables: Iterable[pa.Table], batch_size: int) -> Iterator[pa.Recor
 def read_ahead(
     tasks: Sequence[ScanTask], reads: Iterable[Callable[[], Iterator[Item]]], target_bytes: int
 ) -> Iterator[Iterator[Item]]:
-    """Yield the results of the reads of tasks in order.
+    """Yield the results of the tasks' reads in order.
 
-    On an object store the first item of each result comes ahead: while one task is read, the next ones open
-    their files and fetch their first rows. Consume each result before the next one.
+    On an object store, the first items are prefetched: while one task is read, the next tasks open their
+    files and fetch their first rows. Consume each result before the next one.
 
     Args:
         tasks: tasks of one scan.
-        reads: for each task, the function that begins its read.
-        target_bytes: the most bytes of an item; those of all items that are ahead stay below `_AHEAD_BYTES`.
+        reads: for each task, the function that starts its read.
+        target_bytes: the most bytes of an item. All prefetched items together stay below `_AHEAD_BYTES`.
     """
     if len(tasks) < 2 or tasks[0].store.is_local:
         for read in reads:
@@ -139,13 +138,13 @@ def read_ahead(
 
 
 def _start_reading(read: Callable[[], Iterator[Item]]) -> Iterator[Item]:
-    """Return the items of a read whose first one is in memory."""
+    """Return the items of a read, with the first item already in memory."""
     items = read()
     return chain(list(islice(items, 1)), items)
 
 
 def _as_batches(table: pa.Table) -> list[pa.RecordBatch]:
-    """Return the table as one batch; more only where the chunks of a column cannot be joined."""
+    """Return the table as one batch, or as several if the chunks of a column cannot be joined."""
     if not table.num_columns:
         return [batch_without_columns(table.num_rows)]
     columns = [join(column.chunks) for column in table.columns]
@@ -156,12 +155,12 @@ def _as_batches(table: pa.Table) -> list[pa.RecordBatch]:
 
 Filter = Predicate | Condition
 
-# Rows are read one by one if reading those between them, too, would make more than this many times as many.
+# Rows are read one by one if the range from the first to the last has more than this many times as many rows.
 _SPARSE = 8
-# A task of so few rows is all that is read of its pages: nothing that follows makes up for decoding more.
+# A task of at most this many rows decodes single rows: no later read would use the other rows of its pages.
 _SHORT_ROWS = 1 << 12
 
-_HELD: HandleCache[FragmentRows] = HandleCache()
+_OPEN_FRAGMENTS: HandleCache[FragmentRows] = HandleCache()
 
 
 @dataclass(frozen=True)
@@ -170,16 +169,17 @@ class ScanTask(OfTable):
 
     Attributes:
         table: the table.
-        names: the output columns in order, system columns too.
+        names: the output columns in order, including system columns.
         fields: the top-level table fields among them, in the same order.
         fragment: the serialized DataFragment.
         stable_row_ids: whether the table has stable row ids.
-        bases: where the fragment's files are, if not all under the root.
-        first_row: live rows in the fragments before this one, for `_rowoffset`.
-        filter_fields: fields that a filter may read beside `fields`; they go before those of the same name.
+        bases: the base paths of the version; None if all files are under the root.
+        first_row: the number of live rows in earlier fragments, for `_rowoffset`.
+        filter_fields: fields that a filter may read in addition to `fields`. They win over a field of
+            `fields` with the same name.
         span: the physical rows [start, stop) that `tables` and `batches` yield; all by default.
-        selection: the physical rows that they yield if they are live, as a serialized Roaring bitmap; instead
-            of `span`. Numbers that the fragment does not have are left out.
+        selection: the physical rows that `tables` and `batches` yield, as a serialized Roaring bitmap,
+            instead of `span`. Deleted rows and rows beyond the fragment's end are skipped.
     """
 
     table: TableRef
@@ -200,12 +200,12 @@ class ScanTask(OfTable):
 
     @property
     def file_bytes(self) -> int:
-        """The bytes of the fragment's files, as far as the manifest has them."""
+        """The total size of the fragment's files in bytes; an upper estimate if the manifest has no size."""
         return sum(file.file_size_bytes or _AHEAD_BYTES for file in self.message.files)
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The schema of everything that the task yields."""
+        """The schema of the tables and batches that the task yields."""
         return self._columns.schema
 
     @cached_property
@@ -222,10 +222,10 @@ class ScanTask(OfTable):
         """Yield the rows as tables of about `target_bytes` Arrow bytes; chunks follow the stored pages.
 
         Args:
-            target_bytes: bytes of one table; memory stays near it plus one page a column.
-            filter: keep the rows for which this is true; it may name the columns in `fields` and
-                `filter_fields`, and system columns but `_rowoffset`.
-            opened: what `opened` gave for the same filter and a task of the same fragment and columns.
+            target_bytes: target size of one table; memory use is about this plus one page per column.
+            filter: yield only the rows for which this is true. It may refer to `fields`, `filter_fields`, and
+                system columns except `_rowoffset`.
+            opened: the result of `opened` for the same filter and a task of the same fragment and columns.
 
         Raises:
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
@@ -233,22 +233,22 @@ class ScanTask(OfTable):
         """
         if opened is None and self.selection is not None:
             row_filter = None if filter is None else self._fit_filter(filter)
-            with self._lent(self._all_fields(row_filter)) as rows:
+            with self._borrow_fragment(self._all_fields(row_filter)) as rows:
                 yield from self.tables(target_bytes, row_filter, rows)
             return
         if filter is None and self.selection is not None:
             rows = opened or self._open(self.fields)
-            pace = BatchSizer(target_bytes, rows.row_bytes(self._columns))
-            numbers = self._selected(rows.num_rows, rows.deleted)
-            yield from self._complete(rows, None, self._columns, numbers, pace)
+            sizer = BatchSizer(target_bytes, rows.row_bytes(self._columns))
+            numbers = self._selected_rows(rows.num_rows, rows.deleted)
+            yield from self._read_pieces(rows, None, self._columns, numbers, sizer)
             return
         if filter is None:
             rows = opened or self._open(self.fields)
             runs = self._runs(rows, None)
             if self.span is not None and 0 < runs[0][1] - runs[0][0] <= _SHORT_ROWS:
-                alive = runs[0][0] + np.flatnonzero(keep_mask(rows.deleted, *runs[0]))
-                pace = BatchSizer(target_bytes, rows.row_bytes(self._columns))
-                yield from self._complete(rows, None, self._columns, alive, pace, sparse=True)
+                live_offsets = runs[0][0] + np.flatnonzero(keep_mask(rows.deleted, *runs[0]))
+                sizer = BatchSizer(target_bytes, rows.row_bytes(self._columns))
+                yield from self._read_pieces(rows, None, self._columns, live_offsets, sizer, sparse=True)
                 return
             for start, stop, table in windows(rows, self._columns, target_bytes, runs):
                 keep = keep_mask(rows.deleted, start, stop)
@@ -257,18 +257,18 @@ class ScanTask(OfTable):
                     yield live
             return
         condition = self._fit_filter(filter)
-        head = self._head(condition)
+        head = self._condition_columns(condition)
         rows = opened or self._open((*head.fields, *self.fields))
-        # Columns that the filter reads as they are wanted need not be read again.
+        # Columns of the filter that are also output columns are not read again.
         shared = [name for name in head.names if name in self.names and self._is_same(name, head)]
         rest = self._columns.without(shared)
-        pace = BatchSizer(target_bytes, rows.row_bytes(self._columns))
+        sizer = BatchSizer(target_bytes, rows.row_bytes(self._columns))
         for numbers, candidates in self._candidates(rows, head, condition, target_bytes):
-            hits = _true(condition.mask(candidates))
+            hits = _to_bool_array(condition.mask(candidates))
             matches = numbers[hits]
             if len(matches):
                 read_columns = kept_of(candidates.select(shared), hits) if shared else None
-                yield from self._complete(rows, read_columns, rest, matches, pace)
+                yield from self._read_pieces(rows, read_columns, rest, matches, sizer)
 
     def batches(
         self, batch_bytes: int, batch_size: int = 1 << 17, filter: Filter | None = None
@@ -281,25 +281,25 @@ class ScanTask(OfTable):
         return in_batches(self.tables(batch_bytes, filter), batch_size)
 
     def slice(self, first: int, limit: int, target_bytes: int) -> Iterator[pa.Table]:
-        """Yield at most `limit` of the live rows from position `first` on, and read hardly more than these.
+        """Yield up to `limit` live rows from position `first`, reading few rows outside this range.
 
         Raises:
             FormatError, UnsupportedFormatError: as `tables`.
         """
         rows = self._open(self.fields)
-        pace = BatchSizer(target_bytes, rows.row_bytes(self._columns))
+        sizer = BatchSizer(target_bytes, rows.row_bytes(self._columns))
         start = int(rows.live(np.array([first], np.int64))[0])
         while limit > 0 and start < rows.num_rows:
-            stop = min(start + min(pace.rows(), limit), rows.num_rows)
+            stop = min(start + min(sizer.rows(), limit), rows.num_rows)
             table = rows.read(self._columns, start, stop)
-            pace.saw(table.nbytes, stop - start)
+            sizer.update(table.nbytes, stop - start)
             live = kept_of(table, keep_mask(rows.deleted, start, stop))
             start, limit = stop, limit - live.num_rows
             if live.num_rows:
                 yield live
 
     def take(self, positions: npt.NDArray[np.int64]) -> pa.Table:
-        """Return rows by their ascending positions, without repeats, among the fragment's live rows.
+        """Return rows by ascending positions, without repeats, among the fragment's live rows.
 
         Raises:
             FormatError, UnsupportedFormatError: as `tables`.
@@ -308,14 +308,14 @@ class ScanTask(OfTable):
         return rows.take(self._columns, rows.live(positions))
 
     def rows(self, offsets: npt.NDArray[np.int64], target_bytes: int) -> Iterator[pa.Table]:
-        """Yield rows by ascending physical number, deleted or not, in tables of about `target_bytes` bytes.
+        """Yield rows by ascending physical offsets, deleted or not, in tables of about `target_bytes` bytes.
 
         Raises:
             FormatError, UnsupportedFormatError: as `tables`.
         """
         rows = self._open(self.fields)
-        pace = BatchSizer(target_bytes, rows.row_bytes(self._columns))
-        yield from self._complete(rows, None, self._columns, offsets, pace)
+        sizer = BatchSizer(target_bytes, rows.row_bytes(self._columns))
+        yield from self._read_pieces(rows, None, self._columns, offsets, sizer)
 
     def opened(self, condition: Condition | None = None) -> FragmentRows:
         """Open the fragment's files, for several calls of `take_physical`, or of `tables` with a condition.
@@ -323,17 +323,19 @@ class ScanTask(OfTable):
         Raises:
             FormatError, UnsupportedFormatError, ExpressionError: as `tables`.
         """
-        return self._open(self.fields if condition is None else (*self._head(condition).fields, *self.fields))
+        return self._open(
+            self.fields if condition is None else (*self._condition_columns(condition).fields, *self.fields)
+        )
 
     def take_physical(self, offsets: npt.NDArray[np.int64], opened: FragmentRows | None = None) -> pa.Table:
-        """Return those of the rows with ascending physical numbers, without repeats, that are not deleted.
+        """Return the rows at physical offsets, without deleted rows.
 
         Args:
-            offsets: the numbers.
-            opened: what `opened` returned, so that files are not opened again.
+            offsets: int64, ascending physical offsets without repeats.
+            opened: the result of `opened`, so that files are not opened again.
 
         Raises:
-            IndexError: the fragment has no such row.
+            IndexError: an offset is beyond the fragment's end.
             FormatError, UnsupportedFormatError: as `tables`.
         """
         rows = opened or self.opened()
@@ -342,16 +344,16 @@ class ScanTask(OfTable):
                 f"row {int(offsets[-1])} of fragment {self.message.id}, which has {rows.num_rows} rows"
             )
         if len(rows.deleted):
-            gone, _ = locate_among(offsets, rows.deleted.astype(np.int64))
-            offsets = np.delete(offsets, gone)
+            deleted_positions, _ = locate_among(offsets, rows.deleted.astype(np.int64))
+            offsets = np.delete(offsets, deleted_positions)
         return rows.take(self._columns, offsets)
 
     def read_runs(self, runs: Sequence[tuple[int, int]], opened: FragmentRows) -> pa.Table:
-        """Return the physical rows of some runs that are not deleted.
+        """Return the live rows of runs of physical rows.
 
         Args:
-            runs: [start, stop), ascending, at least one; they do not overlap.
-            opened: what `opened` returned.
+            runs: at least one run [start, stop); ascending, not overlapping.
+            opened: the result of `opened`.
 
         Raises:
             FormatError, UnsupportedFormatError: as `tables`.
@@ -360,18 +362,18 @@ class ScanTask(OfTable):
         return kept_of(opened.read_runs(self._columns, runs), keep)
 
     def runs(self, condition: Condition) -> tuple[list[tuple[int, int]], int]:
-        """Return the runs of physical rows whose pages a condition may keep, and the rows there are.
+        """Return the runs of physical rows that page statistics do not exclude, and the fragment's row count.
 
         Raises:
             FormatError, UnsupportedFormatError: as `tables`.
         """
-        rows = self._open((*self._head(condition).fields, *self.fields))
+        rows = self._open((*self._condition_columns(condition).fields, *self.fields))
         return self._runs(rows, condition), rows.num_rows
 
     def stored_bytes(self, condition: Condition | None) -> int:
-        """Return how many bytes the columns that are read, for a condition too, take in the fragment's files.
+        """Return the stored bytes of the columns that the task and the condition read.
 
-        Opens these and reads no page.
+        Opens the fragment's files, but reads no pages.
 
         Raises:
             FormatError, UnsupportedFormatError: as `tables`.
@@ -380,36 +382,36 @@ class ScanTask(OfTable):
         return self._open(fields).stored_bytes(fields)
 
     def _all_fields(self, condition: Condition | None) -> tuple[Field, ...]:
-        head = () if condition is None else self._head(condition).fields
+        head = () if condition is None else self._condition_columns(condition).fields
         return tuple(dict.fromkeys((*head, *self.fields)))
 
     def _candidates(
         self, rows: FragmentRows, head: Columns, condition: Condition, target_bytes: int
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.Table]]:
-        """Yield the live rows that may match a condition: their numbers, and the columns of the condition."""
+        """Yield the live rows that may match a condition: physical offsets, and the condition's columns."""
         if self.selection is None:
             for start, stop, table in windows(rows, head, target_bytes, self._runs(rows, condition)):
                 keep = keep_mask(rows.deleted, start, stop)
                 yield start + np.flatnonzero(keep), kept_of(table, keep)
             return
-        numbers = self._selected(rows.num_rows, rows.deleted)
+        numbers = self._selected_rows(rows.num_rows, rows.deleted)
         offset = 0
-        for table in self._complete(
+        for table in self._read_pieces(
             rows, None, head, numbers, BatchSizer(target_bytes, rows.row_bytes(head))
         ):
             yield numbers[offset : offset + table.num_rows], table
             offset += table.num_rows
 
-    def _selected(self, num_rows: int, deleted: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-        """Return the live rows among `selection`, ascending."""
+    def _selected_rows(self, num_rows: int, deleted: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+        """Return the physical offsets of the live rows in `selection`, ascending."""
         bitmap = BitMap.deserialize(self.selection or BitMap().serialize())
         numbers = np.array(bitmap, dtype=np.uint32).astype(np.int64)
         numbers = numbers[: np.searchsorted(numbers, num_rows)]
-        gone, _ = locate_among(numbers, deleted.astype(np.int64))
-        return np.delete(numbers, gone)
+        deleted_positions, _ = locate_among(numbers, deleted.astype(np.int64))
+        return np.delete(numbers, deleted_positions)
 
     def _runs(self, rows: FragmentRows, condition: Condition | None) -> list[tuple[int, int]]:
-        """Return the runs of physical rows to look at: those of the span that the condition may keep."""
+        """Return the runs of physical rows in the span that may match the condition."""
         start, stop = (0, rows.num_rows) if self.span is None else self.span
         runs = [(start, min(stop, rows.num_rows))]
         for path, comparison, value in () if condition is None else condition.comparisons():
@@ -427,34 +429,34 @@ class ScanTask(OfTable):
         )
 
     @contextmanager
-    def _lent(self, fields: tuple[Field, ...]) -> Iterator[FragmentRows]:
-        """Open the fragment's files for a read of single rows; local ones stay open for the next one."""
+    def _borrow_fragment(self, fields: tuple[Field, ...]) -> Iterator[FragmentRows]:
+        """Open the fragment's files for a read of single rows; local files stay open for the next read."""
         if not self.store.is_local:
             yield self._open(fields)
             return
-        others = () if self.bases is None else self.bases.others
-        place = self.store.cache_key(self.root)
-        key = (place, others, self.fragment, fields, self.stable_row_ids, self.first_row)
-        rows = _HELD.take(key)
+        base_paths = () if self.bases is None else self.bases.others
+        location = self.store.cache_key(self.root)
+        key = (location, base_paths, self.fragment, fields, self.stable_row_ids, self.first_row)
+        rows = _OPEN_FRAGMENTS.take(key)
         if rows is None or not rows.begin_again():
             rows = self._open(fields)
         yield rows
         if rows.is_light():
-            _HELD.give(key, rows)
+            _OPEN_FRAGMENTS.give(key, rows)
 
-    def _readable(self) -> dict[str, Field]:
+    def _fields_by_name(self) -> dict[str, Field]:
         return {field.name: field for field in (*self.fields, *self.filter_fields)}
 
     def _fit_filter(self, filter: Filter) -> Condition:
         if isinstance(filter, Condition):
             return filter
-        columns = [field.arrow_field() for field in self._readable().values()]
-        system = [system_field(n) for n in system_names(self._readable()) if n != ROW_OFFSET]
+        columns = [field.arrow_field() for field in self._fields_by_name().values()]
+        system = [system_field(n) for n in system_names(self._fields_by_name()) if n != ROW_OFFSET]
         return compile_predicate(filter, pa.schema([*columns, *system]))
 
-    def _head(self, condition: Condition) -> Columns:
-        """Return the columns that a condition reads; one that costs nothing if it reads none."""
-        readable = self._readable()
+    def _condition_columns(self, condition: Condition) -> Columns:
+        """Return the columns that a condition reads; `_rowaddr`, which needs no read, if it reads none."""
+        readable = self._fields_by_name()
         if unknown := set(condition.columns) - readable.keys() - set(SYSTEM_COLUMNS):
             raise ExpressionError(
                 f"the filter {condition.text} names {', '.join(sorted(unknown))}, which is not being read"
@@ -466,27 +468,28 @@ class ScanTask(OfTable):
         same_name = [field for field in self.fields if field.name == name]
         return same_name == [field for field in head.fields if field.name == name]
 
-    def _complete(
+    def _read_pieces(
         self,
         rows: FragmentRows,
         read_columns: pa.Table | None,
         rest: Columns,
         positions: npt.NDArray[np.int64],
-        pace: BatchSizer,
+        sizer: BatchSizer,
         sparse: bool = False,
     ) -> Iterator[pa.Table]:
-        """Yield the output columns of physical rows; `read_columns` has some columns already.
+        """Yield the output columns of physical rows.
 
         Args:
-            rows: the fragment's.
-            read_columns, rest: the columns that are read already, and the others.
-            positions: the rows' numbers, ascending.
-            pace: determines the number of rows in a piece.
-            sparse: whether rows are read one by one even if they are near each other.
+            rows: the open fragment.
+            read_columns: columns that have been read already; None if all columns are still to be read.
+            rest: the other columns.
+            positions: physical offsets, ascending.
+            sizer: chooses the number of rows in a piece.
+            sparse: whether to read rows one by one even if they are near each other.
         """
         offset = 0
         while offset < len(positions):
-            count = pace.rows()
+            count = sizer.rows()
             piece = positions[offset : offset + count]
             if sparse or piece[-1] - piece[0] >= _SPARSE * len(piece):
                 table = rows.take(rest, piece)
@@ -499,12 +502,12 @@ class ScanTask(OfTable):
                 part = read_columns.slice(offset, len(piece))
                 columns = [(part if name in part.column_names else table)[name] for name in self.names]
                 table = pa.Table.from_arrays(columns, schema=self.arrow_schema)
-            pace.saw(table.nbytes, len(piece))
+            sizer.update(table.nbytes, len(piece))
             yield table
             offset += len(piece)
 
 
-def _true(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Return where a mask is true; null counts as false."""
+def _to_bool_array(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Return a mask as numpy booleans; null counts as false."""
     values: npt.NDArray[np.bool_] = pc.fill_null(mask, False).to_numpy()
     return values

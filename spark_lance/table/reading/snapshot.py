@@ -35,8 +35,8 @@ class Snapshot(OfTable):
     Attributes:
         table: the table.
         manifest: the version.
-        pruner_factory: makes what knows where rows of certain values are, see `reading.pruning`; None if only
-            row numbers and page statistics shall leave out rows. A function of a module, so that it can be
+        pruner_factory: makes the pruners of the version's indices, see `reading.pruning`. None uses only row
+            numbers and page statistics for pruning. Must be a module-level function, so that it can be
             pickled.
     """
 
@@ -74,12 +74,12 @@ class Snapshot(OfTable):
 
     @cached_property
     def bases(self) -> Bases:
-        """Where the version's files are."""
+        """The base paths of the version."""
         return Bases.of(self.table, self.manifest.message)
 
     @cached_property
     def _pruners(self) -> tuple[Pruner, ...]:
-        # Kept, so that one snapshot opens an index once.
+        # Cached, so that a snapshot opens each index once.
         return () if self.pruner_factory is None else self.pruner_factory(self)
 
     def at(self, manifest: Manifest) -> Snapshot:
@@ -91,10 +91,12 @@ class Snapshot(OfTable):
         return SnapshotRef(self.table, self.version, self.pruner_factory)
 
     def physical_rows(self, fragment: table_pb2.DataFragment) -> int:
-        """Return the rows of a fragment, deleted ones included; from a data file if the manifest is silent.
+        """Return the number of rows of a fragment, deleted rows included.
+
+        Reads it from a data file if the manifest does not have it.
 
         Raises:
-            FormatError: neither tells.
+            FormatError: neither the manifest nor a data file has the number.
         """
         return physical_rows(self.table, fragment, self.bases)
 
@@ -107,10 +109,10 @@ class Snapshot(OfTable):
         return read_deletions(self.table, fragment, self.physical_rows(fragment), self.bases)
 
     def live_rows(self, fragment: table_pb2.DataFragment | None = None) -> int:
-        """Return the rows of a fragment, or of the version, that are not deleted; mostly from the manifest.
+        """Return the number of live rows of a fragment, or of the version; usually from the manifest only.
 
         Raises:
-            FormatError: neither the manifest nor a data file tells.
+            FormatError: neither the manifest nor a data file has the number.
         """
         messages = self.fragments if fragment is None else [fragment]
         return sum(self.physical_rows(each) - int(each.deletion_file.num_deleted_rows) for each in messages)
@@ -123,13 +125,14 @@ class Snapshot(OfTable):
         with_row_address: bool = False,
         fragments: Sequence[table_pb2.DataFragment] | None = None,
     ) -> Scan:
-        """Plan to read columns of the version.
+        """Return a scan of columns of the version.
 
         Args:
-            columns: top-level columns in the wanted order, system columns too; all stored ones by default.
+            columns: names of top-level and system columns, in the order of the result; all stored columns by
+                default.
             with_row_id: add the column `_rowid`.
             with_row_address: add the column `_rowaddr`.
-            fragments: those to read, in scan order; all by default.
+            fragments: the fragments to read, in scan order; all by default.
 
         Raises:
             SchemaError: a column does not exist or is named twice.
@@ -150,11 +153,11 @@ PrunerFactory: TypeAlias = Callable[[Snapshot], tuple[Pruner, ...]]
 
 @dataclass(frozen=True)
 class SnapshotRef(OfTable):
-    """A version of a table by its number: small, for tasks.
+    """A reference to a version of a table by its number, small enough to send to tasks.
 
     Attributes:
         table: the table.
-        version: its number.
+        version: the version number.
         pruner_factory: see `Snapshot`.
     """
 
@@ -163,11 +166,11 @@ class SnapshotRef(OfTable):
     pruner_factory: PrunerFactory | None = None
 
     def load(self) -> Snapshot:
-        """Read the manifest.
+        """Read the manifest and return the snapshot.
 
         Raises:
-            VersionNotFoundError: the version does not exist (any more).
-            FormatError, UnsupportedFormatError: the manifest is damaged or needs a feature not read here.
+            VersionNotFoundError: the version does not exist, or no longer exists.
+            FormatError, UnsupportedFormatError: the manifest is damaged or needs an unsupported feature.
         """
         manifest = load_version(self.table, self.version)
         return Snapshot(self.table, manifest, self.pruner_factory)

@@ -1,14 +1,14 @@
-"""System columns: what a scan can return about a row besides its values. All are uint64 without nulls.
+"""System columns: facts about a row that a scan can return in addition to its values; uint64 without nulls.
 
     _rowid                          the stable row id; in tables without stable ids the row address
     _rowaddr                        the row address: fragment id << 32 | physical row
     _rowoffset                      the position among the table's live rows in scan order, from 0
     _fragid                         the id of the fragment that holds the row
-    _row_created_at_version         the version that brought the row; 1 in tables without stable row ids
-    _row_last_updated_at_version    the version that last changed it; likewise
+    _row_created_at_version         the version that inserted the row; 1 in tables without stable row ids
+    _row_last_updated_at_version    the version that last changed the row; 1 in tables without stable row ids
 
-Lance reserves these names except `_fragid`, which is a system column only here: if a table has a column of
-that name, it is the table's. A column of a reserved name, which some writers create by mistake, is hidden.
+Lance reserves these names except `_fragid`, which only we define: if a table has a column of that name, the
+name means the table's column. A column with a reserved name, which some writers create by mistake, is hidden.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def system_field(name: str) -> pa.Field:
 
 
 def nameable(schema: Schema) -> pa.Schema:
-    """Return all columns that a filter may name: the table's, blobs as descriptors, and system columns.
+    """Return the columns that a filter may refer to: table columns, blobs as descriptors, and system columns.
 
-    The row offset is not among them: filters decide which rows count, and offsets count rows.
+    The row offset is excluded, because it counts the rows that pass the filter.
     """
     system = system_names(field.name for field in schema.fields)
     columns = [field.described().arrow_field() for field in schema.fields if field.name not in system]
@@ -42,6 +42,6 @@ def nameable(schema: Schema) -> pa.Schema:
 
 
 def system_names(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that mean system columns in a table with some columns of its own."""
-    own = FRAGMENT_ID in columns
-    return tuple(name for name in SYSTEM_COLUMNS if not (own and name == FRAGMENT_ID))
+    """Return the names that mean system columns in a table with these columns."""
+    has_fragment_id = FRAGMENT_ID in columns
+    return tuple(name for name in SYSTEM_COLUMNS if not (has_fragment_id and name == FRAGMENT_ID))

@@ -31,16 +31,16 @@ from spark_lance.table.reading.system_columns import ROW_ADDRESS
 RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
 
 _WINDOW_ROWS = 1 << 20
-# Fragments whose files stay open between takes: a mapped file occupies a descriptor, and a process usually
-# has 1024 of them.
-_KEPT_OPEN = 32
+# The most fragments whose files stay open between takes: a mapped file occupies a descriptor, and a process
+# usually has 1024 of them.
+_MAX_OPEN_FRAGMENTS = 32
 
 
 def take_positions(scan: Scan, positions: RowNumbers) -> pa.Table:
-    """Return the rows at positions among the live rows of the scan's fragments.
+    """Return rows by position among the live rows of the scan's fragments, in the order of `positions`.
 
     Raises:
-        IndexError: there is no such position.
+        IndexError: a position does not exist.
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
     numbers = _integers(positions, np.int64)
@@ -51,35 +51,41 @@ def take_positions(scan: Scan, positions: RowNumbers) -> pa.Table:
         places = f"row positions must be within 0 and {total - 1}" if total else "the table has no rows"
         raise RowNotFoundError(f"there is no row at position {wrong}: {places}")
     order, back = np.unique(numbers, return_inverse=True)
-    homes = np.searchsorted(ends, order, side="right")
-    parts = [_nothing(scan)]
-    for home in np.unique(homes):
-        first = int(ends[home - 1]) if home else 0
-        parts.append(scan.task(scan.fragments[home]).take(order[homes == home] - first))
-    return _finished(scan, pick_rows(pa.concat_tables(parts), back.reshape(-1)))
+    fragment_positions = np.searchsorted(ends, order, side="right")
+    parts = [_empty_table(scan)]
+    for fragment_position in np.unique(fragment_positions):
+        first = int(ends[fragment_position - 1]) if fragment_position else 0
+        parts.append(
+            scan.task(scan.fragments[fragment_position]).take(
+                order[fragment_positions == fragment_position] - first
+            )
+        )
+    return _with_metadata(scan, pick_rows(pa.concat_tables(parts), back.reshape(-1)))
 
 
 def take_addresses(scan: Scan, addresses: RowNumbers) -> pa.Table:
-    """Return the rows at addresses; without those that are deleted or whose fragment does not exist.
+    """Return the rows at addresses, in the order of `addresses`.
+
+    Deleted rows and rows of fragments that do not exist are left out.
 
     Raises:
-        IndexError: an existing fragment has no such physical row.
+        IndexError: an address is beyond the end of an existing fragment.
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
     return OpenFragments(scan).take(addresses)
 
 
 class OpenFragments:
-    """The fragments of a scan, whose files are opened once for many takes. Threads wait for each other.
+    """Takes rows from the fragments of a scan, with files that stay open between takes. Thread-safe.
 
     Args:
-        scan: says which columns.
+        scan: the scan that determines the columns and fragments.
     """
 
     def __init__(self, scan: Scan) -> None:
         names = scan.names if ROW_ADDRESS in scan.names else (*scan.names, ROW_ADDRESS)
         self._scan = scan
-        self._located = Scan(scan.table, scan.manifest, names, scan.fragments)
+        self._address_scan = Scan(scan.table, scan.manifest, names, scan.fragments)
         self._by_id = {fragment.id: fragment for fragment in scan.fragments}
         self._opened: OrderedDict[int, tuple[ScanTask, FragmentRows]] = OrderedDict()
         self._lock = threading.Lock()
@@ -95,33 +101,35 @@ class OpenFragments:
                 if number in self._by_id:
                     task, rows = self._open(number)
                     parts.append(task.take_physical(offsets_of(order[run]).astype(np.int64), rows))
-        rows_read = parts[0] if len(parts) == 1 else pa.concat_tables([_nothing(self._located), *parts])
+        rows_read = (
+            parts[0] if len(parts) == 1 else pa.concat_tables([_empty_table(self._address_scan), *parts])
+        )
         picked = back.reshape(-1)
         if rows_read.num_rows < len(order):
             present = rows_read[ROW_ADDRESS].to_numpy()
             alive = np.isin(order, present, assume_unique=True)
             picked = np.searchsorted(present, order)[picked[alive[picked]]]
         rows_found = pick_rows(rows_read, picked)
-        return _finished(
+        return _with_metadata(
             scan, rows_found if ROW_ADDRESS in scan.names else rows_found.drop_columns([ROW_ADDRESS])
         )
 
     def _open(self, number: int) -> tuple[ScanTask, FragmentRows]:
         entry = self._opened.get(number)
         if entry is None:
-            if len(self._opened) >= _KEPT_OPEN:
+            if len(self._opened) >= _MAX_OPEN_FRAGMENTS:
                 self._opened.popitem(last=False)
-            task = self._located.task(self._by_id[number])
+            task = self._address_scan.task(self._by_id[number])
             entry = self._opened[number] = task, task.opened()
         self._opened.move_to_end(number)
         return entry
 
 
 def take_row_ids(scan: Scan, row_ids: RowNumbers) -> pa.Table:
-    """Return the rows with the given ids, without those that do not exist.
+    """Return the rows with the given ids, in the order of `row_ids`; ids that do not exist are left out.
 
     Raises:
-        IndexError: the table has no stable row ids, and an existing fragment has no such physical row.
+        IndexError: the table has no stable row ids, and an id is beyond the end of an existing fragment.
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
     ids = _integers(row_ids, np.uint64)
@@ -130,9 +138,9 @@ def take_row_ids(scan: Scan, row_ids: RowNumbers) -> pa.Table:
 
 
 def addresses_of(scan: Scan, row_ids: RowNumbers) -> tuple[Addresses, npt.NDArray[np.bool_]]:
-    """Return the address of each id, and whether the id is known; if not, its address means nothing.
+    """Return the address of each id, and whether the id exists; the address of a missing id is undefined.
 
-    Without stable row ids every id is its own address, and known.
+    Without stable row ids, every id counts as existing and is its own address.
 
     Raises:
         FormatError, UnsupportedFormatError: a fragment's ids or deletions are damaged or not supported.
@@ -147,8 +155,8 @@ def addresses_of(scan: Scan, row_ids: RowNumbers) -> tuple[Addresses, npt.NDArra
         offsets, places = _locate(scan, fragment, order)
         if len(offsets) and fragment.HasField("deletion_file"):
             deleted = read_deletions(scan.table, fragment, None, scan.bases)
-            gone, _ = locate_among(offsets, deleted.astype(np.int64))
-            offsets, places = np.delete(offsets, gone), np.delete(places, gone)
+            deleted_positions, _ = locate_among(offsets, deleted.astype(np.int64))
+            offsets, places = np.delete(offsets, deleted_positions), np.delete(places, deleted_positions)
         addresses[places] = row_addresses(fragment.id, offsets)
         exists[places] = True
     return addresses[back.reshape(-1)], exists[back.reshape(-1)]
@@ -157,7 +165,7 @@ def addresses_of(scan: Scan, row_ids: RowNumbers) -> tuple[Addresses, npt.NDArra
 def _locate(
     scan: Scan, fragment: table_pb2.DataFragment, row_ids: Addresses
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the physical rows of a fragment that have one of the ids, and which id each has."""
+    """Return the physical rows of a fragment with one of the ids, and the position of each row's id."""
     rows = fragment.physical_rows
     if fragment.WhichOneof("row_id_sequence") == "inline_row_ids":
         return locate_row_ids(fragment.inline_row_ids, rows, row_ids)
@@ -171,25 +179,25 @@ def _locate(
     return np.concatenate(offsets), np.concatenate(places)
 
 
-def _nothing(scan: Scan) -> pa.Table:
+def _empty_table(scan: Scan) -> pa.Table:
     return pa.Table.from_batches([], scan.arrow_schema.remove_metadata())
 
 
-def _finished(scan: Scan, rows: pa.Table) -> pa.Table:
+def _with_metadata(scan: Scan, rows: pa.Table) -> pa.Table:
     return rows.replace_schema_metadata(scan.arrow_schema.metadata)
 
 
 def _integers(numbers: RowNumbers, dtype: type[np.int64] | type[np.uint64]) -> npt.NDArray[Any]:
-    """Return row numbers as an array of a type.
+    """Return row numbers as an array of `dtype`.
 
     Raises:
-        OptionError: they are not integers of this type.
+        OptionError: the numbers are not integers, or do not fit `dtype`.
     """
     array: npt.NDArray[Any] = np.asarray(numbers)
-    # True and False may be a mask, which says something else than the numbers 1 and 0.
+    # Booleans are refused: they are probably a mask and do not mean the numbers 0 and 1.
     plain = array.ndim > 0 and array.dtype.kind not in "iub"
     if plain and all(isinstance(number, int) for number in numbers):
-        # numpy makes floats of some integers that together fit no type of its own.
+        # numpy converts integers to floats if no integer type can hold them all.
         array = np.array(numbers, object)
     try:
         if array.dtype.kind in "iuO":

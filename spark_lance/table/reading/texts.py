@@ -1,7 +1,7 @@
-"""Text columns read as binary: for tables of writers that stored text which is not UTF-8.
+"""Read text columns as binary, for tables whose writer stored text that is not valid UTF-8.
 
-Text is decoded by the type of its field. So a version whose fields say `binary` gives the bytes as they are
-stored, and everything else of a read stays the same. Such a version is for reads alone and never committed.
+The type of the field determines the decoding. So a version whose fields have the type `binary` returns the
+stored bytes, and nothing else about a read changes. Such a version is only for reading and never committed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from spark_lance.table.format.manifest import Manifest
 
 TEXT_TYPES = ("string", "binary")
 _BINARY = {"string": "binary", "large_string": "large_binary"}
-# Metadata of fields whose text has a meaning, such as documents.
+# Metadata of fields of extension types, such as JSON, whose text is not changed.
 _EXTENSION = "ARROW:extension:name"
-# Metadata about text alone.
-_OF_TEXT = "spark.string-type"
+# Metadata that applies only to text.
+_STRING_TYPE = "spark.string-type"
 
 
 def check_text_as(value: str) -> None:
-    """Check the option that says as what text is read.
+    """Check the value of the option `text_as`.
 
     Raises:
         OptionError: it is neither "string" nor "binary".
@@ -31,9 +31,9 @@ def check_text_as(value: str) -> None:
 
 
 def texts_as_binary(manifest: Manifest) -> Manifest:
-    """Return a version whose text is read as binary, also inside lists, structs and maps; never commit it.
+    """Return a version whose text is read as binary, also inside lists, structs and maps. Never commit it.
 
-    Indices of these fields are left out, because they hold text.
+    Indices of these fields are left out, because they contain text.
     """
     message = table_pb2.Manifest()
     message.CopyFrom(manifest.message)
@@ -41,10 +41,10 @@ def texts_as_binary(manifest: Manifest) -> Manifest:
     for field in message.fields:
         if _EXTENSION in field.metadata:
             continue
-        kind = _as_binary(field.logical_type)
+        kind = _to_binary_type(field.logical_type)
         if kind != field.logical_type:
             field.logical_type = kind
-            field.metadata.pop(_OF_TEXT, None)
+            field.metadata.pop(_STRING_TYPE, None)
             changed.add(field.id)
     if not changed:
         return manifest
@@ -55,8 +55,8 @@ def texts_as_binary(manifest: Manifest) -> Manifest:
     return replace(manifest, message=message, index_section=section.SerializeToString())
 
 
-def _as_binary(logical: str) -> str:
-    """Return the logical type that has the bytes of text; others as they are."""
+def _to_binary_type(logical: str) -> str:
+    """Return the binary type for a text type; other logical types are unchanged."""
     head, separator, rest = logical.partition(":")
     if head == "dict":
         words, colon, indices = rest.partition(":")

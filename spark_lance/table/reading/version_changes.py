@@ -1,12 +1,12 @@
 """The changes of one version of a table: rows inserted, updated and deleted, fragment by fragment.
 
-The transaction has the kind of the change, and the two manifests show its place. Operations that move rows or
-do not touch values (compaction, dropped columns, settings, indices) change nothing. For the others a fragment
-is compared with itself in the version before:
+The transaction determines the kind of the change, and the two manifests determine the rows. Operations that
+move rows or do not touch values (compaction, dropped columns, settings, indices) change nothing. For other
+operations, each fragment is compared with its state in the previous version:
 
     fragment is new            its live rows were added
-    fragment is gone           its live rows were removed
-    other deletion file        rows were removed, or came back (restore)
+    fragment was removed       its live rows were removed
+    other deletion file        rows were removed, or restored (restore)
     other files for a column   the rows in the operation were changed in place (or all rows)
 
 With stable row ids, a removed row and an added row with the same id are an update. If the version that
@@ -15,12 +15,11 @@ id: rows with the same key are updates if a value differs, and unchanged otherwi
 is not unique, a row that an update moved is a delete and an insert. An update in place is an update.
 (Lance table format, transactions, stable row ids, change data feed.)
 
-`ChangeTask` reads the changed rows of one fragment; it can be pickled and runs anywhere. It yields columns as
-a newer version has them, whatever they were when the rows were stored. Three more columns describe the change
-of each row:
+`ChangeTask` reads the changed rows of one fragment; it can be pickled and runs anywhere. It converts rows to
+the schema of a newer version. Three more columns describe the change of each row:
 
     _change_type         `insert`, `update_preimage`, `update_postimage` or `delete`
-    _commit_version      the version that did it
+    _commit_version      the version that changed the row
     _commit_timestamp    when that version was committed
 """
 
@@ -63,12 +62,14 @@ class ChangedRows:
     """Rows of one fragment that a version changed in one way.
 
     Attributes:
-        kind: `insert`, `update_preimage`, `update_postimage` or `delete`; the second and the last are rows of
-            the version before.
-        fragment: the serialized DataFragment that holds them.
-        rows: which they are: a serialized Roaring bitmap of physical numbers; None for all live rows ...
-        without: ... but for those that live in this form of the fragment, too (serialized).
-        count: how many there are, by what the manifests say.
+        kind: `insert`, `update_preimage`, `update_postimage` or `delete`; `update_preimage` and `delete` are
+            rows of the previous version.
+        fragment: the serialized DataFragment that has the rows.
+        rows: the physical offsets of the rows as a serialized Roaring bitmap; None for all live rows, except
+            the rows that `without` excludes.
+        without: the other state of the fragment (a serialized DataFragment). Rows that are live in both
+            states are excluded.
+        count: the number of rows, from the manifests.
     """
 
     kind: str
@@ -79,11 +80,11 @@ class ChangedRows:
 
     @property
     def is_before(self) -> bool:
-        """Whether these are rows of the version before."""
+        """Whether these are rows of the previous version."""
         return self.kind in (DELETE, PREIMAGE)
 
     def offsets(self, table: TableRef, bases: Bases) -> Rows | None:
-        """Return the physical numbers of the rows, ascending; None for all live rows of the fragment.
+        """Return the physical offsets of the rows, ascending; None for all live rows of the fragment.
 
         Args:
             table: the table.
@@ -97,12 +98,12 @@ class ChangedRows:
         if self.without is None:
             return None
         here, other = Fragment.FromString(self.fragment), Fragment.FromString(self.without)
-        return _gone(FragmentView(table, bases), here, other)
+        return _rows_deleted_in(FragmentView(table, bases), here, other)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows that came or went: all live rows of a fragment, but for those that another form of it has, too."""
+    """Added or removed rows: the live rows of a fragment, except rows that are live in `without`, too."""
 
     fragment: Fragment
     without: Fragment | None
@@ -111,12 +112,12 @@ class _Part:
 def changes_of(old: Snapshot | None, new: Snapshot, transaction: Transaction) -> list[ChangedRows]:
     """Return the changes of a version, in an order that depends only on the version.
 
-    With stable row ids the ids of rows that an update or a restore moved are held in memory, some 40 bytes
-    each. Without them, and with a primary key, these rows are read and compared. For other operations the
-    manifests, deletion files and row versions of changed fragments are enough.
+    With stable row ids, the ids of rows that an update or a restore moved are held in memory, about 40 bytes
+    per row. Without stable row ids, and with a primary key, these rows are read and compared. Other
+    operations need only the manifests, deletion files and row versions of changed fragments.
 
     Args:
-        old: the version before; None for the empty table before the first version.
+        old: the previous version; None for the empty table before the first version.
         new: the version.
         transaction: the transaction of the version.
 
@@ -135,7 +136,7 @@ def changes_of(old: Snapshot | None, new: Snapshot, transaction: Transaction) ->
 
 
 def before_append(new: Manifest, transaction: Transaction) -> Manifest:
-    """Return the version before an append: its fragments without those that the append added."""
+    """Return the version before an append: the new version without the fragments that the append added."""
     assert isinstance(transaction.operation, transaction_pb2.Transaction.Append)
     paths = {file.path for fragment in transaction.operation.fragments for file in fragment.files}
     message = table_pb2.Manifest()
@@ -146,14 +147,14 @@ def before_append(new: Manifest, transaction: Transaction) -> Manifest:
 
 
 class _Comparison:
-    """A version and the one before it."""
+    """Compares a version with the previous version."""
 
     def __init__(self, old: Snapshot | None, new: Snapshot, transaction: Transaction) -> None:
         self._name = transaction.name or ""
         self._operation = transaction.operation
         self._stable = new.manifest.uses_stable_row_ids
         self._new_fields = _field_ids(new.manifest)
-        # A column that is back counts as new, though its file may have been there all the time.
+        # A restored column counts as new, although its file may have existed all the time.
         self._old_fields = self._new_fields & (set() if old is None else _field_ids(old.manifest))
         self._versions = (new if old is None else old, new)
         self._before = _view(new if old is None else old)
@@ -162,91 +163,96 @@ class _Comparison:
         self._new: Mapping[int, Fragment] = {f.id: f for f in new.fragments}
 
     def changes(self) -> list[ChangedRows]:
-        went, came, shared = self._sorted()
+        removed, added, shared = self._classify_fragments()
         result: list[ChangedRows] = []
-        if went and came and effect_of(self._name).carries_ids and (self._stable or self._key()):
-            result += self._matched(went, came)
+        if (
+            removed
+            and added
+            and effect_of(self._name).carries_ids
+            and (self._stable or self._has_shared_key())
+        ):
+            result += self._match_rows(removed, added)
         else:
-            result += [_changed(DELETE, part, self._before) for part in went]
-            result += [_changed(INSERT, part, self._after) for part in came]
+            result += [_change_part(DELETE, part, self._before) for part in removed]
+            result += [_change_part(INSERT, part, self._after) for part in added]
         for one, other in shared:
-            result += self._in_place(one, other)
+            result += self._rows_changed_in_place(one, other)
         return [rows for rows in result if rows.count]
 
-    def _key(self) -> bool:
+    def _has_shared_key(self) -> bool:
         """Return whether both versions have the same primary key."""
         old, new = self._versions
         return bool(shared_key(old.schema, new.schema))
 
-    def _sorted(self) -> tuple[list[_Part], list[_Part], list[tuple[Fragment, Fragment]]]:
+    def _classify_fragments(self) -> tuple[list[_Part], list[_Part], list[tuple[Fragment, Fragment]]]:
         """Return the removed parts, the added parts, and the fragments with rows in both versions."""
-        went, came, shared = [], [], []
+        removed, added, shared = [], [], []
         for one in self._old.values():
             other = self._counterpart(one, self._new)
             if other is None:
-                went.append(_Part(one, None))
+                removed.append(_Part(one, None))
             elif one != other:
                 shared.append((one, other))
                 if one.deletion_file != other.deletion_file:
-                    went.append(_Part(one, other))
+                    removed.append(_Part(one, other))
                     if self._name not in ("delete", "update"):
-                        came.append(_Part(other, one))
+                        added.append(_Part(other, one))
         for fragment in self._new.values():
             if self._counterpart(fragment, self._old) is None:
-                came.append(_Part(fragment, None))
-        return went, came, shared
+                added.append(_Part(fragment, None))
+        return removed, added, shared
 
     def _counterpart(self, fragment: Fragment, others: Mapping[int, Fragment]) -> Fragment | None:
         other = others.get(fragment.id)
         if other is None or not effect_of(self._name).renumbers or other == fragment:
             return other
-        # In the past, an overwrite numbered fragments from 0 again: the files show if the rows are the same.
+        # Old overwrites numbered fragments from 0 again, so only equal files prove that rows are the same.
         paths = {file.path for file in other.files}
         return other if any(file.path in paths for file in fragment.files) else None
 
-    def _matched(self, went: Sequence[_Part], came: Sequence[_Part]) -> Iterator[ChangedRows]:
-        """Separate rows that were updated or moved from rows that came or went, by their ids or keys."""
+    def _match_rows(self, removed: Sequence[_Part], added: Sequence[_Part]) -> Iterator[ChangedRows]:
+        """Match removed rows with added rows by id or key: matches were updated or moved."""
         if self._stable:
             older, newer = compare_rows(
-                [_identified(part, self._before) for part in went],
-                (_identified(part, self._after) for part in came),
+                [_identify(part, self._before) for part in removed],
+                (_identify(part, self._after) for part in added),
             )
         else:
-            before = [(part.fragment, _offsets(part, self._before)) for part in went]
-            after = [(part.fragment, _offsets(part, self._after)) for part in came]
+            before = [(part.fragment, _offsets(part, self._before)) for part in removed]
+            after = [(part.fragment, _offsets(part, self._after)) for part in added]
             comparison = compare_by_key(*self._versions, before, after)
             older, newer = comparison.older, comparison.newer
         for rows in newer:
-            yield _listed(INSERT, rows.fragment, rows.alone)
-            yield _listed(POSTIMAGE, rows.fragment, rows.changed)
+            yield _list_rows(INSERT, rows.fragment, rows.alone)
+            yield _list_rows(POSTIMAGE, rows.fragment, rows.changed)
         for rows in older:
-            yield _listed(DELETE, rows.fragment, rows.alone)
-            yield _listed(PREIMAGE, rows.fragment, rows.changed)
+            yield _list_rows(DELETE, rows.fragment, rows.alone)
+            yield _list_rows(PREIMAGE, rows.fragment, rows.changed)
 
-    def _in_place(self, one: Fragment, other: Fragment) -> list[ChangedRows]:
-        """Return the rows that kept their place and have other values in some column."""
-        if _homes(one, self._old_fields) == _homes(other, self._new_fields):
+    def _rows_changed_in_place(self, one: Fragment, other: Fragment) -> list[ChangedRows]:
+        """Return the rows that were changed in place."""
+        if _field_files(one, self._old_fields) == _field_files(other, self._new_fields):
             return []
-        rows = self._rewritten(one, other)
+        rows = self._rewritten_rows(one, other)
         if rows is None and one.deletion_file == other.deletion_file:
             return [
-                _changed(PREIMAGE, _Part(one, None), self._before),
-                _changed(POSTIMAGE, _Part(other, None), self._after),
+                _change_part(PREIMAGE, _Part(one, None), self._before),
+                _change_part(POSTIMAGE, _Part(other, None), self._after),
             ]
         common = np.intersect1d(self._before.live(one), self._after.live(other), assume_unique=True)
         if rows is not None:
             common = np.intersect1d(common, rows, assume_unique=True)
-        return [_listed(PREIMAGE, one, common), _listed(POSTIMAGE, other, common)]
+        return [_list_rows(PREIMAGE, one, common), _list_rows(POSTIMAGE, other, common)]
 
-    def _rewritten(self, one: Fragment, other: Fragment) -> Rows | None:
+    def _rewritten_rows(self, one: Fragment, other: Fragment) -> Rows | None:
         """Return the physical rows whose values may have changed, None for all."""
         if self._stable:
             every = np.arange(self._after.total(other), dtype=np.int64)
-            was = self._before.lineage(one, UPDATED_AT, every)
-            rows: Rows = np.flatnonzero(was != self._after.lineage(other, UPDATED_AT, every))
-            # A writer that replaces a file without telling rows leaves their versions as they are.
+            old_versions = self._before.lineage(one, UPDATED_AT, every)
+            rows: Rows = np.flatnonzero(old_versions != self._after.lineage(other, UPDATED_AT, every))
+            # A writer that replaces a file without listing its rows does not change their row versions.
             return rows if len(rows) else None
-        return _named_rows(self._operation, other)
+        return _rows_in_operation(self._operation, other)
 
 
 def _view(snapshot: Snapshot) -> FragmentView:
@@ -257,8 +263,8 @@ def _field_ids(manifest: Manifest) -> set[int]:
     return {node.id for field in manifest.schema.fields for node in field.walk()}
 
 
-def _homes(fragment: Fragment, fields: Container[int]) -> dict[int, tuple[str, int]]:
-    """Return the file that each of some fields comes from."""
+def _field_files(fragment: Fragment, fields: Container[int]) -> dict[int, tuple[str, int]]:
+    """Return field id -> (path, base id) of the file with the field, for some fields."""
     return {
         field: (file.path, file.base_id)
         for file in fragment.files
@@ -267,8 +273,8 @@ def _homes(fragment: Fragment, fields: Container[int]) -> dict[int, tuple[str, i
     }
 
 
-def _named_rows(operation: Message, fragment: Fragment) -> Rows | None:
-    """Return the rows of a fragment that an update lists as changed in columns; None if it lists none."""
+def _rows_in_operation(operation: Message, fragment: Fragment) -> Rows | None:
+    """Return the rows of a fragment that an update lists as changed in place; None if it lists none."""
     if not isinstance(operation, transaction_pb2.Transaction.Update):
         return None
     data = operation.updated_fragment_offset_bitmaps.get(fragment.id)
@@ -278,37 +284,39 @@ def _named_rows(operation: Message, fragment: Fragment) -> Rows | None:
     return offsets.astype(np.int64)
 
 
-def _identified(part: _Part, view: FragmentView) -> IdentifiedRows:
+def _identify(part: _Part, view: FragmentView) -> IdentifiedRows:
     return view.identified(part.fragment, _offsets(part, view), stable_row_ids=True)
 
 
 def _offsets(part: _Part, view: FragmentView) -> Rows:
     fragment = part.fragment
-    return view.live(fragment) if part.without is None else _gone(view, fragment, part.without)
+    return view.live(fragment) if part.without is None else _rows_deleted_in(view, fragment, part.without)
 
 
-def _gone(view: FragmentView, fragment: Fragment, other: Fragment) -> Rows:
-    """Return the rows that are live in one form of a fragment and deleted in another."""
+def _rows_deleted_in(view: FragmentView, fragment: Fragment, other: Fragment) -> Rows:
+    """Return the rows that are live in `fragment` and deleted in `other`, a state of the same fragment."""
     rows: Rows = np.setdiff1d(view.deleted(other), view.deleted(fragment), assume_unique=True)
     return rows
 
 
-def _listed(kind: str, fragment: Fragment, rows: Rows) -> ChangedRows:
+def _list_rows(kind: str, fragment: Fragment, rows: Rows) -> ChangedRows:
     bitmap = BitMap(rows.astype(np.uint32))
     bitmap.run_optimize()
     return ChangedRows(kind, fragment.SerializeToString(), bitmap.serialize(), None, len(rows))
 
 
-def _changed(kind: str, part: _Part, view: FragmentView) -> ChangedRows:
-    """Return rows that need not be listed; only a fragment with rows that come back has to be read."""
+def _change_part(kind: str, part: _Part, view: FragmentView) -> ChangedRows:
+    """Return the changed rows of a part, with a bitmap only if an operation restored deleted rows."""
     fragment, other = part.fragment, part.without
-    gone = int(fragment.deletion_file.num_deleted_rows)
+    deleted_rows = int(fragment.deletion_file.num_deleted_rows)
     if other is None:
-        return ChangedRows(kind, fragment.SerializeToString(), None, None, view.total(fragment) - gone)
-    if kind == DELETE and int(other.deletion_file.num_deleted_rows) > gone:
-        count = int(other.deletion_file.num_deleted_rows) - gone
+        return ChangedRows(
+            kind, fragment.SerializeToString(), None, None, view.total(fragment) - deleted_rows
+        )
+    if kind == DELETE and int(other.deletion_file.num_deleted_rows) > deleted_rows:
+        count = int(other.deletion_file.num_deleted_rows) - deleted_rows
         return ChangedRows(kind, fragment.SerializeToString(), None, other.SerializeToString(), count)
-    return _listed(kind, fragment, _gone(view, fragment, other))
+    return _list_rows(kind, fragment, _rows_deleted_in(view, fragment, other))
 
 
 CHANGE_TYPE = "_change_type"
@@ -333,11 +341,11 @@ class ChangeTask:
     """Rows that a version changed in one way.
 
     Attributes:
-        scan: reads the fragment; its columns have the names that they have in `schema`.
-        change: which rows, and what happened to them.
-        version: the version that changed them.
-        timestamp: when it was committed, in microseconds since 1970.
-        schema: the columns to yield; what `scan` does not read, and is not a column of the feed, is null.
+        scan: reads the fragment; its columns have the same names as in `schema`.
+        change: the rows and the kind of their change.
+        version: the version that changed the rows.
+        timestamp: the commit time of the version, in microseconds since 1970.
+        schema: the columns to yield. Columns that neither `scan` nor the feed has are null.
         span: the physical rows [start, stop) to yield; all by default.
     """
 
@@ -352,11 +360,11 @@ class ChangeTask:
         """Yield the rows as tables of about `target_bytes`.
 
         Args:
-            target_bytes: of one table.
-            condition: keep the rows for which it is true; it may name the columns of `schema`.
+            target_bytes: target size of one table in bytes.
+            condition: yield only the rows for which it is true. It may refer to the columns of `schema`.
 
         Raises:
-            SchemaError: a value does not fit the type that its column has in `schema`, or is null.
+            SchemaError: a value does not fit the column's type in `schema`, or is null in a NOT NULL column.
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
             ExpressionError: the condition does not fit the columns.
         """

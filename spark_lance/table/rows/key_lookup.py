@@ -1,13 +1,12 @@
-"""The keys of a source: the rows of a table that may have one of them, and a Bloom filter of inserted keys.
+"""Find the table rows that can have a key of a source, and make Bloom filters of inserted keys.
 
-The rows are found without reading all keys of the table. The indices of the key columns are searched. If the
-source has few keys, the search is for the keys themselves, some hundreds at once, so that no condition grows
-with the source. Otherwise it is for the range from the least to the greatest key. The result may contain
-other rows as well: keys are compared afterwards.
+The indices of the key columns find the rows, so the key columns are not read completely. If the source has
+few keys, the indices search these keys, some hundreds in each condition. Otherwise they search the range from
+the smallest to the greatest key. The result may contain other rows, because keys are compared afterwards.
 
-A Bloom filter of the keys of inserted rows goes with an Update transaction. Two writers that insert the same
-key at the same time must not both succeed. Each commit tells the keys of the rows that it inserts, so that
-the later one can see whether it may have to look again. (Lance table format, update, KeyExistenceFilter.)
+An Update transaction has a Bloom filter of the keys of inserted rows. Two writers that insert the same key
+concurrently must not both succeed. The filter in each commit shows the later writer whether it must search
+its rows again. (Lance table format, update, KeyExistenceFilter.)
 
 The filter is a split block Bloom filter, as in Parquet: 1024 blocks of 8 words of 32 bits, little-endian.
 A key sets one bit in each word of one block. With h = XXH64 (seed 0) of its bytes:
@@ -15,13 +14,13 @@ A key sets one bit in each word of one block. With h = XXH64 (seed 0) of its byt
     block       (h >> 32) * 1024 >> 32
     bit of word i    ((h & 0xffffffff) * SALT[i] & 0xffffffff) >> 27
 
-The bytes of a key column are those of the text or binary value, or the 8 bytes, little-endian, of an int32,
-int64, uint32 or uint64. A key of several columns is each column's bytes followed by a zero byte. Example: the
+The bytes of a key column are the text or binary value, or 8 little-endian bytes for an int32, int64, uint32
+or uint64. A key of several columns consists of each column's bytes followed by a zero byte. Example: the
 int64 key 9 is in block 708, at the bits 27 26 10 26 25 15 6 13.
 
-The format names no bytes for keys of other types. A filter of another shape (one block, all bits set) stands
-for them: filters of different shapes cannot be compared, so a writer that meets one reads the rows again.
-"""
+The format does not define the bytes of keys of other types. Such keys get a filter of another shape (one
+block, all bits set). Filters of different shapes cannot be compared, so the later writer searches its rows
+again."""
 
 from __future__ import annotations
 
@@ -66,16 +65,17 @@ _PRIMES = tuple(
         2870177450012600261,
     )
 )
-# Keys hashed together, so that the working arrays stay small.
+# The most bytes of keys that are hashed at once, to limit the size of working arrays.
 _HASHED_BYTES = 8 << 20
 
 
 def key_filter(field_ids: Sequence[int], columns: Sequence[pa.ChunkedArray]) -> KeyFilter:
-    """Return the filter of keys.
+    """Return the Bloom filter of keys.
 
     Args:
-        field_ids: the key's fields; two filters are comparable only if these are the same, in this order.
-        columns: the key's columns, none of them with nulls.
+        field_ids: the ids of the key's fields. Two filters can be compared only if the ids and their order
+            are the same.
+        columns: the key columns, without nulls.
     """
     filter = KeyFilter(field_ids=field_ids)
     bloom = filter.bloom
@@ -91,7 +91,7 @@ def key_filter(field_ids: Sequence[int], columns: Sequence[pa.ChunkedArray]) -> 
 
 
 def pack_filter(hashes: UInt64Array) -> bytes:
-    """Return the filter of 1024 blocks of some hashes."""
+    """Return the bytes of the filter (1024 blocks) with some hashes."""
     present = np.zeros((_BLOCKS, _WORDS, 32), np.bool_)
     blocks, bits = filter_places(hashes, _BLOCKS)
     for word in range(_WORDS):
@@ -100,13 +100,13 @@ def pack_filter(hashes: UInt64Array) -> bytes:
 
 
 def filter_places(hashes: UInt64Array, blocks: int) -> tuple[UInt64Array, list[UInt64Array]]:
-    """Return the block of every hash in a filter of `blocks`, and its bit in each word of that block."""
-    homes: UInt64Array = ((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
-    return homes, [(((hashes & _LOW) * salt) & _LOW) >> np.uint64(27) for salt in _SALT]
+    """Return the block of each hash in a filter of `blocks` blocks, and its bit in each word of the block."""
+    block_numbers: UInt64Array = ((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
+    return block_numbers, [(((hashes & _LOW) * salt) & _LOW) >> np.uint64(27) for salt in _SALT]
 
 
 def key_hashes(columns: Sequence[pa.ChunkedArray]) -> UInt64Array | None:
-    """Return the hash of every key; None if a column is of a type whose bytes are not known."""
+    """Return the hash of every key; None if the format does not define the bytes of a column's type."""
     parts = [_key_bytes(column) for column in columns]
     columns_bytes = [part for part in parts if part is not None]
     if len(columns_bytes) < len(parts):
@@ -136,7 +136,7 @@ def _key_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
 
 
 def hash_strings(strings: pa.LargeBinaryArray) -> UInt64Array:
-    """Return the XXH64 of every value; values of one length are hashed together."""
+    """Return the XXH64 of every value; values of equal length are hashed together."""
     offsets = np.frombuffer(strings.buffers()[1], np.int64)[strings.offset :][: len(strings) + 1]
     data = np.frombuffer(strings.buffers()[2] or b"", np.uint8)
     lengths = np.diff(offsets)
@@ -145,9 +145,9 @@ def hash_strings(strings: pa.LargeBinaryArray) -> UInt64Array:
         rows = np.flatnonzero(lengths == length)
         step = max(1, _HASHED_BYTES // max(int(length), 8))
         for first in range(0, len(rows), step):
-            some = rows[first : first + step]
-            values = data[offsets[some][:, None] + np.arange(length)]
-            hashes[some] = _xxh64(np.ascontiguousarray(values))
+            batch = rows[first : first + step]
+            values = data[offsets[batch][:, None] + np.arange(length)]
+            hashes[batch] = _xxh64(np.ascontiguousarray(values))
     return hashes
 
 
@@ -198,17 +198,17 @@ def _rotate(values: UInt64Array, bits: int) -> UInt64Array:
 
 
 def _words(values: npt.NDArray[np.uint8], start: int, dtype: str) -> UInt64Array:
-    """Return the numbers that lie at one place in each row."""
+    """Return the number at byte `start` of each row."""
     width = np.dtype(dtype).itemsize
     words: UInt64Array = np.ascontiguousarray(values[:, start : start + width]).view(dtype)[:, 0]
     return words.astype(np.uint64)
 
 
-# Keys that are asked for together.
+# The number of keys in one condition.
 _BATCH_KEYS = 512
-# An index reads a page of some thousand rows for one key. Up to `_FEW_KEYS` keys are always looked up, more
-# only if the table has `_ROWS_PER_KEY` rows for each: otherwise its key columns are read sooner than the
-# pages of the index.
+# An index reads a page of several thousand rows for one key. Up to `_FEW_KEYS` keys are always looked up.
+# More keys are looked up only if the table has `_ROWS_PER_KEY` rows per key: otherwise reading the key
+# columns takes less time than reading the pages of the index.
 _FEW_KEYS = 64
 _ROWS_PER_KEY = 2048
 
@@ -218,8 +218,9 @@ class KeyLookup:
     """The part of a table that is compared with the keys of a source.
 
     Attributes:
-        tasks: their rows include all rows of the table that have one of the keys.
-        method: how the indices were searched: "keys" one by one, the "range" that they span, or "nothing".
+        tasks: tasks whose rows include all rows of the table with one of the keys.
+        method: the search in the indices: "keys" for single keys, "range" for the range of all keys, or
+            "nothing".
     """
 
     tasks: Sequence[ScanTask]
@@ -229,43 +230,44 @@ class KeyLookup:
 def key_tasks(
     scan: Scan, keys: Sequence[Field], source: pa.Table, others: Condition | None = None
 ) -> Sequence[ScanTask]:
-    """Return tasks whose rows hold all rows of the table that have a key of the source; see `key_lookup`."""
+    """Return tasks whose rows include all rows of the table with a key of the source; see `key_lookup`."""
     return key_lookup(scan, keys, source, others).tasks
 
 
 def key_lookup(
     scan: Scan, keys: Sequence[Field], source: pa.Table, others: Condition | None = None
 ) -> KeyLookup:
-    """Find out which rows of a table may have a key of the source.
+    """Return the part of a table that can contain keys of the source.
 
     Args:
-        scan: of the key columns at least.
+        scan: a scan of at least the key columns.
         keys: the key columns.
-        source: has the key columns, with the table's types; a row with a null in its key has none.
-        others: rows for which this is true are wanted as well.
+        source: a table with the key columns, in the table's types. Rows with a null in a key column are
+            ignored.
+        others: the result includes the rows for which this is true, too.
     """
     schema = pa.schema([key.arrow_field() for key in keys])
     plain = [key.name for key in keys if _is_plain(key.arrow_type())]
     if not plain:
         return KeyLookup(scan.tasks(), "nothing")
-    rows = _without_nulls(source.select([key.name for key in keys])).select(plain)
+    rows = _drop_nulls(source.select([key.name for key in keys])).select(plain)
     method = "keys"
     if not rows.num_rows:
         conditions: Iterable[Condition] = []
     elif not scan.pruners:
         return KeyLookup(scan.tasks(), "nothing")
-    elif rows.num_rows <= max(_FEW_KEYS, _rows(scan) // _ROWS_PER_KEY):
-        conditions = _batches(rows, schema)
+    elif rows.num_rows <= max(_FEW_KEYS, _count_rows(scan) // _ROWS_PER_KEY):
+        conditions = _key_conditions(rows, schema)
     else:
         method = "range"
-        conditions = [compile_tree(_all([_between(name, rows[name]) for name in plain]), schema)]
+        conditions = [compile_tree(_and_all([_is_in_range(name, rows[name]) for name in plain]), schema)]
     return KeyLookup(
         scan.tasks_for_any(conditions if others is None else chain(conditions, [others])), method
     )
 
 
 def key_indices(scan: Scan, keys: Sequence[Field]) -> list[tuple[str, str, str]]:
-    """Return column, name and kind of the indices that look up keys."""
+    """Return (column, name, kind) of the indices that look up keys."""
     index_uses = []
     for key in keys:
         sample = _sample(key.arrow_type())
@@ -287,44 +289,44 @@ def _sample(kind: pa.DataType) -> Any:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Whether values of a type are equal as keys only if they are equal in conditions.
+    """Return whether values of a type that are equal as keys are equal in conditions, too.
 
-    Floats are not, for NaN; the others that are left out have no literals of their own.
+    This is false for floats because of NaN. Other excluded types have no literals.
     """
     tests = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_date32)
     return any(test(kind) for test in tests)
 
 
-def _without_nulls(rows: pa.Table) -> pa.Table:
+def _drop_nulls(rows: pa.Table) -> pa.Table:
     for name in rows.column_names:
         rows = rows.filter(rows[name].is_valid()) if rows[name].null_count else rows
     return rows
 
 
-def _batches(rows: pa.Table, schema: pa.Schema) -> Iterator[Condition]:
-    """Yield conditions so that each key fulfils one of them; adjacent keys go into one condition."""
+def _key_conditions(rows: pa.Table, schema: pa.Schema) -> Iterator[Condition]:
+    """Yield conditions such that each key matches one of them; adjacent keys are in the same condition."""
     present = rows.group_by(rows.column_names).aggregate([])
     present = present.sort_by([(name, "ascending") for name in rows.column_names])
     for start in range(0, present.num_rows, _BATCH_KEYS):
         part = present.slice(start, _BATCH_KEYS)
-        yield compile_tree(_all([_among(name, part[name]) for name in part.column_names]), schema)
+        yield compile_tree(_and_all([_is_in(name, part[name]) for name in part.column_names]), schema)
 
 
-def _among(name: str, values: pa.ChunkedArray) -> Expression:
+def _is_in(name: str, values: pa.ChunkedArray) -> Expression:
     literals = tuple(Literal(value) for value in pc.unique(values).to_pylist())
     return Call("in", (Column((name,)), *literals))
 
 
-def _between(name: str, values: pa.ChunkedArray) -> Expression:
+def _is_in_range(name: str, values: pa.ChunkedArray) -> Expression:
     bounds = pc.min_max(values)
     low, high = Literal(bounds["min"].as_py()), Literal(bounds["max"].as_py())
     column = Column((name,))
     return Call("and", (Call(">=", (column, low)), Call("<=", (column, high))))
 
 
-def _all(parts: Sequence[Expression]) -> Expression:
+def _and_all(parts: Sequence[Expression]) -> Expression:
     return parts[0] if len(parts) == 1 else Call("and", tuple(parts))
 
 
-def _rows(scan: Scan) -> int:
+def _count_rows(scan: Scan) -> int:
     return sum(int(fragment.physical_rows) for fragment in scan.fragments)

@@ -1,17 +1,17 @@
-"""Merge a source into a table by key: update existing rows, insert others, delete the rest.
+"""Merge a source into a table by key: update matching rows, insert new rows, and delete missing rows.
 
-The keys of the source, and columns of conditions, are in memory. The table is streamed. The first pass reads
-these columns of the rows that may have one of the keys, which gives the rows to change. The second pass reads
-only the rows to copy. Changed rows become new fragments after the others; the inserted rows follow them. One
-Update transaction contains everything, with the keys of the inserted rows. So if two writers insert one key
-at the same time, the later one looks up its rows again. (Lance table format, update.)
+The source's key columns and columns of conditions are held in memory. The table is streamed. The first pass
+reads these columns of the rows that can have one of the keys, and determines the rows to change. The second
+pass reads only the rows to copy. New fragments contain the changed rows, then the inserted rows. One Update
+transaction contains all changes and the keys of inserted rows. So if two writers insert the same key
+concurrently, the later writer searches its rows again. (Lance table format, update.)
 
-Conditions are on pairs of a source row and a table row, named source.x and target.x.
+Conditions apply to pairs of a source row and a table row, with columns source.x and target.x.
 
-A small source is in memory, a large one in a temporary file that is mapped into memory. A merge compares
-keys, which it holds, and then takes whole rows of the source in the order of the table. The file is an Arrow
-IPC stream, whose batches are views of the mapped file: the system holds as much of it in memory as it has
-room for. A merge that is run again, after another writer was first, reads the rows again.
+A small source is held in memory, a large source in a memory-mapped temporary file. A merge first compares
+keys in memory and then takes whole rows of the source in the order of the table. The file is an Arrow IPC
+stream, whose batches are views of the mapped file: the operating system keeps as much of it in memory as
+fits. After a conflict, the merge runs again and reads the rows again.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ from spark_lance.table.schema.keys import in_key_order, primary_key
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.targets import choose_targets
 
-# Rows up to this size stay in memory.
+# A source of at most this size stays in memory.
 SPILL_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Rows that can be read again and again.
+    """The rows of a source, which can be read several times.
 
     Attributes:
-        schema: as they came.
+        schema: the source's schema.
         batches: the rows.
-        spilled: whether they are in a file.
+        spilled: whether the rows are in a temporary file.
     """
 
     schema: pa.Schema
@@ -85,7 +85,7 @@ class SourceRows:
 
 @contextmanager
 def source_rows(reader: pa.RecordBatchReader, limit: int = SPILL_BYTES) -> Iterator[SourceRows]:
-    """Lend the rows of a stream, which is drawn once; above `limit` bytes they go to a temporary file."""
+    """Provide the rows of a stream, which is read once; above `limit` bytes they go to a temporary file."""
     batches: list[pa.RecordBatch] = []
     size = 0
     for batch in reader:
@@ -108,17 +108,17 @@ def source_rows(reader: pa.RecordBatchReader, limit: int = SPILL_BYTES) -> Itera
 
 
 class AlignedSource:
-    """The rows of a source with the types of a table, and some of its columns in memory.
+    """The rows of a source in the types of a table, with some columns in memory.
 
     Args:
         rows: the source.
-        aligner: from the source to the table.
-        names: the columns to hold.
+        aligner: converts the source to the table's types.
+        names: the columns to hold in memory.
 
     Attributes:
-        held: these columns, each in one chunk.
-        schema: of all columns.
-        row_bytes: bytes of a row, on average.
+        compared_columns: the columns in memory, each in one chunk.
+        schema: the schema of all columns.
+        row_bytes: the average size of a row in bytes.
 
     Raises:
         SchemaError: a value does not fit the table.
@@ -134,24 +134,26 @@ class AlignedSource:
             size += aligned.nbytes
             parts.append(aligned.select(list(names)) if rows.spilled else aligned)
         if not rows.spilled:
-            self._whole = _joined(pa.Table.from_batches(parts, self.schema))
-            self.held = self._whole.select(list(names))
+            self._whole = _join_chunks(pa.Table.from_batches(parts, self.schema))
+            self.compared_columns = self._whole.select(list(names))
         else:
-            self.held = _joined(
+            self.compared_columns = _join_chunks(
                 pa.Table.from_batches(parts, pa.schema([self.schema.field(n) for n in names]))
             )
         self._ends = np.cumsum([batch.num_rows for batch in rows.batches], dtype=np.int64)
-        self.row_bytes = size / max(1, self.held.num_rows)
+        self.row_bytes = size / max(1, self.compared_columns.num_rows)
 
     def pick(self, numbers: Int64Array) -> pa.Table:
-        """Return whole rows by number, in that order."""
+        """Return rows with all columns by position, in the order of `numbers`."""
         if self._whole is not None:
             return pick_rows(self._whole, numbers)
-        homes = np.searchsorted(self._ends, numbers, side="right")
-        order = np.argsort(homes, kind="stable")
-        cuts = np.flatnonzero(np.diff(homes[order])) + 1
+        batch_numbers = np.searchsorted(self._ends, numbers, side="right")
+        order = np.argsort(batch_numbers, kind="stable")
+        cuts = np.flatnonzero(np.diff(batch_numbers[order])) + 1
         parts = [
-            self._pick_of(int(homes[part[0]]), numbers[part]) for part in np.split(order, cuts) if len(part)
+            self._pick_from_batch(int(batch_numbers[part[0]]), numbers[part])
+            for part in np.split(order, cuts)
+            if len(part)
         ]
         if not parts:
             return self.schema.empty_table()
@@ -159,27 +161,27 @@ class AlignedSource:
         back[order] = np.arange(len(order))
         return pick_rows(pa.Table.from_batches(parts, self.schema), back)
 
-    def _pick_of(self, home: int, numbers: Int64Array) -> pa.RecordBatch:
-        """Return rows of one batch."""
-        batch = self._rows.batches[home]
-        first = int(self._ends[home]) - batch.num_rows
+    def _pick_from_batch(self, batch_number: int, numbers: Int64Array) -> pa.RecordBatch:
+        """Return rows of the batch at position `batch_number`."""
+        batch = self._rows.batches[batch_number]
+        first = int(self._ends[batch_number]) - batch.num_rows
         picked = pick_rows(pa.Table.from_batches([batch]), numbers - first)
         (row,) = picked.combine_chunks().to_batches()
         return self._aligner.align(row)
 
 
-def _joined(table: pa.Table) -> pa.Table:
+def _join_chunks(table: pa.Table) -> pa.Table:
     columns = [pa.chunked_array(join(c.chunks), c.type) for c in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 @dataclass(frozen=True)
 class MergeCondition:
-    """A condition fitted to a source and a table.
+    """A condition that is compiled for a source and a table.
 
     Attributes:
-        condition: over two struct columns, "source" and "target", of the columns that it names.
-        source_columns, target_columns: these columns.
+        condition: the condition on two struct columns, "source" and "target".
+        source_columns, target_columns: the columns that the condition reads.
     """
 
     condition: Condition
@@ -188,20 +190,20 @@ class MergeCondition:
 
     @classmethod
     def compile(cls, predicate: Predicate, source: pa.Schema, target: pa.Schema) -> MergeCondition:
-        """Fit a condition.
+        """Compile a condition.
 
         Raises:
-            ExpressionError: it is not a condition on these columns.
+            ExpressionError: the condition does not fit the columns.
         """
         compile_predicate(predicate, _pairs_schema(source, target))
-        # A condition tells only the structs that it reads; so it is tried without each of their fields.
+        # A compiled condition knows only the structs that it reads: test which of their fields it needs.
         named = []
         for side in (source, target):
             column_fields = []
             for place, column in enumerate(side):
                 fewer = side.remove(place)
                 schemas = (fewer, target) if side is source else (source, fewer)
-                if not _fits(predicate, _pairs_schema(*schemas)):
+                if not _is_valid_condition(predicate, _pairs_schema(*schemas)):
                     column_fields.append(column)
             named.append(pa.schema(column_fields))
         condition = compile_predicate(predicate, _pairs_schema(*named))
@@ -210,14 +212,20 @@ class MergeCondition:
     def mask(
         self, target: pa.Table, places: Int64Array, source: pa.Table, rows: Int64Array
     ) -> npt.NDArray[np.bool_]:
-        """Return for each pair of a target row and a source row whether the condition is true.
+        """Return a mask of the pairs of rows for which the condition is true.
+
+        Args:
+            target: rows of the table.
+            places: int64, the position in `target` of each pair.
+            source: rows of the source.
+            rows: int64, the position in `source` of each pair.
 
         Raises:
-            ExpressionError: it cannot be computed.
+            ExpressionError: the condition cannot be computed.
         """
         sides = {
-            "source": _struct(source, self.source_columns, rows),
-            "target": _struct(target, self.target_columns, places),
+            "source": _struct_of_rows(source, self.source_columns, rows),
+            "target": _struct_of_rows(target, self.target_columns, places),
         }
         values = self.condition.mask(pa.table(sides)).fill_null(False)
         keep: npt.NDArray[np.bool_] = values.to_numpy()
@@ -233,7 +241,7 @@ def _plain_field(field: pa.Field) -> pa.Field:
     return field.with_type(plain(pa.chunked_array([], field.type)).type)
 
 
-def _fits(predicate: Predicate, schema: pa.Schema) -> bool:
+def _is_valid_condition(predicate: Predicate, schema: pa.Schema) -> bool:
     try:
         compile_predicate(predicate, schema)
     except ExpressionError:
@@ -241,12 +249,12 @@ def _fits(predicate: Predicate, schema: pa.Schema) -> bool:
     return True
 
 
-def _struct(table: pa.Table, names: Sequence[str], rows: Int64Array) -> pa.Array:
+def _struct_of_rows(table: pa.Table, names: Sequence[str], rows: Int64Array) -> pa.Array:
     """Return columns of some rows as one struct column."""
     if not names:
         return pa.StructArray.from_buffers(pa.struct([]), len(rows), [None], children=[])
     picked = pick_rows(table.select(list(names)), rows)
-    # Dictionaries of several chunks cannot always be united.
+    # Dictionaries of several chunks cannot always be merged.
     columns = [plain(column).combine_chunks() for column in picked.columns]
     return pa.StructArray.from_arrays(columns, fields=[_plain_field(field) for field in picked.schema])
 
@@ -264,13 +272,13 @@ class MergeRules:
 
     Attributes:
         on: the key columns; if empty, the table's primary key.
-        matched: rows of the table whose key the source has: "keep", "update", "delete" or "fail".
-        condition: the condition of the rows that are updated, on source.x and target.x.
-        insert: whether rows of the source whose key the table lacks are inserted.
-        delete_missing: whether rows of the table whose key the source lacks are deleted.
-        missing: the condition of the rows that are deleted.
+        matched: the action for table rows whose key is in the source: "keep", "update", "delete" or "fail".
+        condition: with "update", the condition of the rows to update, on source.x and target.x.
+        insert: whether to insert source rows whose key is not in the table.
+        delete_missing: whether to delete table rows whose key is not in the source.
+        missing: with `delete_missing`, the condition of the rows to delete.
         target_bases, target_all_bases: the locations of new files, see `choose_targets`.
-        use_index: whether indices look up keys; without them the key columns are read.
+        use_index: whether to look up keys in indices; if not, the key columns are read.
     """
 
     on: tuple[str, ...] = ()
@@ -285,7 +293,7 @@ class MergeRules:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeResult:
     """The result of a merge: the new version, and the numbers of inserted, updated and deleted rows."""
 
     manifest: Manifest
@@ -296,7 +304,7 @@ class Merged:
 
 @dataclass(frozen=True)
 class PreparedMerge:
-    """The operation of a merge whose files are written, and how many rows it inserts, updates and deletes."""
+    """The operation of a merge whose files are written, and the numbers of changed rows."""
 
     operation: transaction_pb2.Transaction.Update
     num_inserted_rows: int
@@ -312,29 +320,29 @@ def merge_rows(
     compacted: Sequence[index_pb2.CompactedSsTable] = (),
     reruns: RetryPolicy = CONFLICT_RETRIES,
     env: CommitEnv = SYSTEM_ENV,
-) -> Merged:
+) -> MergeResult:
     """Merge a source into a table.
 
     Args:
-        snapshot: the version that the source is compared with.
-        source: columns of the table, at least the key. Updated rows keep their values in columns that are not
-            there; inserted rows are null in them.
-        rules: what to do.
-        compacted: the SSTables of a MemWAL whose rows the source has, recorded with the commit.
-        reruns: how often to begin anew where other writers were in the way.
+        snapshot: the version that is compared with the source.
+        source: columns of the table, including the key. In missing columns, updated rows keep their values,
+            and inserted rows get the default or null.
+        rules: the actions of the merge.
+        compacted: the SSTables of a MemWAL from which the source comes; recorded with the commit.
+        reruns: the number of retries, and the pauses, after conflicts.
         env: clock, sleep and random numbers.
 
     Raises:
         SchemaError: the source does not fit the table, or a key column is missing or nested.
-        ExpressionError: a condition does not fit.
-        MergeError: several source rows would update one row; or a row matches, and rules forbid it.
-        RetryableConflictError: other writers were in the way each time.
+        ExpressionError: a condition does not fit the columns.
+        MergeError: several source rows match the same table row; or a row matches, and the rule is "fail".
+        RetryableConflictError: every attempt conflicted with another writer.
         CommitError: the commit failed; see its other subclasses.
-        UnsupportedFormatError: the table needs a feature that is not written here, or has blobs in structs.
+        UnsupportedFormatError: the table needs a feature that we cannot write, or has blobs in structs.
     """
     rows = source if isinstance(source, SourceRows) else SourceRows.of(source)
 
-    def attempt(base: Snapshot) -> Merged:
+    def attempt(base: Snapshot) -> MergeResult:
         merge = Merge.plan(base, rows, rules)
         merge.match()
         written = merge.write()
@@ -342,18 +350,18 @@ def merge_rows(
         committed = commit_moves(
             written.changes, written.added, fields, env, written.inserted_keys, compacted=compacted
         )
-        return Merged(committed, *merge.counts(written))
+        return MergeResult(committed, *merge.counts(written))
 
     return retry_operation(snapshot, attempt, reruns, env)
 
 
 def prepare_merge(snapshot: Snapshot, source: SourceRows, rules: MergeRules) -> PreparedMerge:
-    """Write the files of a merge, and leave the commit to somebody else.
+    """Write the files of a merge and return the operation, which the caller commits.
 
     Args:
-        snapshot: the version that the source is compared with, which the commit names as the one it read.
+        snapshot: the version that is compared with the source; the read version of the commit.
         source: see `merge_rows`.
-        rules: what to do.
+        rules: the actions of the merge.
 
     Raises:
         SchemaError, ExpressionError, MergeError, UnsupportedFormatError: see `merge_rows`.
@@ -367,14 +375,14 @@ def prepare_merge(snapshot: Snapshot, source: SourceRows, rules: MergeRules) -> 
 
 
 @dataclass(frozen=True)
-class Written:
+class MergeOutput:
     """The changes that a merge commits.
 
     Attributes:
         changes: the rows to delete, including the old copies of updated rows.
         added: the fragments of new rows.
-        inserted: the number of inserted rows in them.
-        inserted_keys: their keys, if the rules insert.
+        inserted: the number of inserted rows.
+        inserted_keys: the filter of the inserted keys, if the rules insert rows.
     """
 
     changes: RowChanges
@@ -385,18 +393,20 @@ class Written:
 
 @dataclass
 class Merge:
-    """One merge into one version: planned, then matched, then written.
+    """A merge into one version; call `plan`, then `match`, then `write`.
 
     Attributes:
+        at: the version.
+        rules: the actions of the merge.
         keys: the key columns.
-        source: the source with the table's types, columns in the table's order; it holds what is compared.
-        condition, missing: the rules' conditions, fitted to the version.
-        index: its keys.
-        updates: fragment id -> offsets of rows to update, ascending, and the source row for each.
-        deletes: fragment id -> offsets of rows to delete.
-        seen: by code, whether the table has the key.
-        lookup: which rows of the table were compared; known once they are.
-        compared: how many they were.
+        source: the source in the table's types and column order.
+        index: the keys of the source.
+        condition, missing: the rules' conditions, compiled for the version.
+        matched_keys: for each code of `index`, whether the table has the key.
+        updates: fragment id -> ascending offsets of the rows to update, and the source row for each.
+        deletes: fragment id -> offsets of the rows to delete.
+        lookup: the part of the table that was compared; None before `match`.
+        compared: the number of rows that were compared.
     """
 
     at: Snapshot
@@ -406,7 +416,7 @@ class Merge:
     index: KeyIndex
     condition: MergeCondition | None
     missing: Condition | None
-    seen: npt.NDArray[np.bool_]
+    matched_keys: npt.NDArray[np.bool_]
     updates: dict[int, tuple[Offsets, Int64Array]] = field(default_factory=dict)
     deletes: dict[int, Offsets] = field(default_factory=dict)
     lookup: KeyLookup | None = None
@@ -414,11 +424,11 @@ class Merge:
 
     @classmethod
     def plan(cls, at: Snapshot, source: SourceRows, rules: MergeRules) -> Merge:
-        """Fit source and rules to a version."""
+        """Return the merge of a source into a version, with keys and conditions compiled."""
         check_movable(at.manifest)
         base = at.manifest
         keys = _key_fields(base.schema, rules.on)
-        aligner = _aligner(source.schema, base.schema, keys, rules.insert)
+        aligner = _make_aligner(source.schema, base.schema, keys, rules.insert)
         condition = missing = None
         if rules.matched == "update" and rules.condition is not None:
             condition = MergeCondition.compile(rules.condition, aligner.arrow_schema, nameable(base))
@@ -427,9 +437,9 @@ class Merge:
         compared = dict.fromkeys(key.name for key in keys)
         compared.update(dict.fromkeys(condition.source_columns if condition else ()))
         aligned = AlignedSource(source, aligner, list(compared))
-        index = KeyIndex([aligned.held[key.name] for key in keys])
-        seen = np.zeros(index.size, np.bool_)
-        return cls(at, rules, keys, aligned, index, condition, missing, seen)
+        index = KeyIndex([aligned.compared_columns[key.name] for key in keys])
+        matched_keys = np.zeros(index.size, np.bool_)
+        return cls(at, rules, keys, aligned, index, condition, missing, matched_keys)
 
     @property
     def base(self) -> Manifest:
@@ -437,7 +447,7 @@ class Merge:
         return self.at.manifest
 
     def scan(self) -> Scan:
-        """Return the scan of the compared columns, for all rows."""
+        """Return the scan of all rows for the columns that the merge compares."""
         names = {key.name for key in self.keys}
         names.update(self.condition.target_columns if self.condition else ())
         names.update(self.missing.columns if self.missing else ())
@@ -445,47 +455,47 @@ class Merge:
         return scan if self.rules.use_index else replace(scan, pruners=())
 
     def match(self) -> None:
-        """Compare the rows of the table with the source, all that a rule may concern."""
-        for window in self._windows(self.scan()):
+        """Compare the source with the table rows that a rule can apply to, and collect the changes."""
+        for window in self._read_windows(self.scan()):
             self.compared += window.num_rows
             addresses = window[ROW_ADDRESS].to_numpy()
             codes = self.index.lookup([window[key.name] for key in self.keys])
-            self.seen[codes[codes >= 0]] = True
+            self.matched_keys[codes[codes >= 0]] = True
             if self.rules.matched in ("update", "delete"):
-                self._change(window, addresses, codes)
+                self._collect_changes(window, addresses, codes)
             elif self.rules.matched == "fail" and (codes >= 0).any():
                 raise MergeError(
-                    f"a row of the table has a key of the source: {self._key(codes[codes >= 0][0])}"
+                    f"a row of the table has a key of the source: {self._key_text(codes[codes >= 0][0])}"
                 )
             if self.rules.delete_missing:
-                gone = np.flatnonzero(codes < 0)
+                missing_rows = np.flatnonzero(codes < 0)
                 if self.missing is not None:
-                    mask = self.missing.mask(pick_rows(window, gone)).fill_null(False)
-                    gone = gone[mask.to_numpy()]
-                self._delete(addresses[gone])
+                    mask = self.missing.mask(pick_rows(window, missing_rows)).fill_null(False)
+                    missing_rows = missing_rows[mask.to_numpy()]
+                self._collect_deletes(addresses[missing_rows])
 
-    def _windows(self, scan: Scan) -> Iterator[pa.Table]:
-        """Yield the rows that may have a key of the source, and those that may be deleted for lack of one."""
+    def _read_windows(self, scan: Scan) -> Iterator[pa.Table]:
+        """Yield the table rows that can have a key of the source, and the rows that may be deleted."""
         if self.rules.delete_missing and self.missing is None:
             self.lookup = KeyLookup(scan.tasks(), "nothing")
         else:
-            self.lookup = key_lookup(scan, self.keys, self.source.held, self.missing)
-        return _windows(self.lookup.tasks)
+            self.lookup = key_lookup(scan, self.keys, self.source.compared_columns, self.missing)
+        return _concat_tables(self.lookup.tasks)
 
-    def _change(self, window: pa.Table, addresses: Addresses, codes: Int64Array) -> None:
-        """Note the rows of a window to update or to delete."""
+    def _collect_changes(self, window: pa.Table, addresses: Addresses, codes: Int64Array) -> None:
+        """Collect the rows of a window to update or to delete."""
         places, sources = self.index.pairs(codes)
         if self.condition is not None:
-            keep = self.condition.mask(window, places, self.source.held, sources)
+            keep = self.condition.mask(window, places, self.source.compared_columns, sources)
             places, sources = places[keep], sources[keep]
-        again = np.flatnonzero(places[1:] == places[:-1])
-        if len(again):
+        repeated = np.flatnonzero(places[1:] == places[:-1])
+        if len(repeated):
             raise MergeError(
                 "several rows of the source match one row of the table, which may be matched once at most: "
-                + self._key(codes[places[again[0]]])
+                + self._key_text(codes[places[repeated[0]]])
             )
         if self.rules.matched == "delete":
-            self._delete(addresses[places])
+            self._collect_deletes(addresses[places])
             return
         for number, part in runs_by_fragment(addresses[places]):
             offsets, rows = offsets_of(addresses[places[part]]), sources[part]
@@ -494,22 +504,24 @@ class Merge:
                 offsets, rows = np.concatenate([before[0], offsets]), np.concatenate([before[1], rows])
             self.updates[number] = offsets, rows
 
-    def _delete(self, addresses: Addresses) -> None:
+    def _collect_deletes(self, addresses: Addresses) -> None:
         for number, part in runs_by_fragment(addresses):
             offsets = offsets_of(addresses[part])
             before = self.deletes.get(number, np.empty(0, np.uint32))
             self.deletes[number] = np.union1d(before, offsets)
 
-    def _key(self, code: int) -> str:
+    def _key_text(self, code: int) -> str:
         """Return the key of a code as text."""
         row = int(np.flatnonzero(self.index.codes == code)[0])
-        return ", ".join(f"{key.name} = {self.source.held[key.name][row].as_py()!r}" for key in self.keys)
+        return ", ".join(
+            f"{key.name} = {self.source.compared_columns[key.name][row].as_py()!r}" for key in self.keys
+        )
 
-    def write(self) -> Written:
-        """Write the rows that `match` has selected."""
+    def write(self) -> MergeOutput:
+        """Write the rows that `match` selected to new fragments."""
         inserted = np.empty(0, np.int64)
         if self.rules.insert:
-            inserted = np.flatnonzero(~np.append(self.seen, False)[self.index.codes])
+            inserted = np.flatnonzero(~np.append(self.matched_keys, False)[self.index.codes])
         rows = {number: offsets for number, (offsets, _) in self.updates.items()}
         for number, offsets in self.deletes.items():
             rows[number] = np.union1d(rows[number], offsets) if number in rows else offsets
@@ -517,16 +529,16 @@ class Merge:
         rules = self.rules
         targets = choose_targets(self.at.bases, rules.target_bases, rules.target_all_bases)
         added = write_moved(self.at, self._new_rows(inserted, ids), ids, targets=targets)
-        keys = self._filter(inserted) if rules.insert else None
-        return Written(RowChanges(self.at, RowSet.from_offsets(rows)), added, len(inserted), keys)
+        keys = self._inserted_keys(inserted) if rules.insert else None
+        return MergeOutput(RowChanges(self.at, RowSet.from_offsets(rows)), added, len(inserted), keys)
 
-    def counts(self, written: Written) -> tuple[int, int, int]:
-        """Return how many rows are inserted, updated and deleted."""
+    def counts(self, written: MergeOutput) -> tuple[int, int, int]:
+        """Return the numbers of inserted, updated and deleted rows."""
         updated = sum(len(offsets) for offsets, _ in self.updates.values())
         return written.inserted, updated, sum(len(offsets) for offsets in self.deletes.values())
 
     def _new_rows(self, inserted: Int64Array, ids: CarriedRowIds) -> Iterator[pa.Table]:
-        """Yield the updated rows in the order of the table, then the inserted ones in that of the source."""
+        """Yield the updated rows in table order, then the inserted rows in source order."""
         fields = self.base.schema.fields
         copied = [f for f in fields if f.name not in self.source.schema.names]
         offsets = {number: part for number, (part, _) in self.updates.items()}
@@ -544,16 +556,20 @@ class Merge:
             others = {f.name: default_array(f, new.num_rows) for f in copied}
             yield whole_rows(fields, new, others)
 
-    def _filter(self, inserted: Int64Array) -> KeyFilter:
-        """Return the keys of the inserted rows; those with nulls equal no key of others."""
+    def _inserted_keys(self, inserted: Int64Array) -> KeyFilter:
+        """Return the filter of the keys of inserted rows, without keys with nulls, which equal no key."""
         fields = in_key_order(self.base.schema, self.keys)
         rows = inserted[self.index.codes[inserted] >= 0]
-        keys = pick_rows(self.source.held.select([key.name for key in fields]), rows)
+        keys = pick_rows(self.source.compared_columns.select([key.name for key in fields]), rows)
         return key_filter([key.id for key in fields], keys.columns)
 
 
 def _key_fields(schema: Schema, on: Sequence[str]) -> tuple[Field, ...]:
-    """Return the key columns, each once."""
+    """Return the distinct key columns.
+
+    Raises:
+        SchemaError: a column does not exist or cannot be a key, or the table has no primary key.
+    """
     if on:
         keys = tuple(dict.fromkeys(schema.field(name) for name in on))
     else:
@@ -569,8 +585,8 @@ def _key_fields(schema: Schema, on: Sequence[str]) -> tuple[Field, ...]:
     return keys
 
 
-def _aligner(source: pa.Schema, schema: Schema, keys: Sequence[Field], insert: bool) -> Aligner:
-    """Return the aligner that casts the source's rows to the table's types and order of columns."""
+def _make_aligner(source: pa.Schema, schema: Schema, keys: Sequence[Field], insert: bool) -> Aligner:
+    """Return the aligner that converts source rows to the table's types and column order."""
     for key in keys:
         if key.name not in source.names:
             raise SchemaError(f"the source lacks the key column {key.name!r}")
@@ -585,8 +601,8 @@ def _aligner(source: pa.Schema, schema: Schema, keys: Sequence[Field], insert: b
     return Aligner(source, Schema(present, schema.metadata))
 
 
-def _windows(tasks: Sequence[ScanTask]) -> Iterator[pa.Table]:
-    """Yield the rows of tasks in tables of some size, across fragments."""
+def _concat_tables(tasks: Sequence[ScanTask]) -> Iterator[pa.Table]:
+    """Yield the rows of tasks in tables of about `_WINDOW_BYTES`, across fragments."""
     waiting: list[pa.Table] = []
     rows = size = 0
     reads = [partial(task.tables, _WINDOW_BYTES) for task in tasks]

@@ -1,7 +1,7 @@
-"""Replace rows: changed copies go to new fragments, and the old rows are deleted in place.
+"""Replace rows: write changed copies to new fragments, and mark the old rows as deleted.
 
-One Update transaction contains both, so it is atomic for readers. Rows keep their stable ids: the new
-fragments contain the ids of the changed rows, which come before the inserted ones.
+One Update transaction contains both changes, so readers see them atomically. Rows keep their stable ids: the
+new fragments store the ids of the changed rows, which precede the inserted rows.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ KeyFilter = transaction_pb2.Transaction.KeyExistenceFilter
 
 
 def check_movable(manifest: Manifest) -> None:
-    """Refuse to copy rows of a version with blobs inside other columns.
+    """Check that a version has no blobs inside other columns, because such rows cannot be copied.
 
     Raises:
-        UnsupportedFormatError: there is such a column.
+        UnsupportedFormatError: a column contains blobs.
     """
     for top in manifest.schema.fields:
         if not top.is_blob and any(node.is_blob for node in top.walk()):
@@ -48,10 +48,10 @@ def check_movable(manifest: Manifest) -> None:
 
 @dataclass
 class CarriedRowIds:
-    """The stable row ids of changed rows in the order in which the rows are written.
+    """Collects the stable row ids of changed rows, in the order in which the rows are written.
 
     Attributes:
-        snapshot: the version that the rows come from; without stable row ids nothing is noted.
+        snapshot: the version of the old rows. Without stable row ids, nothing is collected.
     """
 
     snapshot: Snapshot
@@ -61,7 +61,7 @@ class CarriedRowIds:
     _spilled: bool = False
 
     def note(self, fragment_id: int, offsets: npt.NDArray[np.uint32]) -> None:
-        """Note the rows at physical offsets, ascending, of a fragment."""
+        """Add the rows at ascending physical offsets of a fragment."""
         if not self.snapshot.manifest.uses_stable_row_ids:
             return
         if self._readers is None or self._readers[0] != fragment_id:
@@ -82,8 +82,8 @@ class CarriedRowIds:
         )
         return ids, created
 
-    def give(self, fragments: Sequence[table_pb2.DataFragment]) -> None:
-        """Put the ids into the new fragments; with them, if the manifest does not tell, the rows' ages."""
+    def store_in(self, fragments: Sequence[table_pb2.DataFragment]) -> None:
+        """Store the ids in the new fragments, and the creation versions if the old ones are in data files."""
         ids = np.concatenate([np.empty(0, np.uint64), *self._ids])
         created = np.concatenate([np.empty(0, np.uint64), *self._created])
         start = 0
@@ -97,12 +97,12 @@ class CarriedRowIds:
 
 
 def whole_rows(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[str, pa.Array]) -> pa.Table:
-    """Return rows with all columns of a table: new values if there are some, otherwise old ones.
+    """Return rows with all columns of a table: columns of `new`, and other columns from `old`.
 
     Args:
-        fields: the table's.
-        new: the new values; for blobs also references to them.
-        old: by name, at least the columns that `new` lacks.
+        fields: the top-level fields of the table.
+        new: the new values; blobs can be references.
+        old: the old values, with at least the columns that `new` lacks.
     """
     names = new.schema.names
     columns = [new[f.name] if f.name in names else old[f.name] for f in fields]
@@ -117,21 +117,21 @@ def write_moved(
     operation: str = "",
     targets: Sequence[FileTarget] = (),
 ) -> list[table_pb2.DataFragment]:
-    """Write rows to new fragments of the version's schema and return their messages, of id 0.
+    """Write rows to new fragments of the version's schema and return their messages, with id 0.
 
     Args:
         snapshot: the version that is changed.
-        tables: the changed rows and then the inserted ones, with all columns.
-        ids: filled while the tables are drawn; gives the ids of the first rows.
-        operation: what the names of all files of the operation have in common, see `new_data_file_name`.
-        targets: folders that take the files in turns; that of the table's own root by default.
+        tables: the changed rows, then the inserted rows, with all columns.
+        ids: the ids of the changed rows; complete when `tables` is exhausted.
+        operation: the common part of the names of all files of the operation, see `new_data_file_name`.
+        targets: the folders among which files are distributed in turns; the table's own folder by default.
 
     Raises:
-        SchemaError: a null where the schema allows none.
+        SchemaError: a NOT NULL column has a null.
         OSError: the store failed. Files written before an error are deleted.
     """
     batches = (batch for table in tables for batch in table.to_batches())
-    written = write_fragments(
+    data_fragments = write_fragments(
         with_identity_values(batches, snapshot.table, snapshot.schema, new=False),
         snapshot.table,
         snapshot.schema,
@@ -140,8 +140,8 @@ def write_moved(
         targets=targets,
         partitions=PartitionSpec.of_config(snapshot.manifest.config).present(snapshot.schema),
     )
-    fragments = [table_pb2.DataFragment.FromString(data) for data in written]
-    ids.give(fragments)
+    fragments = [table_pb2.DataFragment.FromString(data) for data in data_fragments]
+    ids.store_in(fragments)
     return fragments
 
 
@@ -158,22 +158,22 @@ def commit_moves(
 
     Args:
         changes: the old rows, and the version in which they were found.
-        added: what `write_moved` gave.
+        added: the result of `write_moved`.
         field_ids: the fields whose values changed.
         env: clock, sleep and random numbers.
-        inserted_rows: the keys of inserted rows.
-        properties: key-value pairs kept with the transaction.
-        compacted: the SSTables of a MemWAL whose rows these are: shard and highest generation.
+        inserted_rows: the filter of the keys of inserted rows.
+        properties: key-value pairs to store with the transaction.
+        compacted: the SSTables of a MemWAL from which the rows come: shard and highest generation.
 
     Raises:
-        CommitError: other writers were in the way; see its subclasses. All files written for the operation
-            are deleted, unless the outcome is not known.
+        CommitError: the commit conflicted; see its subclasses. All files written for the operation are
+            deleted, unless the outcome is unknown.
     """
 
     def message(outcome: Outcome) -> Message:
         return update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows, compacted)
 
-    with _discarding_added(changes, added):
+    with _delete_added_on_failure(changes, added):
         return commit_row_changes(changes, message, properties=properties, env=env)
 
 
@@ -183,18 +183,18 @@ def prepare_moves(
     field_ids: Iterable[int],
     inserted_rows: KeyFilter | None = None,
 ) -> transaction_pb2.Transaction.Update:
-    """Return the operation that `commit_moves`, whose arguments these are, would commit.
+    """Return the operation that `commit_moves` would commit with the same arguments.
 
     Raises:
-        FormatError: a present deletion file is damaged. All files written for the operation are deleted.
+        FormatError: an existing deletion file is damaged. All files written for the operation are deleted.
     """
-    with _discarding_added(changes, added), delete_on_failure(changes.discard):
+    with _delete_added_on_failure(changes, added), delete_on_failure(changes.discard):
         outcome = changes.apply()
         return update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows)
 
 
 @contextmanager
-def _discarding_added(changes: RowChanges, added: Sequence[table_pb2.DataFragment]) -> Iterator[None]:
+def _delete_added_on_failure(changes: RowChanges, added: Sequence[table_pb2.DataFragment]) -> Iterator[None]:
     source = changes.source
 
     def discard() -> None:

@@ -1,7 +1,7 @@
-"""Update and delete rows by a condition: find them, write changed copies or deletion files, and commit.
+"""Update and delete rows by a condition: find the rows, write changed copies or deletion files, and commit.
 
-If another writer was in the way, both start over. A search goes through the table fragment by fragment and
-piece by piece, so memory does not grow with it: it keeps only the offsets of matching rows, four bytes each.
+After a conflict with another writer, both operations start again. The table is searched fragment by fragment
+and piece by piece. Memory holds only the offsets of matching rows, four bytes each.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _WINDOW_BYTES = 64 << 20
 
 
 def find_rows(snapshot: Snapshot, predicate: Filter | None) -> RowChanges:
-    """Return the live rows of a version for which a predicate is true; all of them without a predicate.
+    """Return the live rows of a version for which a predicate is true; all live rows without a predicate.
 
-    Reads what a scan with the predicate reads: only the columns that it names, and of these only what row
-    numbers, indices and page statistics cannot rule out.
+    Like a scan with the predicate, it reads only the predicate's columns, and prunes rows by row numbers,
+    indices and page statistics.
 
     Raises:
         ExpressionError: the predicate does not fit the table.
@@ -79,16 +79,22 @@ def delete_rows(
     reruns: RetryPolicy = CONFLICT_RETRIES,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
-    """Delete the rows for which a predicate is true and return the version without them.
+    """Delete the rows for which a predicate is true and return the new version.
 
-    A version is committed even if no row matches. Rows are looked for in `snapshot`; where another writer
-    changed the same rows or moved them meanwhile, they are looked for again in the newest version.
+    A version is committed even if no row matches. Rows are searched in `snapshot`. If another writer changed
+    or moved the same rows concurrently, they are searched again in the newest version.
+
+    Args:
+        snapshot: the version in which the rows are searched first.
+        predicate: the condition of the rows to delete.
+        reruns: the number of retries, and the pauses, after conflicts.
+        env: clock, sleep and random numbers.
 
     Raises:
         ExpressionError: the predicate does not fit the table.
-        RetryableConflictError: other writers were in the way each time.
+        RetryableConflictError: every attempt conflicted with another writer.
         CommitError: the commit failed; see its other subclasses.
-        UnsupportedFormatError: the table needs a feature that is not written here.
+        UnsupportedFormatError: the table needs a feature that we cannot write.
     """
 
     text = predicate.text if isinstance(predicate, Condition) else str(predicate)
@@ -107,7 +113,7 @@ Evaluate = Callable[[pa.Table], pa.ChunkedArray]
 
 
 @dataclass(frozen=True)
-class Updated:
+class UpdateResult:
     """The result of an update: the new version, and the number of changed rows."""
 
     manifest: Manifest
@@ -121,49 +127,49 @@ def update_rows(
     *,
     reruns: RetryPolicy = CONFLICT_RETRIES,
     env: CommitEnv = SYSTEM_ENV,
-) -> Updated:
-    """Set columns of the rows for which a predicate is true; of all rows without one.
+) -> UpdateResult:
+    """Set columns of the rows for which a predicate is true; of all rows without a predicate.
 
-    A version is committed even if no row matches. Where another writer changed the same rows meanwhile, rows
+    A version is committed even if no row matches. If another writer changed the same rows concurrently, rows
     and new values are computed again from the newest version.
 
     Args:
-        snapshot: the version in which the rows are looked for.
+        snapshot: the version in which the rows are searched first.
         updates: column -> new value: SQL text over the old columns, a pyarrow expression, or a constant.
-            Values are cast to the column's type; fractions are cut off.
-        where: which rows.
-        reruns: how often to begin anew.
+            Values are cast to the column's type; fractions are truncated.
+        where: the condition of the rows to update; None for all rows.
+        reruns: the number of retries, and the pauses, after conflicts.
         env: clock, sleep and random numbers.
 
     Raises:
-        OptionError: there are no updates.
-        SchemaError: a column does not exist, or null comes into one that must not be null.
+        OptionError: `updates` is empty.
+        SchemaError: a column does not exist, or a NOT NULL column would get a null.
         ExpressionError: an expression does not fit the table, or a value does not fit the column's type.
-        RetryableConflictError: other writers were in the way each time.
+        RetryableConflictError: every attempt conflicted with another writer.
         CommitError: the commit failed; see its other subclasses.
-        UnsupportedFormatError: the table needs a feature that is not written here, or has blobs in structs.
+        UnsupportedFormatError: the table needs a feature that we cannot write, or has blobs in structs.
     """
     if not updates:
         raise OptionError("an update needs at least one column")
 
-    def attempt(at: Snapshot) -> Updated:
+    def attempt(at: Snapshot) -> UpdateResult:
         base = at.manifest
         check_movable(base)
-        values = {name: _value(base, name, value) for name, value in updates.items()}
+        values = {name: _compile_value(base, name, value) for name, value in updates.items()}
         changes = find_rows(at, where)
         ids = CarriedRowIds(at)
-        added = write_moved(at, _changed(at, changes, values, ids), ids)
+        added = write_moved(at, _changed_rows(at, changes, values, ids), ids)
         field_ids = sorted(node.id for name in values for node in base.schema.field(name).walk())
         committed = commit_moves(changes, added, field_ids, env)
-        return Updated(committed, changes.rows.num_rows)
+        return UpdateResult(committed, changes.rows.num_rows)
 
     return retry_operation(snapshot, attempt, reruns, env)
 
 
-def _changed(
+def _changed_rows(
     at: Snapshot, changes: RowChanges, values: Mapping[str, Evaluate], ids: CarriedRowIds
 ) -> Iterator[pa.Table]:
-    """Yield the rows with their new values."""
+    """Yield the changed rows with their new values."""
     for number, offsets, old in read_rows(at, changes.rows.by_offsets(), at.schema.fields):
         new = old
         for name, evaluate in values.items():
@@ -173,18 +179,18 @@ def _changed(
         yield new
 
 
-# The hint for plain strings in place of expressions.
+# The hint if a string is not a valid SQL expression.
 _QUOTING = """Values are SQL: write a text in quotes, {"name": "'hello'"}, or use pa.scalar("hello")"""
 
 
-def _value(base: Manifest, name: str, value: Any) -> Evaluate:
-    """Return the function for the new values of a column, already tried on an empty table."""
+def _compile_value(base: Manifest, name: str, value: Any) -> Evaluate:
+    """Return the function that computes the new values of a column, checked with an empty table."""
     field = base.schema.field(name)
     schema = columns_of(base)
-    source = _source(value, field, schema)
+    source = _compile_source(value, field, schema)
 
     def evaluate(table: pa.Table) -> pa.ChunkedArray:
-        values = _fit(source(table), field)
+        values = _cast_to_field(source(table), field)
         if values.null_count and not field.nullable:
             raise SchemaError(f"column {name!r} must not be null, but the update gives nulls")
         return values
@@ -196,7 +202,7 @@ def _value(base: Manifest, name: str, value: Any) -> Evaluate:
     return evaluate
 
 
-def _source(value: Any, field: Field, schema: pa.Schema) -> Evaluate:
+def _compile_source(value: Any, field: Field, schema: pa.Schema) -> Evaluate:
     if isinstance(value, str):
         try:
             return compile_expression(value, schema).evaluate
@@ -208,12 +214,12 @@ def _source(value: Any, field: Field, schema: pa.Schema) -> Evaluate:
         constant = value if isinstance(value, pa.Scalar) else pa.scalar(value, field.arrow_type())
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
         raise ExpressionError(f"column {field.name!r} cannot hold {value!r}: {error}") from error
-    one = pa.repeat(constant, 1)  # no more at once: repeating a nested value no times fails
+    one = pa.repeat(constant, 1)  # take() instead of repeat(): pyarrow fails to repeat a nested value 0 times
     return lambda table: pa.chunked_array([one.take(pa.repeat(pa.scalar(0), table.num_rows))])
 
 
-def _fit(values: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
-    """Return the values in the type of their column; values for JSON are text or documents."""
+def _cast_to_field(values: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
+    """Return values cast to the type of their column; values for JSON columns are text or documents."""
     target = field.arrow_type()
     if field.is_json:
         parts = [documents_of(chunk) for chunk in values.chunks]

@@ -1,12 +1,12 @@
-"""Fitting incoming data to a table's schema: columns by name, casts that lose nothing.
+"""Convert incoming data to a table's schema: columns by name, with lossless casts.
 
-The types are compared once, before any data moves, and every difference is reported together. Then a function
-per column casts values. A cast is allowed if it preserves every value (int32 to int64). It is also allowed if
-it detects a value that it would change, and raises (int64 to uint32, a list to a vector of fixed length).
-References to blobs (see `file.blob_references`) in place of blobs or bytes stay references, in one type:
-their bytes are fetched when they are written.
+The types are compared once, before any data is converted, and all differences are reported together. Then one
+function per column casts values. A cast is allowed if it preserves every value (int32 to int64). It is also
+allowed if it raises an error for values that it would change (int64 to uint32, a list to a vector).
+Blob references (see `file.blob_references`) in columns of blobs or bytes stay references of one type: their
+bytes are fetched when they are written.
 
-Errors about rows that do not fit have the types that differ, or the first wrong row.
+Errors contain the types that differ, or the first row that does not fit.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from spark_lance.jsonb.columns import documents_of, is_json_field
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 from spark_lance.table.schema.defaults import default_array, default_sql, generation_sql, identity_of
 
-_COLUMNS_SHOWN = 5
-_LONGEST_VALUE = 40
+_MAX_SHOWN_COLUMNS = 5
+_MAX_VALUE_LENGTH = 40
 
 
 @dataclass(frozen=True)
 class TypeDifference:
-    """A column or field whose type in the data cannot become that of the table.
+    """A column or field whose type in the data cannot be cast to its type in the table.
 
     Attributes:
-        path: of the field; `[]` is an item of a list.
-        source: its type in the data.
-        target: its type in the table.
+        path: the path of the field; `[]` is an item of a list.
+        source: the type in the data.
+        target: the type in the table.
     """
 
     path: str
@@ -53,7 +53,7 @@ class TypeDifference:
     target: pa.DataType
 
     def describe(self, name_of: Callable[[pa.DataType], str] = str) -> str:
-        """Return the sentence, with types by names of the reader's own language."""
+        """Return a sentence on the difference; `name_of` returns the name of a type for the user."""
         source, target = name_of(self.source), name_of(self.target)
         return f"column {self.path!r} is {source} in the data and {target} in the table"
 
@@ -65,7 +65,7 @@ class TypeDifference:
 
     @property
     def is_castable(self) -> bool:
-        """Whether a cast by the user may help: types of one kind, or single values."""
+        """Whether a cast by the user may help: both types are nested, or neither is."""
         return bool(pa.types.is_nested(self.source) == pa.types.is_nested(self.target))
 
 
@@ -76,11 +76,11 @@ Differences: TypeAlias = "list[str | TypeDifference]"
 def rows_do_not_fit(
     differences: Sequence[str | TypeDifference], tell: Callable[[str | TypeDifference], str] = str
 ) -> SchemaError:
-    """Return the error that lists differences, and keeps them for who has other names for types.
+    """Return the error that lists differences; its `differences` allow callers to use other type names.
 
     Args:
-        differences: what does not fit.
-        tell: makes a line of the message of each.
+        differences: the differences between the data and the table.
+        tell: returns the line of the message for a difference.
     """
     distinct = tuple(dict.fromkeys(differences))
     lines = [tell(line) for line in distinct]
@@ -91,15 +91,15 @@ def rows_do_not_fit(
 
 
 def row_text(batch: pa.RecordBatch, row: int) -> str:
-    """Return a row for a message: a few of its columns, long values cut."""
-    names = batch.schema.names[:_COLUMNS_SHOWN]
-    values = ", ".join(f"{name}: {_short(batch.column(name)[row].as_py())}" for name in names)
-    return f"{{{values}{', ...' if batch.num_columns > _COLUMNS_SHOWN else ''}}}"
+    """Return a row as text for a message: its first columns, with long values truncated."""
+    names = batch.schema.names[:_MAX_SHOWN_COLUMNS]
+    values = ", ".join(f"{name}: {_short_text(batch.column(name)[row].as_py())}" for name in names)
+    return f"{{{values}{', ...' if batch.num_columns > _MAX_SHOWN_COLUMNS else ''}}}"
 
 
-def _short(value: object) -> str:
+def _short_text(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[: _MAX_VALUE_LENGTH - 3]}..."
 
 
 Cast = Callable[[pa.Array], pa.Array]
@@ -109,20 +109,20 @@ ADD_IT = ": leave it out, or add it first (in Spark the option mergeSchema does)
 
 
 class WrongLengthError(Exception):
-    """A list in the place of a vector has another length; `row` counts the values that were to be cast."""
+    """A list cannot become a vector because its length differs; `row` is its position in the cast array."""
 
     def __init__(self, path: str, size: int, length: int, row: int) -> None:
         super().__init__(path, size, length, row)
         self.path, self.size, self.length, self.row = path, size, length, row
 
     def in_row(self, batch: pa.RecordBatch | None) -> SchemaError:
-        """Return the error for the user; `batch` has the row, if its values are those that were cast."""
+        """Return the error for the user; `batch` is None if `row` is not a row of the batch."""
         text = f"column {self.path!r} holds vectors of length {self.size}; a value has {self.length} elements"
         return SchemaError(text if batch is None else f"{text}, in row {row_text(batch, self.row)}")
 
 
 def with_references(source: pa.DataType, target: pa.Field) -> pa.Field:
-    """Return a field of the table with references where the data has them for blobs or bytes."""
+    """Return a field of the table with the reference type where the data has references to blobs."""
     kind = target.type
     if not holds_references(source):
         return target
@@ -142,7 +142,16 @@ def with_references(source: pa.DataType, target: pa.Field) -> pa.Field:
 
 
 def cast_field(source_field: pa.Field, target: pa.Field, path: str, differences: Differences) -> Cast | None:
-    """Return the cast to a field's type; bytes may become blobs of version 2.2, and text JSON."""
+    """Return the cast to a field's type; None if no cast is needed or the types do not fit.
+
+    Bytes can be cast to blobs of version 2.2, and text to JSON.
+
+    Args:
+        source_field: the field of the data.
+        target: the field of the table.
+        path: the path of the field, for messages.
+        differences: the list to which differences are added.
+    """
     source = source_field.type
     if is_json_field(target):
         return _cast_json(source_field, target, path, differences)
@@ -152,10 +161,12 @@ def cast_field(source_field: pa.Field, target: pa.Field, path: str, differences:
             differences.append(TypeDifference(path, source, target_type))
             return None
         inner = cast_field(source_field.with_type(source.storage_type), target, path, differences)
-        return lambda array: _apply(inner, array.storage if isinstance(array, pa.ExtensionArray) else array)
+        return lambda array: _apply_cast(
+            inner, array.storage if isinstance(array, pa.ExtensionArray) else array
+        )
     if _is_spatial(source) and _is_bytes(target.type):
         inner = _cast_type(pa.binary(), target.type, path, differences)
-        return lambda array: _apply(inner, _well_known_binary(array))
+        return lambda array: _apply_cast(inner, _geometry_bytes(array))
     if is_blob_field(target) and describes_blobs(source):
         differences.append(
             f"column {path!r} has blobs in the table, and the data describes blobs without telling where "
@@ -174,7 +185,7 @@ def cast_field(source_field: pa.Field, target: pa.Field, path: str, differences:
 
 
 def _cast_json(source_field: pa.Field, target: pa.Field, path: str, differences: Differences) -> Cast | None:
-    """Return the cast to stored documents: it parses JSON text; documents need no cast, or a check."""
+    """Return the cast that parses JSON text into stored documents; None if the data has documents."""
     if is_json_field(source_field):
         return None
     if documents_of(pa.chunked_array([], source_field.type).combine_chunks()) is None:
@@ -194,20 +205,20 @@ def _cast_json(source_field: pa.Field, target: pa.Field, path: str, differences:
 
 
 def _is_spatial(source: pa.DataType) -> bool:
-    """Whether values are geometries as engines exchange them: a spatial reference and well-known binary."""
+    """Return whether a type is the struct of SRID and WKB in which engines exchange geometries."""
     if not pa.types.is_struct(source) or [field.name for field in source] != ["srid", "wkb"]:
         return False
     metadata = source.field("wkb").metadata or {}
     return b"geometry" in metadata or b"geography" in metadata
 
 
-def _well_known_binary(array: pa.StructArray) -> pa.Array:
+def _geometry_bytes(array: pa.StructArray) -> pa.Array:
     binary = array.field("wkb")
     return pc.if_else(array.is_valid(), binary, pa.scalar(None, binary.type)) if array.null_count else binary
 
 
 def _is_same_extension(source: pa.BaseExtensionType, target: pa.Field) -> bool:
-    """Whether a field is for values of an extension type: it is plain, or of the very type."""
+    """Return whether a field can store values of an extension type: it has no extension type, or the same."""
     name = (target.metadata or {}).get(EXTENSION_NAME.encode())
     target_type = known_schema(pa.schema([target])).field(0).type
     if isinstance(target_type, pa.BaseExtensionType):
@@ -232,18 +243,18 @@ def _cast_type(source: pa.DataType, target: pa.DataType, path: str, differences:
         return lambda array: pa.nulls(len(array), target)
     if pa.types.is_dictionary(source) and not pa.types.is_dictionary(target):
         inner = _cast_type(source.value_type, target, path, differences)
-        return lambda array: _apply(inner, array.dictionary_decode())
-    for applies, make in _NESTED:
+        return lambda array: _apply_cast(inner, array.dictionary_decode())
+    for applies, make in _NESTED_CASTS:
         if applies(source, target):
             return make(source, target, path, differences)
-    for applies_to_types, cast in _CHECKED:
+    for applies_to_types, cast in _CASTS:
         if applies_to_types(source, target):
             return lambda array: cast(array, target)
     differences.append(TypeDifference(path, source, target))
     return None
 
 
-def _apply(cast: Cast | None, array: pa.Array) -> pa.Array:
+def _apply_cast(cast: Cast | None, array: pa.Array) -> pa.Array:
     return array if cast is None else cast(array)
 
 
@@ -251,7 +262,9 @@ def _is_any_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
+def _cast_struct(
+    source: pa.DataType, target: pa.DataType, path: str, differences: Differences
+) -> Cast | None:
     names = [source.field(i).name for i in range(source.num_fields)]
     targets = [target.field(i) for i in range(target.num_fields)]
     for name in names:
@@ -276,7 +289,7 @@ def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: Di
 
     def cast(array: pa.StructArray) -> pa.Array:
         children = [
-            pa.nulls(len(array), field.type) if index < 0 else _apply(inner, array.field(index))
+            pa.nulls(len(array), field.type) if index < 0 else _apply_cast(inner, array.field(index))
             for (index, inner), field in zip(casts, targets, strict=True)
         ]
         mask = array.is_null() if array.null_count else None
@@ -289,7 +302,7 @@ def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: Di
     return cast
 
 
-def _list(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
+def _cast_list(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
     inner = cast_field(source.value_field, target.value_field, f"{path}[]", differences)
     if source == target and inner is None:
         return None
@@ -302,12 +315,12 @@ def _list(source: pa.DataType, target: pa.DataType, path: str, differences: Diff
         mask = array.is_null() if array.null_count else None
         if mask is not None and offsets.offset:
             offsets = pa.concat_arrays([offsets])
-        return kind.from_arrays(offsets, _apply(inner, array.values), type=target, mask=mask)
+        return kind.from_arrays(offsets, _apply_cast(inner, array.values), type=target, mask=mask)
 
     return cast
 
 
-def _map(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
+def _cast_map(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
     keys = cast_field(source.key_field, target.key_field, f"{path}.key", differences)
     values = cast_field(source.item_field, target.item_field, f"{path}.value", differences)
     if source == target and keys is None and values is None:
@@ -319,13 +332,15 @@ def _map(source: pa.DataType, target: pa.DataType, path: str, differences: Diffe
         if mask is not None and offsets.offset:
             offsets = pa.concat_arrays([offsets])
         return pa.MapArray.from_arrays(
-            offsets, _apply(keys, array.keys), _apply(values, array.items), type=target, mask=mask
+            offsets, _apply_cast(keys, array.keys), _apply_cast(values, array.items), type=target, mask=mask
         )
 
     return cast
 
 
-def _to_vector(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
+def _cast_list_to_vector(
+    source: pa.DataType, target: pa.DataType, path: str, differences: Differences
+) -> Cast | None:
     inner = _cast_type(source.value_type, target.value_type, f"{path}[]", differences)
     size = target.list_size
 
@@ -336,18 +351,20 @@ def _to_vector(source: pa.DataType, target: pa.DataType, path: str, differences:
             bad = pc.index(wrong, True).as_py()
             raise WrongLengthError(path, size, lengths[bad].as_py(), bad)
         if not array.null_count:
-            return pa.FixedSizeListArray.from_arrays(_apply(inner, array.flatten()), type=target)
-        # Null rows own no elements in a list but `size` of them in a fixed-size list.
+            return pa.FixedSizeListArray.from_arrays(_apply_cast(inner, array.flatten()), type=target)
+        # A null row has no elements in a list, but `size` elements in a fixed-size list.
         valid = np.asarray(array.is_valid())
         filler = np.repeat(np.cumsum(valid) - 1, size) * size + np.tile(np.arange(size), len(array))
         picks = pa.array(filler, mask=np.repeat(~valid, size))
-        values = _apply(inner, make_filterable(array.flatten()).take(picks))
+        values = _apply_cast(inner, make_filterable(array.flatten()).take(picks))
         return pa.FixedSizeListArray.from_arrays(values, type=target, mask=array.is_null())
 
     return cast
 
 
-def _vector(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
+def _cast_vector(
+    source: pa.DataType, target: pa.DataType, path: str, differences: Differences
+) -> Cast | None:
     if source.list_size != target.list_size:
         differences.append(TypeDifference(path, source, target))
         return None
@@ -358,28 +375,28 @@ def _vector(source: pa.DataType, target: pa.DataType, path: str, differences: Di
     def cast(array: pa.FixedSizeListArray) -> pa.Array:
         values = array.values.slice(array.offset * source.list_size, len(array) * source.list_size)
         mask = array.is_null() if array.null_count else None
-        return pa.FixedSizeListArray.from_arrays(_apply(inner, values), type=target, mask=mask)
+        return pa.FixedSizeListArray.from_arrays(_apply_cast(inner, values), type=target, mask=mask)
 
     return cast
 
 
-_Make = Callable[[pa.DataType, pa.DataType, str, Differences], "Cast | None"]
+_MakeCast = Callable[[pa.DataType, pa.DataType, str, Differences], "Cast | None"]
 _Applies = Callable[[pa.DataType, pa.DataType], bool]
 
-_NESTED: Sequence[tuple[_Applies, _Make]] = (
-    (lambda s, t: pa.types.is_struct(s) and pa.types.is_struct(t), _struct),
-    (lambda s, t: _is_any_list(s) and _is_any_list(t), _list),
-    (lambda s, t: pa.types.is_map(s) and pa.types.is_map(t), _map),
-    (lambda s, t: _is_any_list(s) and pa.types.is_fixed_size_list(t), _to_vector),
-    (lambda s, t: pa.types.is_fixed_size_list(s) and pa.types.is_fixed_size_list(t), _vector),
+_NESTED_CASTS: Sequence[tuple[_Applies, _MakeCast]] = (
+    (lambda s, t: pa.types.is_struct(s) and pa.types.is_struct(t), _cast_struct),
+    (lambda s, t: _is_any_list(s) and _is_any_list(t), _cast_list),
+    (lambda s, t: pa.types.is_map(s) and pa.types.is_map(t), _cast_map),
+    (lambda s, t: _is_any_list(s) and pa.types.is_fixed_size_list(t), _cast_list_to_vector),
+    (lambda s, t: pa.types.is_fixed_size_list(s) and pa.types.is_fixed_size_list(t), _cast_vector),
 )
 
 
-def _safe(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _cast_safely(array: pa.Array, target: pa.DataType) -> pa.Array:
     return array.cast(target, safe=True)
 
 
-def _half(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _cast_to_half(array: pa.Array, target: pa.DataType) -> pa.Array:
     halves = array.cast(target)
     back = halves.cast(array.type)
     same = pc.or_kleene(pc.equal(back, array), pc.and_(pc.is_nan(back), pc.is_nan(array)))
@@ -388,7 +405,7 @@ def _half(array: pa.Array, target: pa.DataType) -> pa.Array:
     return halves
 
 
-def _to_dictionary(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _cast_to_dictionary(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     encoded = array.cast(target.value_type).dictionary_encode()
@@ -397,7 +414,7 @@ def _to_dictionary(array: pa.Array, target: pa.DataType) -> pa.Array:
     )
 
 
-def _from_decimal(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _cast_decimal_to_uint64(array: pa.Array, target: pa.DataType) -> pa.Array:
     return array.cast(pa.decimal128(38, 0), safe=True).cast(target, safe=True)
 
 
@@ -414,7 +431,7 @@ def _widens_integer(source: pa.DataType, target: pa.DataType) -> bool:
     if not (pa.types.is_integer(source) and pa.types.is_integer(target)):
         return False
     if pa.types.is_unsigned_integer(target):
-        # From the signed type that stands for it in Spark; the cast checks every value.
+        # Spark has signed types only; the cast checks every value.
         return True if pa.types.is_signed_integer(source) else bool(source.bit_width <= target.bit_width)
     unsigned = pa.types.is_unsigned_integer(source)
     return bool(
@@ -427,30 +444,31 @@ def _widens_float(source: pa.DataType, target: pa.DataType) -> bool:
     return bool(both and source.bit_width <= target.bit_width)
 
 
-def _same_instant_kind(source: pa.DataType, target: pa.DataType) -> bool:
+def _are_both_instants_or_local(source: pa.DataType, target: pa.DataType) -> bool:
     both = pa.types.is_timestamp(source) and pa.types.is_timestamp(target)
     return bool(both and (source.tz is None) == (target.tz is None))
 
 
-# Applies to (source, target), and the cast, which raises ArrowInvalid for a value that it cannot keep.
-_CHECKED: Sequence[tuple[_Applies, Callable[[pa.Array, pa.DataType], pa.Array]]] = (
-    (lambda s, t: pa.types.is_dictionary(t), _to_dictionary),
-    (_widens_integer, _safe),
-    (_widens_float, _safe),
-    (lambda s, t: pa.types.is_float32(s) and pa.types.is_float16(t), _half),
-    (lambda s, t: _is_text(s) and _is_text(t), _safe),
-    (lambda s, t: _is_bytes(s) and _is_bytes(t), _safe),
-    (_same_instant_kind, _safe),
-    (lambda s, t: pa.types.is_date(s) and pa.types.is_date(t), _safe),
-    (lambda s, t: pa.types.is_time(s) and pa.types.is_time(t), _safe),
-    (lambda s, t: pa.types.is_duration(s) and pa.types.is_duration(t), _safe),
-    (lambda s, t: pa.types.is_decimal(s) and pa.types.is_decimal(t), _safe),
-    (lambda s, t: pa.types.is_decimal(s) and s.scale == 0 and pa.types.is_uint64(t), _from_decimal),
+# Pairs of a test of (source, target) and a cast, which raises ArrowInvalid for a value that it cannot
+# preserve.
+_CASTS: Sequence[tuple[_Applies, Callable[[pa.Array, pa.DataType], pa.Array]]] = (
+    (lambda s, t: pa.types.is_dictionary(t), _cast_to_dictionary),
+    (_widens_integer, _cast_safely),
+    (_widens_float, _cast_safely),
+    (lambda s, t: pa.types.is_float32(s) and pa.types.is_float16(t), _cast_to_half),
+    (lambda s, t: _is_text(s) and _is_text(t), _cast_safely),
+    (lambda s, t: _is_bytes(s) and _is_bytes(t), _cast_safely),
+    (_are_both_instants_or_local, _cast_safely),
+    (lambda s, t: pa.types.is_date(s) and pa.types.is_date(t), _cast_safely),
+    (lambda s, t: pa.types.is_time(s) and pa.types.is_time(t), _cast_safely),
+    (lambda s, t: pa.types.is_duration(s) and pa.types.is_duration(t), _cast_safely),
+    (lambda s, t: pa.types.is_decimal(s) and pa.types.is_decimal(t), _cast_safely),
+    (lambda s, t: pa.types.is_decimal(s) and s.scale == 0 and pa.types.is_uint64(t), _cast_decimal_to_uint64),
 )
 
 
-# Columns that reads add to those of a table, and what adds them.
-_MADE = {
+# Columns that reads add to the columns of a table, and what adds them.
+_ADDED_COLUMNS = {
     **dict.fromkeys(SYSTEM_COLUMNS, "an option of the read"),
     **dict.fromkeys(("_change_type", "_commit_version", "_commit_timestamp"), "a change feed"),
     **dict.fromkeys(("_distance", "_score", "query_index"), "a search"),
@@ -458,31 +476,31 @@ _MADE = {
 
 
 def check_added_names(names: Iterable[str]) -> None:
-    """Refuse to give a table, just because the data has them, columns that a read of a table adds.
+    """Check that new columns of a table are not columns that a read of a table has added to the data.
 
     Raises:
-        SchemaError: there is such a name.
+        SchemaError: a name is one of these columns.
     """
     for name in names:
-        # A name without an underscore may well be a column of somebody's own.
-        if name in _MADE and name.startswith("_"):
+        # A name without an underscore may be a column of the user.
+        if name in _ADDED_COLUMNS and name.startswith("_"):
             raise SchemaError(
-                f"the table has no column {name!r}, and {_MADE[name]} adds it to what is read: leave it out "
-                "of the data, or rename it"
+                f"the table has no column {name!r}, and {_ADDED_COLUMNS[name]} adds it to what is read: "
+                "leave it out of the data, or rename it"
             )
 
 
 class Aligner:
-    """Turns batches of one Arrow schema into batches of (a subset of) a table's schema.
+    """Converts batches of one Arrow schema to batches of (a subset of) a table's schema.
 
     Args:
-        source: schema of the incoming batches; columns in any order. Nullable columns and those with a
-            default may be missing.
+        source: the schema of the incoming batches, with columns in any order. Nullable columns and columns
+            with a default may be missing.
         target: the table's schema.
 
     Raises:
-        SchemaError: columns that the table lacks, missing columns that must not be null, types that do not
-            fit; the message lists all of them.
+        SchemaError: the table lacks a column of the data, the data lacks a NOT NULL column, or types do not
+            fit. The message lists all differences.
     """
 
     def __init__(self, source: pa.Schema, target: Schema) -> None:
@@ -492,7 +510,7 @@ class Aligner:
             if source.names.count(name) > 1:
                 differences.append(f"column {name!r} occurs twice in the data")
             elif name not in by_name:
-                origin = f": {_MADE[name]} adds it; leave it out" if name in _MADE else None
+                origin = f": {_ADDED_COLUMNS[name]} adds it; leave it out" if name in _ADDED_COLUMNS else None
                 hint = origin or f"{ADD_IT}{suggestion(name, set(by_name) - set(source.names))}"
                 differences.append(f"column {name!r} is not in the table{hint}")
         casts: list[tuple[str, Cast | None]] = []
@@ -528,7 +546,7 @@ class Aligner:
         """Return the batch with the table's columns, types and nullability.
 
         Raises:
-            SchemaError: a value cannot be kept by the cast, or null where the table allows none.
+            SchemaError: a cast would change a value, or a NOT NULL column has a null.
         """
         arrays = []
         for (name, cast), field in zip(self._casts, self.arrow_schema, strict=True):
@@ -556,7 +574,7 @@ class Aligner:
 
 
 def _null_message(name: str, array: pa.Array) -> str:
-    """Return the message about nulls in a column that takes none."""
+    """Return the message about nulls in a NOT NULL column."""
     count = array.null_count
     values, them = ("value is", "it") if count == 1 else ("values are", "them")
     first = pc.index(pc.is_null(array), True).as_py()

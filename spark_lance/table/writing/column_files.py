@@ -1,7 +1,7 @@
-"""Data files with some columns of an existing fragment.
+"""Write data files with some columns of an existing fragment.
 
-Such a file has a row for every physical row of the fragment, deleted ones included. The value of a deleted
-row does not matter, so it is one that takes little space: the value of a neighbour, or null for values of
+Such a file has a row for every physical row of the fragment, including deleted rows. The value of a deleted
+row does not matter, so we store a small one: the value of a neighbouring row, or null if the type has
 variable length. (Lance table format, data files.)
 """
 
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 Fragment = TypeVar("Fragment")
 Outcome = TypeVar("Outcome")
 
-# Fragments worked on at once where every request is waited for.
-_AT_ONCE = 8
+# The number of threads on stores other than local ones, where most of the time is spent waiting for requests.
+_THREADS = 8
 
 
 def each_fragment(
@@ -44,13 +44,13 @@ def each_fragment(
     fragments: Sequence[Fragment],
     work: Callable[[Fragment], Outcome],
 ) -> list[Outcome]:
-    """Return the results of `work` for fragments, or ids, in order; in threads unless the store is local."""
+    """Return the result of `work` for each fragment, in order; uses threads unless the store is local."""
     if store.is_local or len(fragments) < 2:
         return [work(fragment) for fragment in fragments]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        waiting = [pool.submit(work, fragment) for fragment in fragments]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        futures = [pool.submit(work, fragment) for fragment in fragments]
         try:
-            return [one.result() for one in waiting]
+            return [future.result() for future in futures]
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -64,22 +64,22 @@ def write_live_rows(
     version: FileVersion,
     bases: Bases | None = None,
 ) -> tuple[table_pb2.DataFile, npt.NDArray[np.uint32]]:
-    """Write columns of a fragment from the values of its rows that are not deleted.
+    """Write columns of a fragment from the values of its live rows.
 
     Args:
         table: the table.
-        fragment: the fragment, as it is in the version that the values belong to.
-        fields: the columns, possibly pruned, with their ids.
-        batches: the values in row order, one for every row that is not deleted.
-        version: version of the file.
+        fragment: the fragment in the version of the values.
+        fields: the columns with their ids, possibly pruned.
+        batches: the values in row order, one for every live row.
+        version: the version of the file.
         bases: the version's base paths.
 
     Returns:
-        What a manifest says about the file, and the offsets of the deleted rows.
+        The file's message for the manifest, and the physical offsets of the deleted rows, ascending.
 
     Raises:
-        SchemaError: there are more or fewer rows, or the values do not fit the fields.
-        OSError: the store failed. No file is left behind by any error.
+        SchemaError: the number of rows is wrong, or the values do not fit the fields.
+        OSError: the store failed. The file is deleted after every error.
     """
     rows = physical_rows(table, fragment, bases)
     deleted = read_deletions(table, fragment, rows, bases)
@@ -96,10 +96,10 @@ def write_column_file(
     version: FileVersion,
     rows: int | None = None,
 ) -> table_pb2.DataFile:
-    """Write columns of a fragment from values of all its physical rows; return the manifest's entry.
+    """Write columns of a fragment from values of all its physical rows; return the file's message.
 
-    Arguments and errors are those of `write_live_rows`; `rows` is the number of physical rows, by default as
-    the fragment's message says.
+    Arguments and errors are as in `write_live_rows`. `rows` is the number of physical rows; the default is
+    the number in the fragment's message.
     """
     expected = fragment.physical_rows if rows is None else rows
     name = new_data_file_name()
@@ -111,23 +111,23 @@ def write_column_file(
             raise SchemaError(
                 f"{writer.rows_written} values for the {expected} rows of fragment {fragment.id}"
             )
-        written = writer.finish()
+        file = writer.finish()
     except BaseException:
         writer.abort()
         raise
     major, minor = version.manifest
     return table_pb2.DataFile(
         path=name,
-        fields=written.field_ids,
-        column_indices=written.column_indices,
+        fields=file.field_ids,
+        column_indices=file.column_indices,
         file_major_version=major,
         file_minor_version=minor,
-        file_size_bytes=written.size,
+        file_size_bytes=file.size,
     )
 
 
 def delete_column_files(table: TableRef, files: Iterable[table_pb2.DataFile]) -> None:
-    """Delete files that no version refers to. One that cannot be deleted is logged and left."""
+    """Delete files that no version refers to. A file that cannot be deleted is logged and left in place."""
     fragments = [table_pb2.DataFragment(files=[file]).SerializeToString() for file in files]
     delete_fragment_files(table, fragments)
 
@@ -135,22 +135,23 @@ def delete_column_files(table: TableRef, files: Iterable[table_pb2.DataFile]) ->
 def fill_deleted(
     batches: Iterable[pa.RecordBatch], deleted: npt.NDArray[np.uint32], rows: int, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Put a row in the place of every deleted one.
+    """Insert a placeholder row for every deleted row.
 
     Args:
-        batches: the rows that are not deleted, in order.
+        batches: the live rows, in order.
         deleted: physical offsets of the deleted rows, ascending.
         rows: the number of physical rows.
-        schema: of the batches.
+        schema: the schema of the batches.
 
     Yields:
-        All physical rows, in batches that end where those of `batches` do, and one for what comes after.
+        All physical rows. Each batch ends with the last row of a batch of `batches`; a last batch has the
+        deleted rows after it.
 
     Raises:
-        SchemaError: all rows are deleted, and a column must not be null.
+        SchemaError: all rows are deleted, and a column is NOT NULL.
     """
     gaps = deleted.astype(np.int64)
-    # Before the k-th deleted row there are gaps[k] - k others.
+    # gaps[k] - k live rows precede the k-th deleted row.
     before = gaps - np.arange(len(gaps))
     live = start = 0
     last: pa.RecordBatch | None = None
@@ -159,17 +160,17 @@ def fill_deleted(
             continue
         live += batch.num_rows
         stop = live + int(np.searchsorted(before, live, side="left"))
-        homes = np.arange(start, stop)
+        sources = np.arange(start, stop)
         inside = gaps[np.searchsorted(gaps, start) : np.searchsorted(gaps, stop)] - start
         is_gap = np.zeros(stop - start, np.bool_)
         is_gap[inside] = True
-        # A gap gets the row before it; the first rows, having none, get the first.
-        homes = np.maximum(np.cumsum(~is_gap) - 1, 0)
-        yield batch if not len(inside) else _spread(batch, homes, is_gap)
+        # A gap gets a copy of the row before it, or of the first row if no row precedes it.
+        sources = np.maximum(np.cumsum(~is_gap) - 1, 0)
+        yield batch if not len(inside) else _take_with_gaps(batch, sources, is_gap)
         start, last = stop, batch
     missing = rows - start
     if missing and last is not None:
-        yield _spread(last, np.full(missing, last.num_rows - 1), np.ones(missing, np.bool_))
+        yield _take_with_gaps(last, np.full(missing, last.num_rows - 1), np.ones(missing, np.bool_))
     elif missing:
         if not all(field.nullable for field in schema):
             raise SchemaError("a fragment without any row cannot get columns that must not be null")
@@ -177,19 +178,19 @@ def fill_deleted(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _spread(
-    batch: pa.RecordBatch, homes: npt.NDArray[np.int64], is_gap: npt.NDArray[np.bool_]
+def _take_with_gaps(
+    batch: pa.RecordBatch, sources: npt.NDArray[np.int64], is_gap: npt.NDArray[np.bool_]
 ) -> pa.RecordBatch:
-    """Return the rows at `homes`; those of gaps as nulls where that takes less room."""
+    """Return the rows at `sources`; gaps become null in columns where a null needs less space."""
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        blank = is_gap if field.nullable and _has_length(field.type) else None
-        columns.append(make_filterable(column).take(pa.array(homes, mask=blank)))
+        blank = is_gap if field.nullable and _is_variable_length(field.type) else None
+        columns.append(make_filterable(column).take(pa.array(sources, mask=blank)))
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-def _has_length(kind: pa.DataType) -> bool:
-    """Whether values of a type differ in length. Structs do not count: 2.0 files have no null structs."""
+def _is_variable_length(kind: pa.DataType) -> bool:
+    """Return whether a type has variable length; False for structs, which cannot be null in 2.0 files."""
     if pa.types.is_struct(kind) or pa.types.is_null(kind):
         return False
     try:

@@ -1,4 +1,4 @@
-"""The option `compression` of a whole table: a setting for every column without its own."""
+"""The option `compression` of a table: the compression of every column without its own setting."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ _KEY = "lance-encoding:compression"
 
 
 def compressed(schema: Schema, scheme: str | None) -> Schema:
-    """Return the schema with field metadata that sets this compression for the writer.
+    """Return the schema with field metadata that sets the compression.
 
     Args:
-        schema: of a table or of files.
-        scheme: one of `SCHEMES`; None leaves the schema as it is. Columns with a setting of their own, blobs
-            and packed structs keep theirs.
+        schema: the schema of a table or of files.
+        scheme: one of `SCHEMES`; None changes nothing. Columns with their own setting, blobs and packed
+            structs are not changed.
 
     Raises:
-        OptionError: there is no such scheme.
+        OptionError: the scheme does not exist.
     """
     if scheme is None:
         return schema
     if scheme.lower() not in SCHEMES:
         raise OptionError(f"compression {scheme!r} does not exist; use one of {', '.join(SCHEMES)}")
-    return replace(schema, fields=tuple(_compressed(field, scheme.lower()) for field in schema.fields))
+    return replace(schema, fields=tuple(_set_compression(field, scheme.lower()) for field in schema.fields))
 
 
-def _compressed(field: Field, scheme: str) -> Field:
+def _set_compression(field: Field, scheme: str) -> Field:
     if field.kind in ("blob", "packed_struct"):
         return field
     if field.children:
-        return replace(field, children=tuple(_compressed(child, scheme) for child in field.children))
+        return replace(field, children=tuple(_set_compression(child, scheme) for child in field.children))
     return field if _KEY in field.metadata else replace(field, metadata={**field.metadata, _KEY: scheme})

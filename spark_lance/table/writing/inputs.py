@@ -1,4 +1,4 @@
-"""The kinds of data that users hand over, as one: a stream of record batches."""
+"""Convert the data that users pass to writes to a stream of record batches."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ import pyarrow as pa
 
 from spark_lance.errors import OptionError
 
-_ROWS = 8192
+_BATCH_ROWS = 8192
 
 
 def as_reader(
     data: Any, schema: pa.Schema | None = None, like: pa.Schema | None = None
 ) -> pa.RecordBatchReader:
-    """Return any accepted kind of data as a stream of batches.
+    """Return any supported kind of data as a stream of record batches.
 
     Args:
-        data: a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner; a table opened here; a
-            DataFrame of pandas or polars, a relation of DuckDB, a Dataset of Hugging Face, and whatever else
-            exports an Arrow stream; a dict of columns, matrices of numpy among them; a list of dicts, one per
-            row; or an iterable of RecordBatches, Tables, DataFrames or dicts (which needs `schema` if it may
-            give nothing, or gives dicts and is no list). Levels of pandas' indices with names are columns.
-        schema: of an iterable, or for a DataFrame, a dict and dicts.
-        like: of the table that the data is for: numbers of Python become those of its columns, if they can.
+        data: one of:
+            - a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner, or a `LanceDataset`;
+            - a pandas or polars DataFrame, a DuckDB relation, a Hugging Face Dataset, or any other object
+            that
+              exports an Arrow stream. Named levels of a pandas index become columns;
+            - a dict of columns, which can be numpy matrices;
+            - a list of dicts, one per row;
+            - an iterable of RecordBatches, Tables, DataFrames or dicts. It needs `schema` if it may be empty,
+              or if it yields dicts and is not a list.
+        schema: the schema of an iterable, or the schema to which a DataFrame or dicts are converted.
+        like: the schema of the target table. Python numbers get the types of its columns if they fit.
 
     Raises:
-        OptionError: data of another kind, or an iterable comes without a schema.
+        OptionError: the kind of data is not supported, or an iterable needs a schema.
     """
     if isinstance(data, pa.RecordBatchReader):
         return data
@@ -42,9 +46,9 @@ def as_reader(
     if hasattr(data, "to_reader"):
         return data.to_reader()
     if hasattr(data, "iloc") and hasattr(data, "columns"):
-        return _table(lambda: _of_pandas(data, schema)).to_reader()
+        return _make_table(lambda: _table_from_pandas(data, schema)).to_reader()
     if hasattr(data, "with_format") and hasattr(data, "features"):
-        return _hugging_face(data)
+        return _read_hugging_face(data)
     if hasattr(data, "collect") and hasattr(data, "sink_parquet"):
         data = data.collect()
     if hasattr(data, "to_frame"):
@@ -54,56 +58,58 @@ def as_reader(
     if hasattr(data, "__arrow_c_stream__"):
         return _without_views(pa.RecordBatchReader.from_stream(data))
     if isinstance(data, Mapping):
-        columns = {name: _column(values) for name, values in data.items()}
-        return _table(lambda: _of_columns(columns, schema, like)).to_reader()
+        columns = {name: _convert_matrix(values) for name, values in data.items()}
+        return _make_table(lambda: _table_from_columns(columns, schema, like)).to_reader()
     if isinstance(data, Iterable) and not isinstance(data, str | bytes):
-        return _iterable(data, schema, like)
+        return _read_iterable(data, schema, like)
     raise OptionError(
         f"data of type {type(data).__name__} cannot be written: give an Arrow table or stream, a DataFrame, "
         "a dict of columns, a list of dicts, or batches with a schema"
     )
 
 
-def _iterable(data: Iterable[Any], schema: pa.Schema | None, like: pa.Schema | None) -> pa.RecordBatchReader:
+def _read_iterable(
+    data: Iterable[Any], schema: pa.Schema | None, like: pa.Schema | None
+) -> pa.RecordBatchReader:
     is_list = isinstance(data, Sequence) and len(data) > 0
     if schema is None and is_list and all(isinstance(row, Mapping) for row in data):
-        # Rows may have other keys than the first.
+        # The keys can differ from row to row.
         names = dict.fromkeys(name for row in data for name in row)
         columns = {name: [row.get(name) for row in data] for name in names}
-        return _table(lambda: _of_columns(columns, None, like)).to_reader()
+        return _make_table(lambda: _table_from_columns(columns, None, like)).to_reader()
     items = iter(data)
     if schema is None:
         first = next(items, None)
         schema = _schema_of(first)
         items = chain([first], items)
-    return pa.RecordBatchReader.from_batches(schema, _batches(items, schema))
+    return pa.RecordBatchReader.from_batches(schema, _to_batches(items, schema))
 
 
 def _schema_of(item: Any) -> pa.Schema:
-    """Return the schema of the first of some batches.
+    """Return the schema of an iterable from its first item.
 
     Raises:
-        OptionError: it does not tell one.
+        OptionError: the item has no schema.
     """
     if isinstance(item, pa.RecordBatch | pa.Table):
         return item.schema
     if hasattr(item, "iloc") and hasattr(item, "columns"):
-        return _of_pandas(item, None).schema
+        return _table_from_pandas(item, None).schema
     if item is None:
         raise OptionError("an iterable that may give nothing needs the argument schema")
     if isinstance(item, Mapping):
         raise OptionError("dicts of rows that are no list need the argument schema, or a list of all of them")
-    raise _unfit(item)
+    raise _unsupported_item(item)
 
 
-def _unfit(item: Any) -> OptionError:
+def _unsupported_item(item: Any) -> OptionError:
     return OptionError(
         f"an iterable gave {type(item).__name__}, where record batches or dicts of rows are taken"
     )
 
 
-def _of_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
-    """Return a DataFrame of pandas, and those levels of its index that have names, as columns."""
+def _table_from_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
+    """Return a pandas DataFrame as a table, with the named levels of its index as columns."""
     if schema is not None:
         return pa.Table.from_pandas(frame, schema=schema)
     columns = set(frame.columns)
@@ -113,16 +119,20 @@ def _of_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
     return pa.Table.from_pandas(frame.reset_index(level=unnamed, drop=True), preserve_index=True)
 
 
-def _of_columns(columns: Mapping[str, Any], schema: pa.Schema | None, like: pa.Schema | None) -> pa.Table:
+def _table_from_columns(
+    columns: Mapping[str, Any], schema: pa.Schema | None, like: pa.Schema | None
+) -> pa.Table:
     """Return columns of values as a table."""
     if schema is not None or like is None:
         return pa.Table.from_pydict(dict(columns), schema=schema)
     kinds = {field.name: field.type for field in like}
-    return pa.Table.from_pydict({name: _like(values, kinds.get(name)) for name, values in columns.items()})
+    return pa.Table.from_pydict(
+        {name: _convert_numbers(values, kinds.get(name)) for name, values in columns.items()}
+    )
 
 
-def _like(values: Any, kind: pa.DataType | None) -> Any:
-    """Return a list of numbers of Python, or of lists of these, in the type of a column if they fit it."""
+def _convert_numbers(values: Any, kind: pa.DataType | None) -> Any:
+    """Return a list of Python numbers, or of lists of numbers, in the type of a column if they fit."""
     numbers = kind
     while numbers is not None and (pa.types.is_fixed_size_list(numbers) or pa.types.is_list(numbers)):
         numbers = numbers.value_type
@@ -136,8 +146,8 @@ def _like(values: Any, kind: pa.DataType | None) -> Any:
         return values  # The comparison with the table's schema raises the error.
 
 
-def _column(values: Any) -> Any:
-    """Return the values of a column; those of a matrix of numpy as vectors."""
+def _convert_matrix(values: Any) -> Any:
+    """Return the values of a column; a numpy matrix becomes an array of vectors."""
     if not isinstance(values, np.ndarray) or values.ndim != 2 or not values.shape[1]:
         return values
     if values.dtype.kind not in "iuf":
@@ -146,43 +156,43 @@ def _column(values: Any) -> Any:
     return pa.FixedSizeListArray.from_arrays(numbers, values.shape[1])
 
 
-def _batches(items: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the items of an iterable as batches: batches, tables, and dicts of one row each."""
+def _to_batches(items: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the items of an iterable (batches, tables, DataFrames, or dicts with one row each) as batches."""
     for item in items:
         if isinstance(item, pa.RecordBatch):
             yield item
         elif isinstance(item, pa.Table):
             yield from item.to_batches()
         elif isinstance(item, Mapping):
-            yield from _rows(chain([item], items), schema)
+            yield from _batch_rows(chain([item], items), schema)
         elif hasattr(item, "iloc") and hasattr(item, "columns"):
-            yield from _of_pandas(item, schema).to_batches()
+            yield from _table_from_pandas(item, schema).to_batches()
         else:
-            raise _unfit(item)
+            raise _unsupported_item(item)
 
 
-def _rows(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batch_rows(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     part: list[Any] = []
     for row in rows:
         part.append(row)
-        if len(part) == _ROWS:
-            yield _from_rows(part, schema)
+        if len(part) == _BATCH_ROWS:
+            yield _batch_from_rows(part, schema)
             part = []
     if part:
-        yield _from_rows(part, schema)
+        yield _batch_from_rows(part, schema)
 
 
-def _from_rows(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
-    batch = _table(lambda: pa.RecordBatch.from_pylist(rows, schema=schema))
+def _batch_from_rows(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+    batch = _make_table(lambda: pa.RecordBatch.from_pylist(rows, schema=schema))
     assert isinstance(batch, pa.RecordBatch)
     return batch
 
 
-def _table(make: Any) -> Any:
-    """Return the Arrow data that a function makes of Python's values.
+def _make_table(make: Any) -> Any:
+    """Return the Arrow data that a function makes of Python values.
 
     Raises:
-        OptionError: the values of a column are of several types, or columns differ in length.
+        OptionError: the values of a column have several types, or columns differ in length.
     """
     try:
         return make()
@@ -190,27 +200,27 @@ def _table(make: Any) -> Any:
         raise OptionError(f"these values make no Arrow table: {error}") from error
 
 
-def _hugging_face(data: Any) -> pa.RecordBatchReader:
-    """Read a Dataset of Hugging Face in the order that its selections and shuffles gave it."""
+def _read_hugging_face(data: Any) -> pa.RecordBatchReader:
+    """Read a Hugging Face Dataset in the order of its selections and shuffles."""
     schema = data.features.arrow_schema.remove_metadata()
-    tables = data.with_format("arrow").iter(batch_size=_ROWS)
+    tables = data.with_format("arrow").iter(batch_size=_BATCH_ROWS)
     return pa.RecordBatchReader.from_batches(
         schema, (batch for table in tables for batch in table.cast(schema).to_batches())
     )
 
 
 def _without_views(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """Return a stream without view types, which the format does not store and polars exports."""
+    """Return a stream without view types, which polars exports and the format cannot store."""
     target = pa.schema(
         [field.with_type(_storage_type(field.type)) for field in reader.schema], reader.schema.metadata
     )
     if target.equals(reader.schema):
         return reader
-    return pa.RecordBatchReader.from_batches(target, (_cast(batch, target) for batch in reader))
+    return pa.RecordBatchReader.from_batches(target, (_cast_batch(batch, target) for batch in reader))
 
 
-def _cast(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """Return a batch in the types of `_storage_type`."""
+def _cast_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """Return a batch cast to a schema of storage types, see `_storage_type`."""
     columns = [
         pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(field.type.value_type))
         if pa.types.is_dictionary(field.type) and column.type != field.type

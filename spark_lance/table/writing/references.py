@@ -1,7 +1,7 @@
-"""Rows with references to blobs, in batches whose blobs can be copied in little memory.
+"""Split batches with blob references, so that the blobs can be copied with little memory.
 
-References that stand for blobs stay: the file writer fetches their bytes. Those that stand for plain bytes
-become these.
+References in blob columns stay references: the file writer fetches their bytes. References in columns of
+plain bytes are replaced by the bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_lance.file.blob_references import (
 )
 
 _BATCH_BYTES = 16 << 20
-_MOST_BYTES = 2**31 - 1
+_MAX_COLUMN_BYTES = 2**31 - 1
 
 
 def bounded(
@@ -34,17 +34,17 @@ def bounded(
     """Yield the rows of batches; references in columns of bytes are replaced by the bytes.
 
     Args:
-        batches: rows as `Aligner` leaves them.
-        schema: their fields.
-        sources: finds the bytes.
+        batches: batches from `Aligner`.
+        schema: the schema of the batches.
+        sources: reads the bytes of references.
 
     Yields:
-        Batches without references as they are; others cut so that their blobs have about 16 MiB together, or
-        one row.
+        Batches without references unchanged. Other batches are split to about 16 MiB of blobs, at least one
+        row each.
 
     Raises:
         SchemaError: a blob is larger than the type of its column can hold.
-        BlobSourceError: the bytes of a reference cannot be found.
+        BlobSourceError: the bytes of a reference cannot be read.
     """
     fields = [field.arrow_field() for field in schema.fields]
     for batch in batches:
@@ -63,13 +63,13 @@ def bounded(
             rows = batch.slice(start, stop - start)
             columns, kinds = list(rows.columns), list(rows.schema)
             for i in places:
-                columns[i] = _with_bytes(columns[i], fields[i], sources)
+                columns[i] = _replace_references(columns[i], fields[i], sources)
                 kinds[i] = kinds[i].with_type(columns[i].type)
             yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(kinds, rows.schema.metadata))
 
 
 def _row_sizes(array: pa.Array, sources: ReferencedBlobs) -> Ints:
-    """Return the bytes that the references of each row name."""
+    """Return the number of bytes that the references of each row point to."""
     if is_reference(array.type):
         return sources.sizes(array)
     total = np.zeros(len(array), np.int64)
@@ -82,12 +82,12 @@ def _row_sizes(array: pa.Array, sources: ReferencedBlobs) -> Ints:
     return total
 
 
-def _with_bytes(array: pa.Array, field: pa.Field, sources: ReferencedBlobs) -> pa.Array:
+def _replace_references(array: pa.Array, field: pa.Field, sources: ReferencedBlobs) -> pa.Array:
     def change(references: pa.StructArray, target: pa.Field) -> pa.Array:
         if is_blob_field(target):
             return references
         sizes = sources.sizes(references)
-        if not pa.types.is_large_binary(target.type) and sizes.sum() > _MOST_BYTES:
+        if not pa.types.is_large_binary(target.type) and sizes.sum() > _MAX_COLUMN_BYTES:
             raise SchemaError(
                 f"column {field.name!r} has a blob of {sizes.max()} bytes, more than {target.type} can hold: "
                 "store it as a blob"

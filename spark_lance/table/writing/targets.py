@@ -1,10 +1,10 @@
 """The folders of new data files, under the table's own root or in base paths; and the limits of files.
 
-A base path is named by its name or by its path, as the manifest has it. (Lance table format, base paths.)
+Users refer to a base path by its name or its path in the manifest. (Lance table format, base paths.)
 
 A new table does not share its folder with anything else. The folder may be empty, or contain only
 
-    hidden files, those whose name or folder begins with a dot or an underscore: .DS_Store, _SUCCESS, ...
+    hidden files, whose name or folder begins with a dot or an underscore: .DS_Store, _SUCCESS, ...
     files of a first write that did not commit: {data file}.lance, {stem}/{blob}.blob in data/
 
 Hidden names that identify another format are not allowed: _delta_log, .hoodie, _spark_metadata.
@@ -22,12 +22,12 @@ from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.paths import DATA_DIR
 from spark_lance.table.format.table_ref import TableRef
 
-# Objects that are looked at: one page of a listing on S3.
-_LOOKED_AT = 1000
-_SHOWN = 3
-_OWN = re.compile(r"(tree/.+/)?data/([^/]+\.lance|[^/]+/[^/]+\.blob)")
+# The number of objects to list: one page of a listing on S3.
+_MAX_LISTED = 1000
+_MAX_SHOWN_FILES = 3
+_TABLE_FILES = re.compile(r"(tree/.+/)?data/([^/]+\.lance|[^/]+/[^/]+\.blob)")
 # (pattern of a path, the format that it identifies), the most specific first.
-_KINDS = (
+_FORMATS = (
     (re.compile(r"(.*/)?_delta_log/.*"), "a Delta table"),
     (re.compile(r"(.*/)?metadata/[^/]*\.metadata\.json(\.gz)?"), "an Iceberg table"),
     (re.compile(r"(.*/)?\.hoodie/.*"), "a Hudi table"),
@@ -39,27 +39,27 @@ _KINDS = (
     (re.compile(r".*\.csv(\.[a-z0-9]+)?"), "CSV files"),
     (re.compile(r".*\.json(\.[a-z0-9]+)?"), "JSON files"),
 )
-_MARKERS = tuple(pattern for pattern, _ in _KINDS[:4])
+_MARKERS = tuple(pattern for pattern, _ in _FORMATS[:4])
 
 
 def check_location(table: TableRef) -> None:
-    """Refuse a place for a new table that holds something else. One bounded look.
+    """Check that the folder of a new table contains nothing else, with one bounded listing.
 
     Raises:
-        LocationInUseError: there are other files, or there is a file in place of the folder.
+        LocationInUseError: the folder has other files, or the location is a file.
         StoreError: the store cannot be listed.
     """
     try:
-        paths = table.store.first_objects(table.root, _LOOKED_AT)
+        paths = table.store.first_objects(table.root, _MAX_LISTED)
     except NotADirectoryError:
         raise LocationInUseError(f"{table.root} is a file: a table needs a folder of its own") from None
     foreign = sorted(path for path in paths if _is_foreign(path))
     if not foreign:
         return
-    kind = _kind_of(paths)
-    more = ", ..." if len(foreign) > _SHOWN else ""
+    kind = _describe_files(paths)
+    more = ", ..." if len(foreign) > _MAX_SHOWN_FILES else ""
     raise LocationInUseError(
-        f"{table.uri} is not a Lance table and holds {kind} ({', '.join(foreign[:_SHOWN])}{more}): "
+        f"{table.uri} is not a Lance table and holds {kind} ({', '.join(foreign[:_MAX_SHOWN_FILES])}{more}): "
         "write to an empty folder, or delete these files first"
     )
 
@@ -68,11 +68,11 @@ def _is_foreign(path: str) -> bool:
     if any(marker.fullmatch(path) for marker in _MARKERS):
         return True
     hidden = any(part.startswith((".", "_")) for part in path.split("/"))
-    return not hidden and _OWN.fullmatch(path) is None
+    return not hidden and _TABLE_FILES.fullmatch(path) is None
 
 
-def _kind_of(paths: Iterable[str]) -> str:
-    for pattern, kind in _KINDS:
+def _describe_files(paths: Iterable[str]) -> str:
+    for pattern, kind in _FORMATS:
         if any(pattern.fullmatch(path) for path in paths):
             return kind
     return "other files"
@@ -87,8 +87,8 @@ class FileTarget:
     """A folder for data files.
 
     Attributes:
-        store, folder: where it is.
-        base_id: of the base path; None for the table's own root.
+        store, folder: the location of the folder.
+        base_id: the id of the base path; None for the table's own root.
     """
 
     store: Store
@@ -104,16 +104,17 @@ def own_target(table: TableRef) -> FileTarget:
 def choose_targets(
     bases: Bases, names: Sequence[str] | None = None, every: bool | None = None
 ) -> tuple[FileTarget, ...]:
-    """Return the folders that take new data files in turns.
+    """Return the folders among which new data files are distributed in turns.
 
     Args:
-        bases: the places of the table.
-        names: of base paths, or their paths; the table's own URI stands for its root. None or empty: the
-            table's root alone.
-        every: all base paths in place of `names`; true has the table's root as the first of them, too.
+        bases: the base paths of the table.
+        names: names or paths of base paths; the table's own URI means its root. None or empty means only the
+            table's root.
+        every: True for the table's root and all base paths, False for all base paths; excludes `names`.
 
     Raises:
-        OptionError: there is no such base path, or both are given, or there are no base paths.
+        OptionError: a base path does not exist, `names` and `every` are both set, or the table has no base
+            paths.
         StoreError: a base path needs a driver that is not installed.
     """
     own = own_target(bases.table)

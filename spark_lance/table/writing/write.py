@@ -1,7 +1,6 @@
-"""Writing rows as data files of new fragments. Nothing here commits.
+"""Write rows to data files of new fragments. Nothing here commits.
 
-Files get names that no other attempt has, so a task that is tried twice leaves at worst files that no
-version refers to.
+File names are unique for each attempt, so a retried task leaves at worst files that no version refers to.
 """
 
 from __future__ import annotations
@@ -47,42 +46,43 @@ def write_fragments(
     partitions: PartitionSpec | None = None,
     ending: str = "",
 ) -> list[bytes]:
-    """Write batches of exactly `schema` to new data files of the table at `root`.
+    """Write batches of exactly `schema` to new data files of a table.
 
     Args:
-        batches: the rows; none gives no file. In place of blobs and bytes there may be references, see
-            `file.blob_references`, whose bytes are copied.
+        batches: the rows; without rows no file is written. Columns of blobs or bytes can be references (see
+            `file.blob_references`), whose bytes are copied.
+        table: the table.
         schema: fields with the table's ids, in the order of the batches' columns.
-        version: version of the data files.
-        max_rows_per_file: rows after which a new file (and fragment) is begun.
-        max_bytes_per_file: bytes after which a new file is begun; looked at after every batch.
+        version: the version of the data files.
+        max_rows_per_file: the number of rows after which a new file (and fragment) is started.
+        max_bytes_per_file: the size after which a new file is started; checked after every batch.
         operation: see `new_data_file_name`.
-        in_memory: no batch changes until this returns, see `FileWriter`.
-        targets: folders that take the files in turns; that of the table's own root by default.
-        partitions: the declaration by which files are cut, see `PartitionCutter`.
+        in_memory: whether no batch changes until this function returns, see `FileWriter`.
+        targets: the folders among which files are distributed in turns; the table's own folder by default.
+        partitions: the partition spec by which files are split, see `PartitionCutter`.
         ending: without `partitions`, the end of the files' names, see `partition_bounds`.
 
     Returns:
-        Serialized `DataFragment` messages, one per file, with id 0: the commit numbers them.
+        Serialized `DataFragment` messages, one per file, with id 0. The commit assigns the ids.
 
     Raises:
-        SchemaError: a null where the schema allows none, or a type that the version cannot store.
-        BlobSourceError: the bytes of a reference cannot be found.
-        OSError: the store failed. The files written so far are deleted before any error is raised.
+        SchemaError: a NOT NULL column has a null, or the version cannot store a type.
+        BlobSourceError: the bytes of a reference cannot be read.
+        OSError: the store failed. The files are deleted before any error is raised.
     """
     if max_rows_per_file < 1 or max_bytes_per_file < 1:
         raise OptionError("max_rows_per_file and max_bytes_per_file must be at least 1")
     sources = BlobSources(table.store, table)
-    files = _Files(
+    files = _FragmentWriter(
         table, targets or (own_target(table),), schema, version, operation, in_memory, sources, ending
     )
     cutter = PartitionCutter(partitions, column_places(schema, version)) if partitions else None
     try:
-        for batch, border in _parts(bounded(batches, schema, sources), cutter):
+        for batch, border in _split_by_partition(bounded(batches, schema, sources), cutter):
             if border is not None:
                 files.finish()
                 files.ending = border
-            for part in _split(batch, max_rows_per_file, files.rows_written):
+            for part in _split_by_rows(batch, max_rows_per_file, files.rows_written):
                 files.write(part)
                 if files.rows_written >= max_rows_per_file or files.has_written(max_bytes_per_file):
                     files.finish()
@@ -94,12 +94,12 @@ def write_fragments(
 
 
 @dataclass
-class _Files:
-    """The files of one call of `write_fragments`, one at a time.
+class _FragmentWriter:
+    """Writes the files of one call of `write_fragments`, one at a time.
 
     Attributes:
         ending: the end of the names of the next files, see `partition_bounds`.
-        fragments: serialized messages of the files that are finished.
+        fragments: serialized messages of the finished files.
     """
 
     table: TableRef
@@ -117,15 +117,15 @@ class _Files:
 
     @property
     def rows_written(self) -> int:
-        """Rows of the open file; 0 if there is none."""
+        """The number of rows in the open file; 0 if no file is open."""
         return self._writer.rows_written if self._writer else 0
 
     def has_written(self, size: int) -> bool:
-        """Return whether the open file has so many bytes."""
+        """Return whether the open file has at least `size` bytes."""
         return self._writer is not None and self._writer.has_written(size)
 
     def write(self, part: pa.RecordBatch) -> None:
-        """Write rows to the open file, or to a new one."""
+        """Write rows to the open file, or start a new file."""
         if self._writer is None:
             target = self._target()
             self._writer = FileWriter(
@@ -141,34 +141,34 @@ class _Files:
         self._rows += part.num_rows
 
     def finish(self) -> None:
-        """Finish the open file, if there is one."""
+        """Finish the open file, if any."""
         if self._writer is None:
             return
         target = self._target()
         file = self._writer.finish()
         self._writer = None
         self._written.append((target.store, file.path))
-        self.fragments.append(_fragment(file, target.base_id))
+        self.fragments.append(_serialize_fragment(file, target.base_id))
 
     def abort(self) -> None:
         """Delete all files."""
         if self._writer is not None:
             self._writer.abort()
-        _delete(self._written, self.table.root)
+        _delete_files(self._written, self.table.root)
 
     def _target(self) -> FileTarget:
         return self.targets[len(self.fragments) % len(self.targets)]
 
 
-def _parts(
+def _split_by_partition(
     batches: Iterator[pa.RecordBatch], cutter: PartitionCutter | None
 ) -> Iterator[tuple[pa.RecordBatch, str | None]]:
-    """Yield parts of batches, with the end of the name of a file that has to begin with the part."""
+    """Yield (part of a batch, file name ending); the ending is None if the part continues a file."""
     return ((batch, None) for batch in batches) if cutter is None else cutter.parts(batches)
 
 
-def _split(batch: pa.RecordBatch, limit: int, written: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch where a file that holds `written` rows reaches `limit`, and every `limit` rows after."""
+def _split_by_rows(batch: pa.RecordBatch, limit: int, written: int) -> Iterator[pa.RecordBatch]:
+    """Split a batch where a file with `written` rows reaches `limit`, and then every `limit` rows."""
     start = 0
     room = limit - written
     while start < batch.num_rows:
@@ -178,7 +178,7 @@ def _split(batch: pa.RecordBatch, limit: int, written: int) -> Iterator[pa.Recor
         room = limit
 
 
-def _fragment(file: WrittenFile, base_id: int | None) -> bytes:
+def _serialize_fragment(file: WrittenFile, base_id: int | None) -> bytes:
     major, minor = file.version.manifest
     data_file = table_pb2.DataFile(
         path=file.path.rpartition("/")[2],
@@ -193,27 +193,28 @@ def _fragment(file: WrittenFile, base_id: int | None) -> bytes:
 
 
 def delete_fragment_files(table: TableRef, fragments: Sequence[bytes], bases: Bases | None = None) -> None:
-    """Delete the data files of fragments that were never committed. Only call it when that is certain.
+    """Delete the data files of fragments that were certainly never committed.
 
-    A file that cannot be deleted is logged and left; no version refers to it.
+    A file that cannot be deleted is logged and left in place; no version refers to it.
 
     Args:
         table: the table.
         fragments: serialized DataFragment messages.
-        bases: the places of files with a base path; those of the table without them are left.
+        bases: the base paths of the version. Files in other base paths are left in place.
     """
-    places = bases or Bases(table)
-    base_ids = {base.id for base in places.others}
+    base_paths = bases or Bases(table)
+    base_ids = {base.id for base in base_paths.others}
     files = [file for data in fragments for file in table_pb2.DataFragment.FromString(data).files]
-    _delete(
-        [places.data_file(f) for f in files if not f.HasField("base_id") or f.base_id in base_ids], table.root
+    _delete_files(
+        [base_paths.data_file(f) for f in files if not f.HasField("base_id") or f.base_id in base_ids],
+        table.root,
     )
 
 
 def delete_operation_files(table: TableRef, operation: str) -> None:
-    """Delete the data files whose names have the digits of an operation that was never committed.
+    """Delete the data files whose names contain the id of an operation that was never committed.
 
-    This covers the files of killed tasks, too. Files that cannot be listed or deleted are logged and left.
+    This includes files of killed tasks. Files that cannot be listed or deleted are logged and left in place.
     """
     folder = table.path(DATA_DIR)
     try:
@@ -222,12 +223,12 @@ def delete_operation_files(table: TableRef, operation: str) -> None:
         logger.warning("could not look for uncommitted files in %s: %s", folder, error)
         return
     names = [entry.name for entry in objects if operation in entry.name and entry.name.endswith(".lance")]
-    _delete([(table.store, join(folder, name)) for name in names], table.root)
+    _delete_files([(table.store, join(folder, name)) for name in names], table.root)
 
 
-def _delete(files: Iterable[tuple[Store, str]], root: str) -> None:
+def _delete_files(files: Iterable[tuple[Store, str]], root: str) -> None:
     for store, path in files:
-        # The folder of a base path is one that the caller of the write named.
+        # A file outside the root is in the folder of a base path, which the caller of the write chose.
         top = root if path.startswith(f"{root}/") else path.rpartition("/")[0]
         try:
             sidecars = store.list_to_delete(sidecar_folder(path), top)

@@ -23,7 +23,7 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.columns import work
 from spark_lance.table.columns.evolve import commit_files
-from spark_lance.table.columns.finished import Finished, JobRecords
+from spark_lance.table.columns.finished import FragmentResult, JobRecords
 from spark_lance.table.columns.work import ColumnWork, Run, UnchangedColumns, overlaid, with_nulls
 from spark_lance.table.commits.proposal import SYSTEM_ENV
 from spark_lance.table.format.bases import Bases
@@ -146,7 +146,7 @@ class Place:
             columns = [self.addresses(some), *values_of(some).columns]
             yield pa.RecordBatch.from_arrays(columns, names=["_rowaddr", *VALUES.names])
 
-    def commit(self, done: list[Finished]) -> None:
+    def commit(self, done: list[FragmentResult]) -> None:
         files = {one.fragment: one.data_file for one in done}
         fragments = []
         for fragment in self.version.fragments:

@@ -12,7 +12,7 @@ import pytest
 import spark_lance
 from spark_lance.errors import IncompatibleConflictError, OptionError
 from spark_lance.table.inserts import publish_branch as publish_branch_module
-from spark_lance.table.inserts.publish_branch import Published, publish_branch
+from spark_lance.table.inserts.publish_branch import PublishResult, publish_branch
 from spark_lance.table.maintenance.verify import verify
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.versions.branches import Branches
@@ -36,7 +36,7 @@ def lines(tmp_path: Path) -> tuple[Path, str]:
     return main, spark_lance.dataset(main).create_branch("audit").uri
 
 
-def publish(main: Path, branch: str = "audit", target: str = "main") -> Published:
+def publish(main: Path, branch: str = "audit", target: str = "main") -> PublishResult:
     dataset = spark_lance.dataset(main)
     return publish_branch(dataset.store, dataset.main_root, branch, target)
 
@@ -45,11 +45,11 @@ def test_a_line_that_has_not_changed_gets_the_content_as_one_version(lines: tupl
     main, audit = lines
     append(audit, 4)
     spark_lance.dataset(audit).delete("id = 1")
-    assert publish(main) == Published(before=2, after=3)
+    assert publish(main) == PublishResult(before=2, after=3)
     assert ids(main) == [2, 3, 4]
-    assert publish(main) == Published(3, 3), "there is nothing new"
+    assert publish(main) == PublishResult(3, 3), "there is nothing new"
     append(audit, 5)
-    assert publish(main) == Published(3, 4)
+    assert publish(main) == PublishResult(3, 4)
     spark_lance.dataset(main).branches.delete("audit")
     assert ids(main) == [2, 3, 4, 5], "the files are in the table's own folder"
     findings = verify(spark_lance.dataset(main).snapshot).findings
@@ -89,9 +89,9 @@ def test_changed_rows_go_onto_a_line_that_has_changed(lines: tuple[Path, str]) -
     append(audit, 4)
     append(main, 10)
     spark_lance.dataset(main).delete("id = 3")
-    assert publish(main) == Published(before=4, after=5), "one version"
+    assert publish(main) == PublishResult(before=4, after=5), "one version"
     assert ids(main) == [4, 10, 22]
-    assert publish(main) == Published(5, 5), "there is nothing new"
+    assert publish(main) == PublishResult(5, 5), "there is nothing new"
     append(audit, 5)
     publish(main)
     spark_lance.dataset(main).branches.delete("audit")

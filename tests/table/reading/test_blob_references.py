@@ -79,8 +79,8 @@ def test_references_of_two_tables_in_random_order(
     rng = random.Random(seed)
     # Blobs of some 100 KB are streamed then, and pieces end inside of them.
     monkeypatch.setattr(blob_writer, "_COPY_BYTES", rng.choice([1 << 10, 100_000, 16 << 20]))
-    monkeypatch.setattr(blob_sources, "_PIECE_BYTES", 64 * rng.choice([1, 1000]))
-    monkeypatch.setattr(blob_sources, "_FILES_KEPT", rng.choice([1, 1000]))
+    monkeypatch.setattr(blob_sources, "_CHUNK_BYTES", 64 * rng.choice([1, 1000]))
+    monkeypatch.setattr(blob_sources, "_MAX_OPEN_FILES", rng.choice([1, 1000]))
     want: dict[int, bytes | None] = {}
     rows = []
     version: Any = rng.choice(["2.0", "2.1", "2.2"])

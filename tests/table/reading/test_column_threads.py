@@ -17,7 +17,7 @@ ROWS = 3000
 
 @pytest.fixture(params=[1, 4])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(fragment, "_WORTH_THREADS", 1)
+    monkeypatch.setattr(fragment, "_MIN_ROWS_FOR_THREADS", 1)
     monkeypatch.setattr(fragment, "spare_threads", lambda: request.param)
     return int(request.param)
 

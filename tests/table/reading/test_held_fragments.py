@@ -73,7 +73,7 @@ def test_random_look_ups_between_changes(place: str) -> None:
             spark_lance.write_dataset(table_of(rng, 40, ROWS), place, mode="append")
         else:
             spark_lance.dataset(place).add_columns({f"more{turn}": "key + 1"})
-    assert len(scan_task._HELD._files) > 0
+    assert len(scan_task._OPEN_FRAGMENTS._files) > 0
 
 
 def test_columns_and_system_columns_of_look_ups(place: str) -> None:
@@ -118,14 +118,14 @@ def test_files_that_others_have_changed_are_opened_anew(place: str) -> None:
 
 def test_what_the_process_deletes_is_not_kept(place: str) -> None:
     asked(place, [4])
-    assert len(scan_task._HELD._files) == 1
+    assert len(scan_task._OPEN_FRAGMENTS._files) == 1
     spark_lance.dataset(place).delete("key < 100")
     spark_lance.dataset(place).optimize.compact_files()
     spark_lance.dataset(place).cleanup_old_versions(older_than=None, retain_versions=1)
-    assert len(scan_task._HELD._files) == 0
+    assert len(scan_task._OPEN_FRAGMENTS._files) == 0
 
 
 def test_pages_that_were_read_whole_are_not_kept(place: str) -> None:
     every = list(range(0, 3000))
     assert asked(place, every)["key"].to_pylist() == every
-    assert len(scan_task._HELD._files) == 0
+    assert len(scan_task._OPEN_FRAGMENTS._files) == 0

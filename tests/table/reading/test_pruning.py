@@ -22,7 +22,7 @@ from spark_lance.io.store import open_store
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.fragment_rows import FragmentRows
-from spark_lance.table.reading.pruning import _Allowed, prune
+from spark_lance.table.reading.pruning import _AllowedValues, prune
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.versions.versions import load_latest
@@ -190,7 +190,7 @@ MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 def allowed(condition: str) -> set[int]:
     """Those of `VALUES` that a condition allows for the column `_rowaddr`."""
     fitted = compile_predicate(condition, pa.schema([pa.field("_rowaddr", pa.uint64()), ("x", pa.int64())]))
-    found = _Allowed.of(fitted, "_rowaddr")
+    found = _AllowedValues.of(fitted, "_rowaddr")
     return {value for value in VALUES if found.has(value)}
 
 

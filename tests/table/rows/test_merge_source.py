@@ -54,9 +54,9 @@ def test_rows_are_the_same_from_a_file_and_from_memory(seed: int) -> None:
         with source_rows(reader, limit) as rows:
             assert rows.spilled == (limit < sum(b.nbytes for b in batches))
             source = AlignedSource(rows, aligner, ["k", "s"])
-            assert source.held.column_names == ["k", "s"]
+            assert source.compared_columns.column_names == ["k", "s"]
             picked = [source.pick(numbers.astype(np.int64)) for numbers in asked]
-            found.append([source.held, *picked])
+            found.append([source.compared_columns, *picked])
     for other in found[1:]:
         for one, same in zip(found[0], other, strict=True):
             assert one.schema == same.schema
