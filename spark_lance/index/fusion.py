@@ -1,9 +1,9 @@
-"""Several rankings of rows as one, by reciprocal rank fusion.
+"""Merge several rankings of rows into one by reciprocal rank fusion.
 
     score(row) = sum over rankings of  weight / (constant + rank of the row)
 
-Ranks count from 1; a ranking that does not have a row adds nothing to it. (Cormack, Clarke and Buettcher,
-SIGIR 2009, where the constant is 60 and all weights are 1.)
+Ranks start at 1. A ranking without the row adds nothing to the row's score. Source: Cormack, Clarke and
+Buettcher, SIGIR 2009, with constant 60 and all weights 1.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ RANK_CONSTANT = 60.0
 def reciprocal_rank_fusion(
     rankings: Sequence[Addresses], weights: Sequence[float], constant: float = RANK_CONSTANT
 ) -> tuple[Addresses, npt.NDArray[np.float32]]:
-    """Return the rows of all rankings and their scores, best first; rows of one score by address.
+    """Return the rows of all rankings with their scores, best first. Ties are ordered by address.
 
     Args:
-        rankings: addresses of rows, each at most once in a ranking, best first.
-        weights: one for each ranking.
-        constant: the larger it is, the less the first places stand out.
+        rankings: row addresses of each ranking, best first, without duplicates.
+        weights: one weight per ranking.
+        constant: a larger constant gives the top ranks less advantage.
 
     Returns:
         Addresses (n,) uint64, and scores (n,) float32.
     """
-    addresses, places = np.unique(np.concatenate([np.empty(0, np.uint64), *rankings]), return_inverse=True)
+    addresses, slots = np.unique(np.concatenate([np.empty(0, np.uint64), *rankings]), return_inverse=True)
     scores = np.zeros(len(addresses))
     begin = 0
     for ranking, weight in zip(rankings, weights, strict=True):
         ranks = np.arange(1, len(ranking) + 1)
-        scores[places[begin : begin + len(ranking)]] += weight / (constant + ranks)
+        scores[slots[begin : begin + len(ranking)]] += weight / (constant + ranks)
         begin += len(ranking)
     order = np.lexsort((addresses, -scores))
     return addresses[order], scores[order].astype(np.float32)

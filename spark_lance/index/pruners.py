@@ -1,7 +1,6 @@
-"""Snapshots whose scans use the indices of the table.
+"""Create snapshots whose scans use the table's indices.
 
-The layers above the table layer make their snapshots here, so no read and no change of rows can miss
-the indices.
+Every layer above the table layer creates its snapshots here, so that no read or update skips the indices.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from spark_lance.table.reading.snapshot import Snapshot
 
 
 def index_pruners(snapshot: Snapshot) -> tuple[Pruner, ...]:
-    """Return what the indices of a version know of its rows: the `pruner_factory` of every snapshot."""
+    """Return the pruners that use a version's indices. This is the `pruner_factory` of every snapshot."""
     if not snapshot.manifest.index_section:
         return ()
-    # Reading indices takes many modules; tasks that write, and tables without indices, do without them.
+    # Importing here saves write tasks, and tables without indices, from loading many modules.
     from spark_lance.index.scalar.pruner import ScalarPruner
 
     return (ScalarPruner(snapshot),)
 
 
 def indexed_snapshot(table: TableRef, manifest: Manifest) -> Snapshot:
-    """Return a version of a table whose scans use its indices."""
+    """Return a snapshot of a version whose scans use the table's indices."""
     return Snapshot(table, manifest, index_pruners)

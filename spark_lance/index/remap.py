@@ -1,12 +1,13 @@
-"""New addresses for indices whose rows a compaction moves.
+"""Rewrite index segments with the new row addresses after a compaction.
 
-A segment is rewritten if it refers to rows by address and covers fragments that are rewritten. The new
-segment is the same index, built from the same version, with other row addresses. The contents of the rows are
-not read. Deleted rows are left out, except for the documents of a text index, whose places count: they keep
-an address in a fragment that is gone. (Lance index format, coverage through table changes.)
+A segment is rewritten if it refers to rows by address and covers rewritten fragments. The new segment has the
+same content and the same source version, with other row addresses. The rows themselves are not read. Deleted
+rows are dropped, except documents of a text index: postings refer to a document by position, so a deleted
+document keeps an address in a fragment that no longer exists. (Lance index format, coverage through table
+changes.)
 
-In a segment of a vector index, codes and centroids stay. The nodes of a graph are places in a partition, so
-the graph of a partition that has lost rows is built again from its codes; the others stay.
+In a vector segment, codes and centroids do not change. Graph nodes are positions in a partition, so a
+partition that lost rows gets a new graph, built from its codes. Other partitions keep their graphs.
 """
 
 from __future__ import annotations
@@ -44,41 +45,41 @@ from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.indices.remap import MovedGroup, RewrittenIndex
 from spark_lance.table.reading.snapshot import Snapshot
 
-# Row ids that are read at a time.
+# Row ids per read.
 _ROWS = 1 << 20
 
 
 def remap_vectors(
     segment: Segment, store: Store, directory: str, version: FileVersion, remap: RowAddressMap
 ) -> dict[str, int]:
-    """Rewrite a segment with the current ids of its rows; return file name -> bytes.
+    """Rewrite a vector segment with the current addresses of its rows; return file name -> size in bytes.
 
     Raises:
-        FormatError, UnsupportedFormatError: the segment is damaged, or of an unknown kind.
+        FormatError, UnsupportedFormatError: the segment is damaged or its kind is unknown.
     """
     content = open_segment(segment)
-    if not _has_lost(content, remap):
+    if not _lost_rows(content, remap):
         auxiliary = f"{directory}/{AUXILIARY_FILE}"
         return {
             AUXILIARY_FILE: copy_renumbered(content.auxiliary, store, auxiliary, version, ROW_ID, remap),
             INDEX_FILE: copy_file(content.index, store, f"{directory}/{INDEX_FILE}"),
         }
-    moving = _Moving(content, remap)
+    partition_remap = _PartitionRemap(content, remap)
     return write_segment(
         store,
         directory,
         content.kind,
         content.ivf,
         content.quantizer,
-        moving.partitions(),
+        partition_remap.partitions(),
         version,
         centroid_type=content.value_type,
-        graphs=moving.graph if content.has_graph else None,
+        graphs=partition_remap.graph if content.has_graph else None,
     )
 
 
-def _has_lost(content: VectorSegment, remap: RowAddressMap) -> bool:
-    """Whether rows of a segment are gone."""
+def _lost_rows(content: VectorSegment, remap: RowAddressMap) -> bool:
+    """Return whether some rows of a segment no longer exist."""
     file = content.auxiliary
     return any(
         not remap(file.read([ROW_ID], start, start + _ROWS)[ROW_ID].to_numpy())[1].all()
@@ -87,12 +88,12 @@ def _has_lost(content: VectorSegment, remap: RowAddressMap) -> bool:
 
 
 @dataclass
-class _Moving:
-    """A segment on its way, partition by partition.
+class _PartitionRemap:
+    """Rewrite of a segment that lost rows, partition by partition.
 
     Attributes:
-        number: of the partition that was yielded last.
-        whole: whether it has all its rows.
+        number: number of the partition that was yielded last.
+        whole: whether that partition still has all its rows.
     """
 
     content: VectorSegment
@@ -101,12 +102,14 @@ class _Moving:
     whole: bool = True
 
     def partitions(self) -> Iterator[Partition]:
-        """Yield the rows that are still there."""
+        """Yield the partitions with their remaining rows and new row ids."""
         for number, partition in enumerate(all_partitions(self.content)):
             self.number = number
-            ids, there = self.remap(partition.row_ids)
-            self.whole = bool(there.all())
-            yield Partition(ids[there], {name: codes[there] for name, codes in partition.codes.items()})
+            ids, is_present = self.remap(partition.row_ids)
+            self.whole = bool(is_present.all())
+            yield Partition(
+                ids[is_present], {name: codes[is_present] for name, codes in partition.codes.items()}
+            )
 
     def graph(self, partition: Partition) -> Graph:
         """Return the graph of the partition that was yielded last."""
@@ -120,16 +123,16 @@ class _Moving:
 
 logger = logging.getLogger(__name__)
 
-# Rewrites a segment; returns file name -> bytes.
+# Rewrites a segment; returns file name -> size in bytes.
 _Write = Callable[[SegmentTarget, RowAddressMap], dict[str, int]]
 
 
 class SegmentRemap:
-    """Gives the indices that are known here new addresses: an `IndexRemap` of compaction."""
+    """Rewrites the supported indices with new row addresses: the `IndexRemap` of compaction."""
 
     def fragments(self, snapshot: Snapshot) -> BitMap:
-        """Return the fragments whose rows an index names by address, see `IndexRemap.fragments`."""
-        return BitMap().union(*(segment.covered for segment, _ in _movable(snapshot)))
+        """Return the fragments whose rows an index refers to by address, see `IndexRemap.fragments`."""
+        return BitMap().union(*(segment.covered for segment, _ in _remappable_segments(snapshot)))
 
     def rewrite(self, snapshot: Snapshot, groups: Sequence[MovedGroup]) -> list[RewrittenIndex]:
         """Rewrite the segments that cover moved rows, see `IndexRemap.rewrite`."""
@@ -138,12 +141,12 @@ class SegmentRemap:
         sources = [BitMap(digest.id for digest in group.old_fragments) for group in groups]
         rewrites: list[RewrittenIndex] = []
         try:
-            for segment, write in _movable(snapshot):
-                touched = [old for old in sources if old.intersect(segment.covered)]
-                if not touched or not all(old.issubset(segment.covered) for old in touched):
+            for segment, write in _remappable_segments(snapshot):
+                affected = [old for old in sources if old.intersect(segment.covered)]
+                if not affected or not all(old.issubset(segment.covered) for old in affected):
                     continue
                 number = uuid.uuid4()
-                written = _Written(snapshot.table, number)
+                written = _SegmentDirectory(snapshot.table, number)
                 directory = index_directory(snapshot.root, number)
                 target = SegmentTarget(snapshot.store, directory, snapshot.manifest.file_version)
                 try:
@@ -155,17 +158,17 @@ class SegmentRemap:
                 except BaseException:
                     written.delete()
                     raise
-                rewrites.append(_entry(segment, number, files))
+                rewrites.append(_rewritten_entry(segment, number, files))
         except BaseException:
             for new in rewrites:
-                _Written(snapshot.table, uuid.UUID(bytes=new.new_id.uuid)).delete()
+                _SegmentDirectory(snapshot.table, uuid.UUID(bytes=new.new_id.uuid)).delete()
             raise
         return rewrites
 
 
 @dataclass(frozen=True)
-class _Written(OfTable):
-    """The directory of a segment that is being written."""
+class _SegmentDirectory(OfTable):
+    """The directory of a segment whose write is not committed."""
 
     table: TableRef
     number: uuid.UUID
@@ -176,8 +179,8 @@ class _Written(OfTable):
         self.store.delete_many((item.path for item in objects), self.root)
 
 
-def _movable(snapshot: Snapshot) -> Iterator[tuple[Segment, _Write]]:
-    """Yield the segments that refer to rows by address and can be rewritten, with their writers."""
+def _remappable_segments(snapshot: Snapshot) -> Iterator[tuple[Segment, _Write]]:
+    """Yield the segments that refer to rows by address and can be rewritten, each with its writer."""
     stable = snapshot.manifest.uses_stable_row_ids
     for kind in SCALAR_INDICES.values():
         for segment in segments_of(snapshot, kind.label, kind.newest):
@@ -186,16 +189,16 @@ def _movable(snapshot: Snapshot) -> Iterator[tuple[Segment, _Write]]:
                 yield segment, opened.move
     if not stable:
         for segment in segments_of(snapshot, VECTOR_LABEL, VECTOR_NEWEST):
-            yield segment, _vectors(segment)
+            yield segment, _vector_writer(segment)
 
 
-def _vectors(segment: Segment) -> _Write:
+def _vector_writer(segment: Segment) -> _Write:
     return lambda target, remap: remap_vectors(segment, target.store, target.directory, target.version, remap)
 
 
 @dataclass(frozen=True)
 class _RowAddressMap:
-    """Where the rows of a segment are after all moves, those of the past included."""
+    """Maps a segment's row numbers to addresses after the recorded moves and this compaction."""
 
     resolver: RowResolver
     covered: BitMap
@@ -204,9 +207,9 @@ class _RowAddressMap:
     def __call__(self, numbers: Numbers) -> tuple[Numbers, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
         before, counts = self.resolver.addresses(numbers, self.covered, are_addresses=True)
         after, moved = self.moves(before)
-        there = counts & moved
-        # A row that does not count must not come to stand for one that does.
-        return np.where(there, after, before), there
+        is_present = counts & moved
+        # A dropped row keeps its old number, because its new one could belong to a live row.
+        return np.where(is_present, after, before), is_present
 
     @property
     def possible(self) -> Mapping[int, BitMap]:
@@ -216,7 +219,7 @@ class _RowAddressMap:
         return self.resolver.bounded(rows)
 
 
-def _entry(segment: Segment, number: uuid.UUID, files: dict[str, int]) -> RewrittenIndex:
+def _rewritten_entry(segment: Segment, number: uuid.UUID, files: dict[str, int]) -> RewrittenIndex:
     new = RewrittenIndex(
         old_id=segment.entry.uuid,
         new_index_details=segment.entry.index_details,

@@ -69,7 +69,7 @@ def test_single_values_are_read_together(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(IndexFile, "read_spans", counted)
     CACHE.clear()
-    monkeypatch.setattr(btree, "_TOGETHER", 10)
+    monkeypatch.setattr(btree, "_GROUP_PAGES", 10)
 
     def asked(wanted: list[int]) -> pa.Table:
         condition = f"x IN ({', '.join(map(str, wanted))})"

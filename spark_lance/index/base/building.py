@@ -1,4 +1,4 @@
-"""The input of a segment of an index of single values, and the place of its files."""
+"""Input and output location of the build of a scalar index segment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Numbers = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class SegmentTarget:
-    """Where the files of a segment go, their version, and options of the kind of index."""
+    """Location and file format version of a new segment's files, and the options of its index kind."""
 
     store: Store
     directory: str
@@ -28,13 +28,13 @@ class SegmentTarget:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of some fragments, as an index is built of them.
+    """The rows that an index segment is built from.
 
     Attributes:
-        pieces: yields (values, row numbers uint64) in scan order: row ids or addresses, see `numbers_of`.
-        kind: type of the values.
-        fragments: fragment id -> physical rows.
-        extension: name of the Arrow extension type of the column; "" if it has none.
+        pieces: yields (values, row numbers uint64) in scan order. Row numbers are row ids or addresses.
+        kind: Arrow type of the values.
+        fragments: fragment id -> number of physical rows.
+        extension: name of the column's Arrow extension type, or "".
     """
 
     pieces: Callable[[], Iterator[tuple[pa.Array, Numbers]]]

@@ -1,4 +1,4 @@
-"""Columns that are indexed: top-level ones, and fields of structs by a path with dots (`d.e`)."""
+"""Find indexed columns: top-level columns, or struct fields by a dotted path (`d.e`)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ def leaf_field(schema: Schema, column: str) -> Field:
     """Return the field at the end of a column's path.
 
     Raises:
-        SchemaError: there is no such column.
+        SchemaError: the column does not exist.
     """
     return schema.find(column, only_structs=True)[-1]
 
 
 def top_column(schema: Schema, column: str) -> str:
-    """Return the name of the top-level column that a column is in.
+    """Return the name of the top-level column that contains a column.
 
     Raises:
-        SchemaError: there is no such column.
+        SchemaError: the column does not exist.
     """
     return schema.find(column, only_structs=True)[0].name
 
 
 def column_values(table: pa.Table, column: str) -> pa.ChunkedArray:
-    """Return the values of a column from a table that has its top-level column; null where a struct is."""
+    """Return the values of a column, given a table with its top-level column. A null struct gives null."""
     if column in table.column_names:
         return table.column(column)
     top, *steps = split_path(column)

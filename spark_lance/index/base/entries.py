@@ -1,12 +1,11 @@
-"""The entries of the index section, as builders and searches of indexes see them, and new segments.
+"""Read the entries of the manifest's index section, and write and commit new segments.
 
-An index of a name may have several entries, its segments; each covers some fragments, and no fragment is
-covered twice. A segment's rows count only for fragments that it covers and that still exist in the version.
-Several indices of one kind may be on one column: a search uses one of them, see `newest_index` (vectors) and
-`first_index` (text).
-(Lance index format, manifest entry and reader duties.)
+An index can have several entries of the same name: its segments. Each segment covers some fragments, and no
+fragment is covered twice. A segment's rows count only for fragments that it covers and that still exist in
+the version. A column can have several indices of the same kind. A search uses one of them, see
+`newest_index` (vectors) and `first_index` (text). (Lance index format, manifest entry and reader duties.)
 
-The files of a new segment exist while it is built; a commit makes segments an index.
+The files of a new segment are written first; a commit then adds the segment to the index.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment that can be used.
+    """A usable index segment.
 
     Attributes:
-        entry: what the manifest says of it.
+        entry: its entry in the manifest.
         covered: ids of the version's fragments that it covers.
-        store, directory: where its files are.
+        store, directory: location of its files.
     """
 
     entry: table_pb2.IndexMetadata
@@ -62,11 +61,11 @@ class Segment:
         return str(self.entry.name)
 
     def decoding(self) -> AbstractContextManager[None]:
-        """Return a context that turns a lack of memory in a search into a `FormatError`."""
+        """Return a context that turns a `MemoryError` of a search into a `FormatError`."""
         return decoding(self.directory)
 
     def file(self, name: str) -> IndexFile:
-        """Return one of its files, not opened yet."""
+        """Return a file of the segment. The file is opened on first use."""
         sizes = {file.path: int(file.size_bytes) for file in self.entry.files}
         return IndexFile(self.store, f"{self.directory}/{name}", sizes.get(name) or None)
 
@@ -74,14 +73,14 @@ class Segment:
 def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None = None) -> list[Segment]:
     """Return the usable segments of one kind of index.
 
-    Segments of a newer format, of an old one that is not read here, of unknown coverage or of no column are
-    left out: their fragments count as not indexed.
+    Skips segments of a newer format, of an unsupported old format, without coverage, or without a column.
+    Their fragments count as not indexed.
 
     Args:
         snapshot: the version.
         label: a key of `INDEX_KINDS`.
-        newest: highest `index_version` of the kind that is known here.
-        field: id of the indexed field; every one by default.
+        newest: highest supported `index_version` of this kind.
+        field: id of the indexed field; all fields by default.
 
     Raises:
         FormatError: index entries are damaged.
@@ -97,16 +96,16 @@ def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None =
         if field is not None and list(entry.fields) != [field]:
             continue
         covered = (covered_fragments(entry) or BitMap()) & present
-        place, directory = snapshot.bases.index_dir(entry)
-        if _is_outdated(entry, place, directory):
+        store, directory = snapshot.bases.index_dir(entry)
+        if _is_outdated(entry, store, directory):
             logger.info("index %s has files of an old kind and is not used", entry.name)
             continue
-        result.append(Segment(entry, covered, place, directory))
+        result.append(Segment(entry, covered, store, directory))
     return result
 
 
 def _is_outdated(entry: table_pb2.IndexMetadata, store: Store, directory: str) -> bool:
-    """Whether a segment lacks the file that came with the kind of files that are read here."""
+    """Return whether a segment has the files of an old format, which is not supported."""
     kind = kind_of(entry)
     present_file = None if kind is None else kind.present_file
     if present_file is None:
@@ -120,7 +119,7 @@ def check_extensible(manifest: Manifest, name: str, segments: Iterable[Segment])
     """Refuse to extend an index if one of its segments cannot be used here.
 
     Raises:
-        UnsupportedFormatError: there is such a segment.
+        UnsupportedFormatError: a segment cannot be used.
     """
     usable = {segment.entry.uuid.uuid for segment in segments}
     if any(entry.uuid.uuid not in usable for entry in manifest.indices if entry.name == name):
@@ -131,16 +130,16 @@ def check_extensible(manifest: Manifest, name: str, segments: Iterable[Segment])
 
 
 def by_age(segments: Iterable[Segment]) -> list[list[Segment]]:
-    """Return the segments of each index: those that cover something first, and of them the newest first.
+    """Return the segments of each index: indices that cover a fragment first, then the newest index first.
 
-    An index is as old as its newest segment; among those of one time the later in the manifest is newer.
+    The age of an index is the age of its newest segment. For equal times, the later manifest entry is newer.
     """
     indices: dict[str, list[tuple[int, Segment]]] = {}
-    for place, segment in enumerate(segments):
-        indices.setdefault(segment.name, []).append((place, segment))
+    for position, segment in enumerate(segments):
+        indices.setdefault(segment.name, []).append((position, segment))
 
     def rank(parts: Sequence[tuple[int, Segment]]) -> tuple[bool, int, int]:
-        newest = max((segment.entry.created_at, place) for place, segment in parts)
+        newest = max((segment.entry.created_at, position) for position, segment in parts)
         return (any(segment.covered for _, segment in parts), *newest)
 
     ranked = sorted(indices.values(), key=rank, reverse=True)
@@ -148,28 +147,28 @@ def by_age(segments: Iterable[Segment]) -> list[list[Segment]]:
 
 
 def newest_index(segments: Iterable[Segment]) -> list[Segment]:
-    """Return the segments of the one index that answers a search: the newest that covers something.
+    """Return the segments of the newest index that covers a fragment.
 
-    Its fragments are covered once: a fragment that several segments name counts in the last of them.
+    Coverage does not overlap: a fragment that several segments list belongs to the last of them.
     """
     ranked = by_age(segments)
-    return _once_covered(ranked[0]) if ranked else []
+    return _remove_overlap(ranked[0]) if ranked else []
 
 
 def first_index(segments: Iterable[Segment]) -> list[Segment]:
-    """Return the segments of the index that stands first in the manifest, of those that cover something.
+    """Return the segments of the first index in the manifest that covers a fragment.
 
-    Fragments are covered once, as by `newest_index`.
+    Coverage does not overlap, as in `newest_index`.
     """
     indices: dict[str, list[Segment]] = {}
     for segment in segments:
         indices.setdefault(segment.name, []).append(segment)
     covering = [parts for parts in indices.values() if any(segment.covered for segment in parts)]
-    return _once_covered(next(iter(covering or indices.values()), []))
+    return _remove_overlap(next(iter(covering or indices.values()), []))
 
 
-def _once_covered(segments: Sequence[Segment]) -> list[Segment]:
-    """Return segments without overlap: a fragment that several have belongs to the last of them."""
+def _remove_overlap(segments: Sequence[Segment]) -> list[Segment]:
+    """Return segments without overlap: a shared fragment belongs to the last segment that lists it."""
     result: list[Segment] = []
     fragment_ids = BitMap()
     for segment in reversed(segments):
@@ -179,11 +178,12 @@ def _once_covered(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def check_name(manifest: Manifest, name: str, field: int, replace: bool) -> None:
-    """Refuse a name that is taken: by the format, by another column, or at all unless it may be replaced.
+    """Check that an index name is free, or used by this column's index and `replace` is set.
 
     Raises:
-        OptionError: the name cannot be used.
-        UnsupportedFormatError: the version is not written to here, and so gets no index.
+        OptionError: the name is reserved for the format.
+        IndexExistsError: an index of this name exists and may not be replaced.
+        UnsupportedFormatError: we cannot write to this table.
     """
     check_writable(manifest.message, manifest.path, manifest.facts)
     if name.startswith("__lance_"):
@@ -209,17 +209,17 @@ def new_entry(
     index_version: int,
     files: Mapping[str, int],
 ) -> table_pb2.IndexMetadata:
-    """Return the entry of a segment that was built.
+    """Return the manifest entry of a new segment.
 
     Args:
-        name: of the index.
-        segment: names the directory of its files.
+        name: index name.
+        segment: segment id; also the name of its directory.
         fields: ids of the indexed fields.
-        version: of the table, from which it was built.
-        fragments: what it covers.
-        type_url, details: the kind, and its message.
-        index_version: of the file format.
-        files: file name -> bytes.
+        version: the table version that the segment was built from.
+        fragments: ids of the covered fragments.
+        type_url, details: type URL and encoded message of the index kind.
+        index_version: version of the index file format.
+        files: file name -> size in bytes.
     """
     entry = table_pb2.IndexMetadata(
         uuid=table_pb2.UUID(uuid=segment.bytes),
@@ -238,22 +238,22 @@ def new_entry(
 
 @contextmanager
 def new_segment(table: TableRef, number: uuid.UUID | None = None) -> Iterator[uuid.UUID]:
-    """Lend the id of a new segment while its files are written; if that fails, they are deleted.
+    """Yield the id of a new segment while the block writes its files; delete the files if the block fails.
 
     Args:
         table: the table.
-        number: its id, if that is chosen already.
+        number: the segment's id; random by default.
 
     Raises:
         Exception: whatever the block raises.
     """
     segment = number or uuid.uuid4()
     directory = index_directory(table.root, segment)
-    with delete_on_failure(partial(_empty, table, directory), Exception), decoding(directory):
+    with delete_on_failure(partial(_delete_files, table, directory), Exception), decoding(directory):
         yield segment
 
 
-def _empty(table: TableRef, directory: str) -> None:
+def _delete_files(table: TableRef, directory: str) -> None:
     table.store.delete_many(
         [item.path for item in table.store.list_to_delete(directory, table.root)], table.root
     )
@@ -264,15 +264,15 @@ def commit_segments(
     entries: Sequence[table_pb2.IndexMetadata],
     removed: Iterable[table_pb2.IndexMetadata],
 ) -> Manifest:
-    """Commit new segments and return the version that has them. Their files go if the commit fails for sure.
+    """Commit new segments and return the new version. Their files are deleted if the commit certainly failed.
 
     Args:
         snapshot: the version that the segments were built from.
-        entries: of the new segments.
-        removed: of the segments that they take the place of.
+        entries: entries of the new segments.
+        removed: entries of the segments that they replace.
 
     Raises:
-        CommitOutcomeUnknownError: the version may exist; no file was deleted.
+        CommitOutcomeUnknownError: the version may exist, so no file was deleted.
         CommitError: the commit failed; see its subclasses.
     """
     operation = create_index_message(entries, removed)
@@ -281,7 +281,7 @@ def commit_segments(
 
 
 def delete_segments(table: TableRef, entries: Iterable[table_pb2.IndexMetadata]) -> None:
-    """Delete the files of segments that no version names."""
+    """Delete the files of segments that no version refers to."""
     paths = [
         f"{index_directory(table.root, uuid.UUID(bytes=entry.uuid.uuid))}/{file.path}"
         for entry in entries

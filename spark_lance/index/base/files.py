@@ -1,12 +1,12 @@
-"""The files of an index: Lance files with notes in their schema metadata and in global buffers.
+"""Index files: Lance files with extra data in their schema metadata and in global buffers.
 
     {root}/_indices/{uuid}/{name}
 
-Such a file is written once and never changed. Metadata values are text; where bytes belong to a file (a
-codebook, a set of rows) they are a global buffer, and a metadata entry holds its number. Number 0 is the
-file's own descriptor, so the first one is 1. (Lance index format, file layer.)
+Index files are immutable. Metadata values are text. Binary data, such as a codebook or a set of rows, is a
+global buffer, and a metadata entry holds the buffer's number. Buffer 0 is the file's own descriptor, so other
+buffers start at 1. (Lance index format, file layer.)
 
-Files are copied as they are, or with other row numbers in one column.
+Compaction copies a file as it is, or with new row numbers in one column.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ class IndexFileWriter:
     """Writes one file of an index.
 
     Args:
-        store: where to write.
-        path: the new object.
-        schema: its columns.
-        version: file version, that of the table's data files.
+        store, path: location of the new file.
+        schema: columns of the file.
+        version: file format version, the same as in the table's data files.
     """
 
     def __init__(self, store: Store, path: str, schema: pa.Schema, version: FileVersion) -> None:
@@ -63,7 +62,7 @@ class IndexFileWriter:
         self._writer.write(pa.RecordBatch.from_arrays(list(columns), schema=self._schema))
 
     def add_buffer(self, data: bytes) -> int:
-        """Store bytes next to the columns; return the number with which readers ask for them."""
+        """Add a global buffer; return its number."""
         return self._writer.add_global_buffer(data)
 
     def finish(self, metadata: Mapping[str, str]) -> int:
@@ -74,11 +73,11 @@ class IndexFileWriter:
 
 @dataclass(frozen=True)
 class IndexFile:
-    """One file of an index, opened when something is asked of it.
+    """One file of an index, opened on first use.
 
     Attributes:
-        store, path: where it is.
-        size: its bytes, if the index entry tells.
+        store, path: location of the file.
+        size: size in bytes, if the index entry has it.
     """
 
     store: Store
@@ -103,17 +102,17 @@ class IndexFile:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return int(self._reader.source.size)
 
     @property
     def num_rows(self) -> int:
-        """Rows of the file."""
+        """Number of rows in the file."""
         return self._reader.num_rows
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """The notes of the file."""
+        """The schema metadata of the file."""
         return self._reader.schema.metadata
 
     @cached_property
@@ -125,18 +124,18 @@ class IndexFile:
         """Return the type of a column.
 
         Raises:
-            FormatError: the file has no such column, or two.
+            FormatError: the file does not have exactly one column of this name.
         """
-        places = self.arrow_schema.get_all_field_indices(name)
-        if len(places) != 1:
-            raise FormatError(f"the index file has {len(places)} columns {name!r}, not one", self.path)
-        return self.arrow_schema.field(places[0]).type
+        positions = self.arrow_schema.get_all_field_indices(name)
+        if len(positions) != 1:
+            raise FormatError(f"the index file has {len(positions)} columns {name!r}, not one", self.path)
+        return self.arrow_schema.field(positions[0]).type
 
     def note(self, key: str) -> str:
         """Return a metadata value.
 
         Raises:
-            FormatError: the file has no such note.
+            FormatError: the metadata has no such key.
         """
         value = self.metadata.get(key)
         if value is None:
@@ -161,13 +160,13 @@ class IndexFile:
         """Return a global buffer.
 
         Raises:
-            FormatError: there is no such buffer.
+            FormatError: the buffer does not exist.
         """
         return bytes(self._with_buffers.global_buffer(number))
 
     @property
     def num_buffers(self) -> int:
-        """Global buffers of the file; number 0 is its own descriptor."""
+        """Number of global buffers. Buffer 0 is the file's own descriptor."""
         return self._with_buffers.num_global_buffers
 
     @property
@@ -180,7 +179,7 @@ class IndexFile:
         """Return a global buffer as a protobuf message.
 
         Raises:
-            FormatError: there is no such buffer, or it is no such message.
+            FormatError: the buffer does not exist, or is not such a message.
         """
         try:
             return kind.FromString(self.buffer(number))
@@ -190,7 +189,7 @@ class IndexFile:
             ) from error
 
     def read(self, names: Iterable[str] | None = None, start: int = 0, stop: int | None = None) -> pa.Table:
-        """Return rows [start, stop) of some columns, all by default, each in one chunk.
+        """Return rows [start, stop) of the named columns (all by default), each column in one chunk.
 
         Raises:
             FormatError: a column is missing, or stored bytes are damaged.
@@ -204,11 +203,11 @@ class IndexFile:
         return pa.Table.from_arrays(arrays, names=column_names)
 
     def read_spans(self, names: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[pa.Table]:
-        """Return columns of spans [start, stop) of rows, each as `read` does; a store is asked side by side.
+        """Return one table per span [start, stop) of rows, as `read` does, but fetch the spans in parallel.
 
         Args:
-            names: of the columns.
-            spans: ascending and apart from each other; the last may end behind the last row.
+            names: column names.
+            spans: ascending, without overlap; the last may end after the last row.
 
         Raises:
             FormatError: a column is missing, or stored bytes are damaged.
@@ -219,7 +218,7 @@ class IndexFile:
         ends = np.minimum([stop for _, stop in spans], self.num_rows)
         sizes = np.maximum(ends - [start for start, _ in spans], 0)
         rows = np.repeat(ends - np.cumsum(sizes), sizes) + np.arange(sizes.sum())
-        together = pa.Table.from_arrays(
+        combined = pa.Table.from_arrays(
             [
                 one_array(take_field(cast("RowReader", reader), field, self.path, rows))
                 for field, reader in opened
@@ -227,9 +226,9 @@ class IndexFile:
             names=list(names),
         )
         self._reader.source.release()
-        # Each has memory of its own: one that is kept does not keep the others.
+        # Each table owns its memory, so that a cached table does not keep the others alive.
         return [
-            together.take(pa.array(np.arange(end - size, end)))
+            combined.take(pa.array(np.arange(end - size, end)))
             for end, size in zip(np.cumsum(sizes).tolist(), sizes.tolist(), strict=True)
         ]
 
@@ -238,7 +237,7 @@ class IndexFile:
         return {}
 
     def _open(self, name: str) -> tuple[Field, FieldReader]:
-        """Open a column once: an index is read in many small pieces."""
+        """Open a column only once, because an index is read in many small pieces."""
         opened = self._opened.get(name)
         if opened is None:
             field = next((field for field in self._reader.schema.fields if field.name == name), None)
@@ -252,32 +251,32 @@ Numbers = npt.NDArray[np.uint64]
 
 
 class RowAddressMap(Protocol):
-    """Where the rows are that a segment names."""
+    """Maps a segment's row numbers to the current row addresses."""
 
     def __call__(self, numbers: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-        """Return where rows are, and which of them are still there."""
+        """Return the current row numbers, and the mask of rows that still exist."""
         ...
 
     @property
     def possible(self) -> Mapping[int, BitMap]:
-        """The rows that the segment can name, by fragment."""
+        """The rows that the segment may refer to, by fragment."""
         ...
 
     def bounded(self, rows: RowSet) -> RowSet:
-        """Return the rows of a set that the segment can name.
+        """Return the rows of a set that the segment may refer to.
 
         Raises:
-            FormatError: a fragment has fewer rows.
+            FormatError: the set has a row beyond the end of its fragment.
         """
         ...
 
 
-_PIECE_BYTES = 32 << 20
+_BATCH_BYTES = 32 << 20
 _MIN_ROWS = 4096
 
 
 def new_numbers(remap: RowAddressMap, numbers: Numbers) -> Numbers:
-    """Return where rows are; rows that are gone keep a number that names nothing any more."""
+    """Return the current row numbers. A row that no longer exists keeps a number that refers to no row."""
     return remap(numbers)[0]
 
 
@@ -285,7 +284,7 @@ def copy_file(source: IndexFile, store: Store, path: str) -> int:
     """Copy a file byte for byte and return its size.
 
     Raises:
-        FormatError: it does not exist.
+        FormatError: the file does not exist.
     """
     try:
         if source.store == store:
@@ -301,31 +300,30 @@ def copy_file(source: IndexFile, store: Store, path: str) -> int:
 def copy_renumbered(
     source: IndexFile, store: Store, path: str, version: FileVersion, column: str, remap: RowAddressMap
 ) -> int:
-    """Write a file with the same rows in the same order, buffers and notes, but new row numbers.
+    """Copy a file with new row numbers; return the size of the copy in bytes.
+
+    The copy has the same rows in the same order, and the same buffers and metadata.
 
     Args:
         source: the file.
-        store, path, version: of the copy.
-        column: holds the row numbers.
-        remap: where rows are; those that are gone keep their numbers.
-
-    Returns:
-        The size of the copy.
+        store, path, version: location and file format version of the copy.
+        column: the column with row numbers (uint64).
+        remap: maps the row numbers. Rows that no longer exist keep their numbers.
     """
     schema = source.arrow_schema
-    place = schema.get_field_index(column)
-    if place < 0:
+    position = schema.get_field_index(column)
+    if position < 0:
         raise FormatError(f"the index file has no column {column}", source.path)
     rows = source.num_rows
-    step = max(_MIN_ROWS, rows * _PIECE_BYTES // max(source.num_bytes, 1))
+    step = max(_MIN_ROWS, rows * _BATCH_BYTES // max(source.num_bytes, 1))
     with IndexFileWriter(store, path, schema, version) as writer:
-        # Notes name buffers by number, so these are added in their order and before any others.
+        # Metadata refers to buffers by number, so they are added first and in order.
         for number in range(1, source.num_buffers):
             writer.add_buffer(source.buffer(number))
         for start in range(0, rows, step):
             table = source.read(schema.names, start, start + step)
             columns = [one_array(table.column(name)) for name in schema.names]
-            numbers = columns[place].to_numpy(zero_copy_only=False).astype(np.uint64, copy=False)
-            columns[place] = pa.array(new_numbers(remap, numbers), pa.uint64())
+            numbers = columns[position].to_numpy(zero_copy_only=False).astype(np.uint64, copy=False)
+            columns[position] = pa.array(new_numbers(remap, numbers), pa.uint64())
             writer.write(columns)
         return writer.finish(source.metadata)

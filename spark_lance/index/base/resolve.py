@@ -1,13 +1,13 @@
-"""From what an index says of a row to the row: where it is now, and whether it is there at all.
+"""Resolve the row numbers of an index to current row addresses.
 
-An index names rows by address, or by stable row id in tables that have these. A row counts if a compaction
-did not drop it, its fragment is one that the segment covers, and it is not deleted: files of an index keep
-rows that are long gone. (Lance index format, reader duties.)
+An index refers to rows by address, or by stable row id if the table has stable row ids. Index files keep rows
+that no longer exist. A row counts only if no compaction dropped it, the segment covers its fragment, and it
+is not deleted. (Lance index format, reader duties.)
 
-A compaction that leaves the indices as they are records what it moved: per group the old fragments, the old
-addresses that survived (a 64-bit Roaring treemap) and the new fragments. The surviving rows, in the order of
-the old fragments as recorded and by offset, are the rows of the new fragments laid end to end. (Lance index
-format, fragment reuse.)
+A compaction that does not rewrite the indices records the moved rows. Each group has the old fragments, the
+old addresses that survived (a 64-bit Roaring treemap) and the new fragments. The surviving rows are ordered
+by old fragment (as recorded) and offset. In this order they are the rows of the new fragments, concatenated.
+(Lance index format, fragment reuse.)
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import addresses_of
 
-# Rows of one group of a compaction; a bitmap of a few bytes can hold 2^32.
-_MOST_MOVED = 1 << 26
-# A limit of this reader: a table by fragment id takes eight bytes for each, so half a gigabyte at most.
-# Ids count the fragments that a table ever had.
-_LAST_TABLED = 1 << 26
+# Maximum rows of one compaction group. A damaged bitmap of a few bytes can claim 2^32 rows.
+_MAX_MOVED_ROWS = 1 << 26
+# Highest supported fragment id. The lookup table by fragment id takes eight bytes per id, so at most 512 MB.
+# Ids are never reused, so they count all fragments that the table ever had.
+_MAX_FRAGMENT_ID = 1 << 26
 
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class _Group:
-    """One group of fragments: `survivors` are old addresses, `targets` the new ones, in the same order."""
+    """One compaction group: `targets[i]` is the new address of the row at old address `survivors[i]`."""
 
     old: npt.NDArray[np.uint64]
     survivors: Addresses
@@ -57,16 +57,16 @@ class _Group:
 
 @dataclass(frozen=True)
 class RowAddressRemap:
-    """The recorded moves of a version's rows, in order."""
+    """The recorded moves of rows, in commit order."""
 
     groups: Sequence[_Group] = ()
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> RowAddressRemap:
-        """Read the moves of a version.
+        """Read the recorded moves of a version.
 
         Raises:
-            FormatError, UnsupportedFormatError: the record is damaged, or of a newer form.
+            FormatError, UnsupportedFormatError: the record is damaged or has a newer format.
         """
         entry = find_reuse_entry(snapshot.manifest)
         if entry is None:
@@ -74,7 +74,7 @@ class RowAddressRemap:
         history = read_history(snapshot.bases, entry)
         if history.transitions:
             raise UnsupportedFormatError("a record of moved rows with transitions is not read here")
-        return cls([_group(group) for version in history.versions for group in version.groups])
+        return cls([_parse_group(group) for version in history.versions for group in version.groups])
 
     @classmethod
     def by(cls, groups: Iterable[table_pb2.FragmentReuseIndexDetails.Group]) -> RowAddressRemap:
@@ -83,41 +83,41 @@ class RowAddressRemap:
         Raises:
             FormatError: a group is damaged.
         """
-        return cls([_group(group) for group in groups])
+        return cls([_parse_group(group) for group in groups])
 
     def __call__(self, addresses: Addresses) -> tuple[Addresses, npt.NDArray[np.bool_]]:
-        """Return where rows are now, and which of them are still there."""
+        """Return the current addresses of rows, and the mask of rows that still exist."""
         present = np.ones(len(addresses), dtype=np.bool_)
         for group in self.groups:
             is_old = np.isin(fragments_of(addresses), group.old)
             if not is_old.any():
                 continue
             moved_addresses = addresses[is_old]
-            places = np.searchsorted(group.survivors, moved_addresses)
-            places[places == len(group.survivors)] = 0
+            positions = np.searchsorted(group.survivors, moved_addresses)
+            positions[positions == len(group.survivors)] = 0
             result = (
-                group.survivors[places] == moved_addresses
+                group.survivors[positions] == moved_addresses
                 if len(group.survivors)
                 else np.zeros(len(moved_addresses), np.bool_)
             )
             addresses, present = addresses.copy(), present.copy()
             addresses[is_old] = np.where(
-                result, group.targets[places] if len(group.targets) else moved_addresses, moved_addresses
+                result, group.targets[positions] if len(group.targets) else moved_addresses, moved_addresses
             )
             present[is_old] &= result
         return addresses, present
 
 
-def _group(group: table_pb2.FragmentReuseIndexDetails.Group) -> _Group:
+def _parse_group(group: table_pb2.FragmentReuseIndexDetails.Group) -> _Group:
     try:
         treemap = BitMap64.deserialize(group.changed_row_addrs)
     except (ValueError, IndexError) as error:
         raise FormatError(f"undecodable addresses in the record of moved rows: {error}") from error
     rows = sum(digest.physical_rows for digest in group.new_fragments)
-    if rows != len(treemap) or rows > _MOST_MOVED:
+    if rows != len(treemap) or rows > _MAX_MOVED_ROWS:
         raise FormatError(
             f"the record of moved rows has {len(treemap)} old addresses for {rows} new ones "
-            f"({_MOST_MOVED} at most)"
+            f"({_MAX_MOVED_ROWS} at most)"
         )
     if any(digest.id >= FRAGMENT_ROWS for digest in (*group.old_fragments, *group.new_fragments)):
         raise FormatError("the record of moved rows has a fragment id above 2^32 - 1")
@@ -141,7 +141,7 @@ def _group(group: table_pb2.FragmentReuseIndexDetails.Group) -> _Group:
 
 
 class RowResolver:
-    """Finds the rows of one version of a table.
+    """Resolves row numbers of indices to the rows of one table version.
 
     Args:
         snapshot: the version.
@@ -155,18 +155,18 @@ class RowResolver:
             [f.id for f in snapshot.fragments if f.HasField("deletion_file")], dtype=np.uint64
         )
         self._deleted: dict[int, npt.NDArray[np.uint32]] = {}
-        # What is covered -> the end of each fragment's rows by its id, 0 where it is not covered; the first
-        # is kept so that its id stays its own.
-        self._tables: dict[int, tuple[BitMap, Addresses]] = {}
+        # id(covered) -> (covered, row count by fragment id, 0 for fragments that are not covered). Keeping
+        # `covered` ensures that no other object gets its id.
+        self._row_counts: dict[int, tuple[BitMap, Addresses]] = {}
 
     @property
     def scan(self) -> Scan:
-        """A scan of no columns of the version."""
+        """A scan of the version without columns."""
         return self._scan
 
     @property
     def has_remaps(self) -> bool:
-        """Whether rows may be elsewhere than an index says."""
+        """Whether the version records moved rows."""
         return bool(self._moves.groups)
 
     @cached_property
@@ -176,15 +176,16 @@ class RowResolver:
     def addresses(
         self, numbers: Addresses, covered: BitMap, *, are_addresses: bool = False
     ) -> tuple[Addresses, Mask]:
-        """Return the addresses of rows, and which of them count.
+        """Return the current addresses of rows (uint64), and the mask of rows that count.
 
         Args:
-            numbers: uint64, as the index has them.
+            numbers: row numbers in the index, uint64.
             covered: ids of the fragments that the segment covers.
-            are_addresses: they are addresses even if the table has stable row ids.
+            are_addresses: whether `numbers` are addresses even though the table has stable row ids.
 
         Raises:
-            FormatError: deletions or row ids of the table are damaged, or the index has rows that never were.
+            FormatError: deletions or row ids of the table are damaged, or the index has rows that never
+                existed.
         """
         if self._scan.manifest.uses_stable_row_ids and not are_addresses:
             result, is_present = addresses_of(self._scan, numbers)
@@ -193,35 +194,35 @@ class RowResolver:
         return result, is_present & self._covers(result, is_present, covered) & self.alive(result)
 
     def check(self, rows: RowSet) -> None:
-        """Refuse rows by address that their fragments do not have.
+        """Check that every address of a set is within its fragment.
 
         Raises:
-            FormatError: there are some.
+            FormatError: an address is beyond the end of its fragment.
         """
         for number, here in rows.items():
-            if here and number in self._fragments and here.max() >= self._end(number):
+            if here and number in self._fragments and here.max() >= self._row_count(number):
                 raise FormatError(f"an index has row {here.max()} of fragment {number}, which has fewer")
 
     @cached_property
     def possible(self) -> Mapping[int, BitMap]:
-        """The rows that an index by address can name, by fragment: those of the version, and moved ones."""
+        """The rows that an index may refer to by address, by fragment: rows of the version and moved rows."""
         rows = {number: BitMap() for number in self._fragments}
         for number, here in rows.items():
-            here.add_range(0, self._end(number))
+            here.add_range(0, self._row_count(number))
         for group in self._moves.groups:
             for number, here in RowSet.from_addresses(group.survivors).bitmaps.items():
                 rows[number] = rows.get(number, BitMap()) | here
         return rows
 
     def bounded(self, rows: RowSet, *, are_addresses: bool = True) -> RowSet:
-        """Return the rows of a set that an index can name; a few bytes can hold 2^32 others.
+        """Return the rows of a set that can exist. A set of a few bytes can claim 2^32 rows.
 
         Args:
-            rows: of the index.
-            are_addresses: they are addresses, not stable row ids.
+            rows: the set, from an index.
+            are_addresses: whether `rows` has addresses, not stable row ids.
 
         Raises:
-            FormatError: a fragment has fewer rows.
+            FormatError: an address is beyond the end of its fragment.
         """
         if are_addresses:
             self.check(rows)
@@ -233,23 +234,23 @@ class RowResolver:
                 ids.add_range(0, min(max(self._scan.manifest.next_row_id - (upper << 32), 0), FRAGMENT_ROWS))
         return rows & RowSet(possible)
 
-    def _end(self, number: int) -> int:
-        # Old tables do not tell how many rows a fragment has.
+    def _row_count(self, number: int) -> int:
+        # Old tables do not store the number of rows of a fragment.
         return int(self._fragments[number].physical_rows) or FRAGMENT_ROWS
 
     def _covers(self, addresses: Addresses, is_present: Mask, covered: BitMap) -> Mask:
-        """Return which addresses are of covered fragments; those that are known must be of rows there."""
-        entry = self._tables.get(id(covered))
+        """Return the mask of addresses in covered fragments. Present rows must be within their fragment."""
+        entry = self._row_counts.get(id(covered))
         if entry is None or entry[0] is not covered:
-            if covered and covered.max() > _LAST_TABLED:
+            if covered and covered.max() > _MAX_FRAGMENT_ID:
                 raise UnsupportedFormatError(
-                    f"an index covers fragment {covered.max()}; a limit of this reader is {_LAST_TABLED}"
+                    f"an index covers fragment {covered.max()}; a limit of this reader is {_MAX_FRAGMENT_ID}"
                 )
-            # By id, the last place is for all ids above the largest.
+            # Indexed by fragment id. The last element stands for all larger ids.
             table = np.zeros((covered.max() if covered else 0) + 2, dtype=np.uint64)
             for number in covered:
-                table[number] = self._end(number) if number in self._fragments else FRAGMENT_ROWS
-            entry = self._tables[id(covered)] = (covered, table)
+                table[number] = self._row_count(number) if number in self._fragments else FRAGMENT_ROWS
+            entry = self._row_counts[id(covered)] = (covered, table)
         ends = entry[1][np.minimum(fragments_of(addresses), np.uint64(len(entry[1]) - 1)).astype(np.int64)]
         counts: Mask = ends > 0
         beyond = is_present & counts & (offsets_of(addresses) >= ends)
@@ -259,19 +260,19 @@ class RowResolver:
         return counts
 
     def alive(self, addresses: Addresses) -> Mask:
-        """Return which rows of the version's fragments are not deleted."""
+        """Return the mask of addresses whose rows are not deleted in the version."""
         alive = np.ones(len(addresses), dtype=np.bool_)
         if not len(self._with_deletions):
             return alive
-        homes = fragments_of(addresses)
-        touched = np.intersect1d(np.unique(homes), self._with_deletions)
-        for number in touched.tolist():
-            mine = np.flatnonzero(homes == number)
-            alive[mine] = ~np.isin(offsets_of(addresses[mine]), self.deletions(number))
+        fragment_ids = fragments_of(addresses)
+        affected = np.intersect1d(np.unique(fragment_ids), self._with_deletions)
+        for number in affected.tolist():
+            positions = np.flatnonzero(fragment_ids == number)
+            alive[positions] = ~np.isin(offsets_of(addresses[positions]), self.deletions(number))
         return alive
 
     def deletions(self, number: int) -> npt.NDArray[np.uint32]:
-        """Return the deleted rows of a fragment, ascending.
+        """Return the offsets of a fragment's deleted rows, ascending.
 
         Raises:
             FormatError: the deletion file is damaged or missing.

@@ -1,4 +1,4 @@
-"""Row numbers of stored sets, without numbers that no row can have: a few bytes can hold 2^32 of these."""
+"""Decode stored sets of row numbers. A set of a few bytes can claim 2^32 rows, so decoding is bounded."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from spark_lance.table.format.row_set import RowSet, address_of
 
 
 def pack_sorted(numbers: npt.NDArray[np.uint64]) -> bytes:
-    """Return a set of row numbers (ascending uint64) as stored bytes."""
+    """Encode a set of row numbers (ascending uint64)."""
     return RowSet.from_addresses(numbers).to_bytes()
 
 
 def treemap_numbers(data: BitMap64, possible: Mapping[int, BitMap]) -> npt.NDArray[np.uint64]:
-    """Return the row numbers of a 64-bit Roaring bitmap that can exist, ascending.
+    """Return the row numbers of a 64-bit Roaring bitmap that can exist (ascending uint64).
 
     Args:
-        data: the bitmap; a few bytes can hold 2^32 numbers.
-        possible: fragment -> its rows.
+        data: the bitmap.
+        possible: fragment id -> rows that can exist.
     """
     allowed = BitMap64()
     for fragment, rows in possible.items():
@@ -34,15 +34,15 @@ def treemap_numbers(data: BitMap64, possible: Mapping[int, BitMap]) -> npt.NDArr
 def row_numbers(
     data: bytes | memoryview, bounded: Callable[[RowSet], RowSet] = lambda rows: rows
 ) -> npt.NDArray[np.uint64]:
-    """Return the row numbers of a stored set, ascending.
+    """Return the row numbers of a stored set (ascending uint64).
 
     Args:
-        data: the set.
-        bounded: leaves the rows that can exist; a few bytes can hold 2^32 others.
+        data: the encoded set.
+        bounded: removes rows that cannot exist.
 
     Raises:
         FormatError: the bytes are damaged.
-        UnsupportedFormatError: the set has all rows of a fragment, which it does not list.
+        UnsupportedFormatError: the set has a whole fragment without listing its rows.
     """
     rows = bounded(RowSet.from_bytes(data))
     if None in rows.values():

@@ -1,4 +1,4 @@
-"""Which rows a search looks at: those that an index has, those of fragments without it, those of a filter."""
+"""Select the rows of a search: indexed rows, rows of unindexed fragments, and rows that pass a filter."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from spark_lance.table.reading.system_columns import ROW_ADDRESS
 Addresses = npt.NDArray[np.uint64]
 Fragments = Sequence[table_pb2.DataFragment]
 
-# Rows of filters, each with its version.
+# The rows that pass a filter, with the manifest of their version.
 _ROWS: CacheSection[tuple[Manifest, Addresses]] = CacheSection("rows of filters", CACHE, share=1 / 4)
 
 
 def covered_by(segments: Iterable[Segment]) -> BitMap:
-    """Return the ids of the fragments that any of some segments covers."""
+    """Return the ids of the fragments that at least one segment covers."""
     return BitMap().union(*(segment.covered for segment in segments))
 
 
 def unindexed(fragments: Fragments, used: Sequence[Segment], fast_search: bool) -> Fragments:
-    """Return the fragments that a search goes through row by row.
+    """Return the fragments that a search scans because no segment covers them.
 
     Args:
-        fragments: those of the version.
+        fragments: all fragments of the version.
         used: the segments that the search uses.
-        fast_search: leave out rows that are not indexed; without an index it means nothing.
+        fast_search: skip rows that are not indexed. Ignored if no index is used.
     """
     if used and fast_search:
         return []
@@ -45,33 +45,35 @@ def unindexed(fragments: Fragments, used: Sequence[Segment], fast_search: bool) 
 def allowed_rows(
     snapshot: Snapshot, filter: Condition | str | None, fragments: Fragments | None = None
 ) -> Addresses | None:
-    """Return the addresses of the rows that a filter keeps, ascending; None if there is no filter.
+    """Return the addresses of the rows that pass a filter, ascending; None if there is no filter.
 
-    Those of a filter that is text are cached: many searches of a version have the same filter.
+    The addresses of a text filter are cached, because many searches of a version use the same filter.
 
     Args:
         snapshot: the version.
         filter: the filter.
-        fragments: those of the version whose rows are wanted; all by default.
+        fragments: the fragments to scan; all by default.
 
     Raises:
         ExpressionError: the filter does not fit the table.
     """
     if not isinstance(filter, str):
-        return None if filter is None else _matching(snapshot, filter, fragments)
+        return None if filter is None else _scan_matching_rows(snapshot, filter, fragments)
     manifest = snapshot.manifest
     numbers = None if fragments is None else tuple(fragment.id for fragment in fragments)
-    # The value keeps the manifest, so no other one has its id while the value is there.
+    # The cached value references the manifest, so no other manifest can get its id.
     key = (id(manifest), snapshot.store.cache_key(snapshot.root), filter, numbers)
     _, rows = _ROWS.get(
         key,
-        lambda: (manifest, _matching(snapshot, filter, fragments)),
+        lambda: (manifest, _scan_matching_rows(snapshot, filter, fragments)),
         lambda value: value[1].nbytes + manifest.message.ByteSize(),
     )
     return rows
 
 
-def _matching(snapshot: Snapshot, filter: Condition | str, fragments: Fragments | None) -> Addresses:
+def _scan_matching_rows(
+    snapshot: Snapshot, filter: Condition | str, fragments: Fragments | None
+) -> Addresses:
     tables = snapshot.scan([ROW_ADDRESS], fragments=fragments).tables(filter)
     parts = [table[ROW_ADDRESS].to_numpy() for table in tables]
     rows = np.sort(np.concatenate([np.empty(0, np.uint64), *parts]))
@@ -80,9 +82,9 @@ def _matching(snapshot: Snapshot, filter: Condition | str, fragments: Fragments 
 
 
 def contains(rows: Addresses, addresses: Addresses) -> npt.NDArray[np.bool_]:
-    """Return which addresses are among ascending ones."""
+    """Return the mask (bool) of `addresses` that occur in the ascending `rows`."""
     if not len(rows):
         return np.zeros(len(addresses), dtype=np.bool_)
-    places = np.minimum(np.searchsorted(rows, addresses), len(rows) - 1)
-    result: npt.NDArray[np.bool_] = rows[places] == addresses
+    positions = np.minimum(np.searchsorted(rows, addresses), len(rows) - 1)
+    result: npt.NDArray[np.bool_] = rows[positions] == addresses
     return result

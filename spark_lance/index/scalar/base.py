@@ -1,4 +1,4 @@
-"""The common part of all indices of single values."""
+"""Base class of the scalar indices."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from spark_lance.table.format.row_set import RowSet
 
 
 class ScalarIndex(ABC):
-    """One open segment. `find` reads the parts of its files that it needs when it is called."""
+    """One open segment of a scalar index. Each call of `find` reads only the parts of the files it needs."""
 
     name: ClassVar[str]
-    # Last part of the details' type URL in lower case; the URL itself; highest format version known here.
+    # Last part of the details' type URL in lower case; the type URL; highest supported format version.
     label: ClassVar[str]
     type_url: ClassVar[str]
     newest: ClassVar[int] = 0
-    # Whether `find` returns exactly the rows for which a condition is true.
+    # Whether `find` returns exactly the rows that match a condition.
     is_exact: ClassVar[bool] = False
-    # Whether `move` works.
+    # Whether `move` is supported.
     can_move: ClassVar[bool] = False
 
     def __init__(self, segment: Segment, values: pa.DataType | None = None) -> None:
         """Open a segment.
 
         Args:
-            segment: what is opened.
-            values: the type of the indexed values, which not all files tell; without it `find` may not help.
+            segment: the segment.
+            values: type of the indexed values. Not all files store it; without it `find` may return None.
         """
         self.segment = segment
         self.values = values
 
     @property
     def has_addresses(self) -> bool:
-        """Whether this segment names rows by address even in a table with stable row ids."""
+        """Whether this segment refers to rows by address even if the table has stable row ids."""
         return self.addresses_when(self.segment.entry.index_version)
 
     @classmethod
     def addresses_when(cls, version: int) -> bool:
-        """Return whether a format version names rows by address even in tables with stable row ids."""
+        """Return whether a format version refers to rows by address even if the table has stable row ids."""
         return False
 
     @abstractmethod
     def find(self, probe: ColumnPredicate) -> RowSet | None:
-        """Return rows that hold all for which a condition is true; None if the index does not help.
+        """Return a superset of the rows that match a condition; None if the index cannot answer.
 
         Raises:
             ExpressionError: the condition does not fit the values.
@@ -62,42 +62,42 @@ class ScalarIndex(ABC):
         """
 
     def find_bytes(self, probe: ColumnPredicate) -> int | None:
-        """Return about the bytes that `find` reads; None if it does not help, or this is not known."""
+        """Estimate the bytes that `find` reads; None if it cannot answer, or the size is unknown."""
         del probe
         return None
 
     @classmethod
     @abstractmethod
     def fits(cls, kind: pa.DataType) -> bool:
-        """Return whether values of a type can be indexed."""
+        """Return whether values of this type can be indexed."""
 
     @classmethod
     def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
-        """Return whether a column whose values are of a type can be indexed."""
+        """Return whether a column with values of this type can be indexed."""
         return not field.is_json and cls.fits(kind)
 
     @classmethod
     def extends(cls, entry: table_pb2.IndexMetadata, field: Field) -> bool:
-        """Return whether an index of a column, which others may have made, can be extended here.
+        """Return whether we can extend an index of a column, including indices of other writers.
 
-        Others index documents of JSON as what they are stored as, or as texts, which is not done here.
+        Other writers index the stored JSONB bytes or the text; we do neither.
         """
         return not field.is_json
 
     @classmethod
     @abstractmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
-        """Write a segment; return file name -> bytes."""
+        """Write a segment; return file name -> size in bytes."""
 
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
-        """Rewrite this segment with the current addresses of its rows; return file name -> bytes.
+        """Rewrite this segment with the current addresses of its rows; return file name -> size in bytes.
 
         Args:
-            target: where it goes.
-            remap: tells where rows are.
+            target: location of the new files.
+            remap: maps row numbers to current addresses.
 
         Raises:
-            FormatError, UnsupportedFormatError: the segment is damaged, or has what is not known here.
+            FormatError, UnsupportedFormatError: the segment is damaged, or uses an unsupported feature.
         """
         raise UnsupportedFormatError(f"moving the rows of an index {self.name}")
 
@@ -109,49 +109,49 @@ class ScalarIndex(ABC):
         target: SegmentTarget,
         bounded: Callable[[RowSet], RowSet],
     ) -> dict[str, int] | None:
-        """Write one segment with the rows of several, which cover different fragments.
+        """Merge several segments that cover different fragments into one.
 
         Args:
-            segments: built with the same options, just now: all their rows count.
+            segments: uncommitted segments with the same options. All their rows are live.
             kind: type of the values.
-            target: where the segment goes.
-            bounded: returns the rows of a stored set that the table can have.
+            target: location of the new segment.
+            bounded: removes rows that cannot exist from a stored set.
 
         Returns:
-            File name -> bytes; None if the values are to be read from the table again.
+            File name -> size in bytes; None if the segment must be built from the table again.
         """
         return None
 
     def figures(self) -> dict[str, Any]:
-        """Return figures of this segment, by name."""
+        """Return the statistics of this segment, by name."""
         return {}
 
     def stands_beside(self) -> bool:
-        """Whether an index may have this segment and new ones that are built here."""
+        """Return whether new segments can be added next to this one."""
         return True
 
     def options(self) -> dict[str, Any]:
-        """Return the options with which a segment like this one is built."""
+        """Return the options that build a segment like this one."""
         return {}
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
-        """Refuse options that a kind of index does not have.
+        """Check that this kind of index has the given options.
 
         Raises:
-            OptionError: there is one.
+            OptionError: an option is unknown or has an invalid value.
         """
         if options:
             raise OptionError(f"an index {cls.name} has no option {', '.join(options)}")
 
     @classmethod
     def details(cls, options: Mapping[str, Any]) -> bytes:
-        """Return the message of the manifest entry of a segment that is built with some options."""
+        """Return the encoded details for the manifest entry of a segment with these options."""
         return b""
 
     @classmethod
     def built_by_address(cls, stable_row_ids: bool, options: Mapping[str, Any]) -> bool:
-        """Return whether rows are named by address, and not by row id, when a segment is built.
+        """Return whether a new segment refers to rows by address instead of row id.
 
         Raises:
             OptionError: a segment with these options cannot be built for such a table.
@@ -160,14 +160,14 @@ class ScalarIndex(ABC):
 
     @classmethod
     def index_version(cls, stable_row_ids: bool) -> int:
-        """Return the format version that is written."""
+        """Return the format version of new segments."""
         return 0
 
 
-def moved_sets(sets: Sequence[Numbers], remap: RowAddressMap) -> list[Numbers]:
-    """Return sets of rows as they are now, ascending; those that are gone are left out."""
+def remap_sets(sets: Sequence[Numbers], remap: RowAddressMap) -> list[Numbers]:
+    """Return each set with current row numbers, ascending, without rows that no longer exist."""
     owners = np.repeat(np.arange(len(sets)), [len(rows) for rows in sets])
-    numbers, there = remap(np.concatenate([np.empty(0, np.uint64), *sets]))
-    numbers, owners = numbers[there], owners[there]
+    numbers, is_present = remap(np.concatenate([np.empty(0, np.uint64), *sets]))
+    numbers, owners = numbers[is_present], owners[is_present]
     counts = np.bincount(owners, minlength=len(sets))
     return np.split(numbers[np.lexsort((numbers, owners))], np.cumsum(counts)[:-1])

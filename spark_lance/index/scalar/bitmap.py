@@ -1,10 +1,10 @@
-"""BITMAP: for every value the set of its rows.
+"""BITMAP: the set of rows of each value.
 
     bitmap_page_lookup.lance    keys: column type, bitmaps: binary (row_set.py)
                                 metadata `lance:index_stats` {"num_bitmaps": 301}
 
-Keys ascend; the first is null if there are null values. Exact, for every condition on the column alone: it is
-computed for the keys. (Lance index format, bitmap.)
+Keys are ascending. The first key is null if the column has nulls. Exact for every condition on this column
+alone, because the condition is evaluated on the keys. (Lance index format, bitmap.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_lance.arrow.arrays import one_array
 from spark_lance.index.base.building import Rows, SegmentTarget
 from spark_lance.index.base.files import IndexFile, IndexFileWriter, RowAddressMap
 from spark_lance.index.base.row_sets import pack_sorted, row_numbers
-from spark_lance.index.scalar.base import ScalarIndex, moved_sets
+from spark_lance.index.scalar.base import ScalarIndex, remap_sets
 from spark_lance.index.scalar.btree import value_order
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.table.format.index_kinds import INDEX_KINDS
@@ -31,11 +31,11 @@ from spark_lance.table.format.row_set import RowSet
 
 FILE = "bitmap_page_lookup.lance"
 _RUN_KEYS = 4096
-_MOST_SETS = 1 << 16
+_MAX_SETS = 1 << 16
 
 
 class SetsByKey(ScalarIndex):
-    """An index whose file has a set of rows for each key."""
+    """Base class of indices whose file has one set of rows per key."""
 
     @cached_property
     def _file(self) -> IndexFile:
@@ -47,7 +47,7 @@ class SetsByKey(ScalarIndex):
 
 
 class Bitmap(SetsByKey):
-    """Rows by value."""
+    """Bitmap index: one set of rows per value."""
 
     name = "BITMAP"
     label = "bitmapindexdetails"
@@ -57,55 +57,55 @@ class Bitmap(SetsByKey):
 
     @classmethod
     def fits(cls, kind: pa.DataType) -> bool:
-        """Return whether values can be told apart."""
+        """Return whether values can be compared for equality."""
         return not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or pa.types.is_null(kind))
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all keys and sets."""
+        """Size of the file in bytes."""
         return self._file.num_bytes
 
     def keys(self, most: int) -> pa.Array | None:
-        """Return the values in the order of their sets; None if there are more than `most`."""
+        """Return the keys in file order; None if there are more than `most`."""
         return None if self._file.num_rows > most else self._keys
 
-    def stored(self, place: int) -> bytes:
-        """Return one set of rows as it is stored."""
-        result: bytes = self._file.read(["bitmaps"], place, place + 1)["bitmaps"][0].as_py()
+    def stored(self, position: int) -> bytes:
+        """Return the encoded set of rows of one key."""
+        result: bytes = self._file.read(["bitmaps"], position, position + 1)["bitmaps"][0].as_py()
         return result
 
     def stored_sets(self) -> Iterator[bytes]:
-        """Yield the sets of all keys in order, as they are stored."""
+        """Yield the encoded sets of all keys, in file order."""
         for start in range(0, self._file.num_rows, _RUN_KEYS):
             yield from self._file.read(["bitmaps"], start, start + _RUN_KEYS)["bitmaps"].to_pylist()
 
     def find(self, probe: ColumnPredicate) -> RowSet | None:
-        """Return exactly the rows whose value fulfils the condition."""
+        """Return exactly the rows whose value matches the condition."""
         matches = np.flatnonzero(probe.true_for(self._keys))
-        return None if len(matches) > _MOST_SETS else read_sets(self._file, matches)
+        return None if len(matches) > _MAX_SETS else read_sets(self._file, matches)
 
     def find_bytes(self, probe: ColumnPredicate) -> int | None:
-        """Return how many bytes `find` reads at most."""
-        del probe  # the sizes of single sets are not known
+        """Return the maximum number of bytes that `find` reads."""
+        del probe  # the file does not store the sizes of sets
         return self.num_bytes
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
-        """Group the rows by value and write their sets."""
+        """Write one set of rows per value; return file name -> size in bytes."""
         pieces = list(rows.pieces())
         values = pa.chunked_array([piece for piece, _ in pieces], rows.kind)
         ids = np.concatenate([np.empty(0, np.uint64), *(numbers for _, numbers in pieces)])
         return {FILE: write_sets(values, ids, target, {})}
 
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
-        """Write the sets of the values that are still there."""
+        """Rewrite the sets with current addresses, without values that have no rows left."""
         return {FILE: move_sets(self._file, target, remap, {})}
 
 
-def read_sets(file: IndexFile, places: npt.NDArray[Any]) -> RowSet:
-    """Return the union of the sets at some places of a file."""
+def read_sets(file: IndexFile, positions: npt.NDArray[Any]) -> RowSet:
+    """Return the union of the sets at the given rows of a file."""
     result = RowSet()
-    for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
+    for run in np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1):
         for start in range(0, len(run), _RUN_KEYS):
             part = run[start : start + _RUN_KEYS]
             bitmaps = file.read(["bitmaps"], int(part[0]), int(part[-1]) + 1)["bitmaps"]
@@ -120,18 +120,18 @@ def write_sets(
     target: SegmentTarget,
     notes: dict[str, str],
 ) -> int:
-    """Write the rows of every value of a column, and return the size of the file.
+    """Write one set of rows per value, and return the size of the file in bytes.
 
     Args:
-        values: the column; equal values need not lie together.
-        ids: the row of each value; a row counts once per value.
-        target: of the file.
-        notes: further metadata, whose values may be the bytes of a buffer in hexadecimal ("buffer:...").
+        values: the column, in any order.
+        ids: row number of each value (uint64). Duplicates per value are merged.
+        target: location of the file.
+        notes: more metadata. A value "buffer:{hex}" is written as a buffer and replaced by its number.
     """
     order = value_order(values)
     ordered = one_array(values.take(pa.array(order)))
     rows = ids[order]
-    starts = _first_of_each(ordered)
+    starts = _run_starts(ordered)
     schema = pa.schema([pa.field("keys", values.type), pa.field("bitmaps", pa.binary())])
     with IndexFileWriter(target.store, f"{target.directory}/{FILE}", schema, target.version) as writer:
         ends = [*starts[1:].tolist(), len(rows)]
@@ -150,13 +150,13 @@ def write_sets(
 
 
 def move_sets(file: IndexFile, target: SegmentTarget, remap: RowAddressMap, notes: dict[str, bytes]) -> int:
-    """Rewrite a file of sets with the current places of its rows, and return its size.
+    """Rewrite a file of sets with current row numbers, and return its size in bytes.
 
     Args:
-        file: the sets as they are.
-        target: of the new file.
-        remap: tells where rows are.
-        notes: further metadata, whose values are numbers of buffers with these bytes.
+        file: the file.
+        target: location of the new file.
+        remap: maps row numbers to current addresses.
+        notes: more metadata. Each value is written as a buffer and replaced by its number.
     """
     kind = file.column_type("keys")
     schema = pa.schema([pa.field("keys", kind), pa.field("bitmaps", pa.binary())])
@@ -164,21 +164,23 @@ def move_sets(file: IndexFile, target: SegmentTarget, remap: RowAddressMap, note
     with IndexFileWriter(target.store, f"{target.directory}/{FILE}", schema, target.version) as writer:
         for start in range(0, file.num_rows, _RUN_KEYS):
             table = file.read(schema.names, start, start + _RUN_KEYS)
-            sets = moved_sets(
+            sets = remap_sets(
                 [row_numbers(data, remap.bounded) for data in table["bitmaps"].to_pylist()], remap
             )
-            left = [number for number, rows in enumerate(sets) if len(rows)]
-            if left:
-                keys = table["keys"].combine_chunks().take(pa.array(left))
-                writer.write([keys, pa.array([pack_sorted(sets[number]) for number in left], pa.binary())])
-            count += len(left)
+            kept_keys = [number for number, rows in enumerate(sets) if len(rows)]
+            if kept_keys:
+                keys = table["keys"].combine_chunks().take(pa.array(kept_keys))
+                writer.write(
+                    [keys, pa.array([pack_sorted(sets[number]) for number in kept_keys], pa.binary())]
+                )
+            count += len(kept_keys)
         metadata = {"lance:index_stats": json.dumps({"num_bitmaps": count})}
         metadata |= {key: str(writer.add_buffer(data)) for key, data in notes.items()}
         return writer.finish(metadata)
 
 
-def _first_of_each(ordered: pa.Array) -> npt.NDArray[Any]:
-    """Return the place of the first of each run of equal values; NaN equals NaN, 0.0 does not equal -0.0."""
+def _run_starts(ordered: pa.Array) -> npt.NDArray[Any]:
+    """Return the start of each run of equal values. NaN equals NaN; 0.0 and -0.0 differ."""
     if not len(ordered):
         return np.empty(0, np.int64)
     one, other = ordered.slice(0, len(ordered) - 1), ordered.slice(1)

@@ -1,11 +1,11 @@
-"""BLOOMFILTER: for every zone a filter that says of a value that it is not there, or may be.
+"""BLOOMFILTER: a Bloom filter per zone, which excludes values that the zone does not have.
 
     bloomfilter.lance    fragment_id, zone_start, zone_length: uint64, has_null: bool,
                          bloom_filter_data: binary
                          metadata `bloomfilter_item` ("8192"), `bloomfilter_probability` ("0.00057")
 
-Filters are split block Bloom filters, see table/rows/key_lookup.py; the blocks of one are as many as its
-bytes have room for. A value's bytes are those of its number, little-endian in its own width, or of its text.
+Filters are split block Bloom filters, see table/rows/key_lookup.py. The number of blocks follows from the
+length of the data. A number is hashed as its little-endian bytes in its own width, a string as its bytes.
 Not exact. (Lance index format, bloom filter.)
 """
 
@@ -36,7 +36,7 @@ _RUN_ZONES = 64
 
 
 class BloomFilter(ZoneIndex):
-    """Filters by zone."""
+    """Bloom filter index: one filter per zone."""
 
     name = "BLOOMFILTER"
     label = "bloomfilterindexdetails"
@@ -44,11 +44,11 @@ class BloomFilter(ZoneIndex):
 
     @classmethod
     def fits(cls, kind: pa.DataType) -> bool:
-        """Return whether the bytes of values are known."""
+        """Return whether values have a defined byte form."""
         return _is_number(kind) or _is_text(kind)
 
     def figures(self) -> dict[str, Any]:
-        """Return how many filters there are, for how many values each is made, and how often one errs."""
+        """Return the number of filters, and the capacity and error probability of each."""
         file = self.segment.file(FILE)
         return {
             "num_blocks": file.num_rows,
@@ -62,7 +62,7 @@ class BloomFilter(ZoneIndex):
         return self.segment.file(FILE).read(names)
 
     def find(self, probe: ColumnPredicate) -> RowSet | None:
-        """Return the zones that may have one of some values, or null."""
+        """Return the rows of the zones that can have one of the values, or null."""
         zones = self._zones
         if probe.operator == "is_null":
             return rows_of_zones(zones, zones["has_null"].to_numpy(zero_copy_only=False).astype(np.bool_))
@@ -76,11 +76,11 @@ class BloomFilter(ZoneIndex):
             if hashes is None:
                 return None
             for value in hashes:
-                mask |= self._maybe(value)
+                mask |= self._may_contain(value)
         return rows_of_zones(zones, mask)
 
     def _hashes(self, literal: Any) -> npt.NDArray[np.uint64] | None:
-        """Return the hashes of the stored values that equal a literal; None if they cannot be told."""
+        """Return the hashes of the stored values that equal a literal; None if they are unknown."""
         kind = self.values
         if kind is None:
             return None
@@ -98,20 +98,20 @@ class BloomFilter(ZoneIndex):
             if number == 0:
                 zeros = np.array([0.0, -0.0]).astype(numpy_type(kind))
                 values = pa.array(zeros, kind)
-        return hash_strings(_bytes_of(values))
+        return hash_strings(_value_bytes(values))
 
-    def _maybe(self, value: np.uint64) -> npt.NDArray[np.bool_]:
-        """Return in which zones a value may be."""
+    def _may_contain(self, value: np.uint64) -> npt.NDArray[np.bool_]:
+        """Return the mask of zones that can have a value, given its hash."""
         result = np.ones(len(self._filters), dtype=np.bool_)
         for number, words in enumerate(self._filters):
             (block,), bits = filter_places(np.array([value]), len(words))
-            mine = words[int(block)]
-            result[number] = all(int(mine[w]) >> int(bits[w][0]) & 1 for w in range(_WORDS))
+            block_words = words[int(block)]
+            result[number] = all(int(block_words[w]) >> int(bits[w][0]) & 1 for w in range(_WORDS))
         return result
 
     @cached_property
     def _filters(self) -> list[npt.NDArray[np.uint32]]:
-        """The words of every zone's filter, (blocks, 8)."""
+        """The words of each zone's filter, (blocks, 8) uint32."""
         filters = []
         for data in self._zones["bloom_filter_data"].to_pylist():
             if not data or len(data) % _BLOCK_BYTES:
@@ -121,13 +121,13 @@ class BloomFilter(ZoneIndex):
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
-        """Write the filters of all zones."""
+        """Write the filters of all zones; return file name -> size in bytes."""
         schema = pa.schema(
             [*ZONE_FIELDS, pa.field("has_null", pa.bool_()), pa.field("bloom_filter_data", pa.binary())]
         )
         path = f"{target.directory}/{FILE}"
         with IndexFileWriter(target.store, path, schema, target.version) as writer:
-            for part in in_runs(map(_filter_of, zones_of(rows)), _RUN_ZONES):
+            for part in in_runs(map(_build_filter, zones_of(rows)), _RUN_ZONES):
                 writer.write(
                     [
                         pa.array(column, f.type)
@@ -137,8 +137,8 @@ class BloomFilter(ZoneIndex):
             return {FILE: writer.finish({"bloomfilter_item": "8192", "bloomfilter_probability": "0.00057"})}
 
 
-def _filter_of(zone: Zone) -> tuple[int, int, int, bool, bytes]:
-    data = pack_filter(hash_strings(_bytes_of(zone.values.drop_null())))
+def _build_filter(zone: Zone) -> tuple[int, int, int, bool, bytes]:
+    data = pack_filter(hash_strings(_value_bytes(zone.values.drop_null())))
     return zone.fragment, zone.start, zone.length, zone.values.null_count > 0, data
 
 
@@ -161,8 +161,8 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _bytes_of(values: pa.Array) -> pa.LargeBinaryArray:
-    """Return the bytes of values without nulls."""
+def _value_bytes(values: pa.Array) -> pa.LargeBinaryArray:
+    """Return the bytes to hash. `values` must not have nulls."""
     if _is_text(values.type):
         return values.cast(pa.large_binary())
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):

@@ -1,17 +1,17 @@
-"""Facts about all values of a column from its indices: the places of the first ones, rows per value.
+"""Answer questions about all values of a column from its indices: first rows, null count, counts per value.
 
-An index answers here only if its segments cover every fragment of the version. Deleted rows are left out, and
-so are entries of rows that are gone. A table with stable row ids may keep old values under the id of a
-changed row. There only two kinds of indices answer: those that refer to rows by address, and those whose
-entries add up to the rows of the version. A question can also be limited to the rows of a condition
-(full_coverage.py).
+An index can answer only if its segments cover every fragment of the version. Deleted rows and rows that no
+longer exist are excluded. If a table has stable row ids, an index may have the old value of an updated row
+under the row's id. In such tables an index answers only if it refers to rows by address, or if its entries
+add up to the rows of the version. Some functions accept a subset of rows, for example the rows that match a
+condition (full_coverage.py).
 
-    leading_rows    a set of rows that holds the first n in the order of the values; read them to know these
+    leading_rows    a superset of the first n rows in column order; read them to find the exact rows
     null_count      exact
     value_counts    exact; BITMAP only
-    bounds_of       bounds of all values, which need not occur any more
+    bounds_of       bounds of all values; the bounds themselves may no longer occur
 
-Zone maps give the zones of the first rows, the number of nulls, and bounds.
+Zone maps answer leading_rows (as whole zones), null_count and bounds_of.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from spark_lance.index.scalar.zone_map import ZoneMap
 from spark_lance.table.format.row_set import Addresses, RowSet
 from spark_lance.table.reading.snapshot import Snapshot
 
-# Rows are not searched for if a larger share of the table would have to be read.
+# If more than this fraction of the table would have to be read, the index does not answer.
 MOST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Facts from an index about the values of a column; some of the values may be gone.
+    """Bounds of a column's values, from an index. Some of the values may no longer occur.
 
     Attributes:
-        low, high: bounds of all values but null, as arrays of one value; None if all values are null.
-        nulls: an upper bound of the number of null rows.
-        distinct: the number of different values other than null; None if it is not known.
+        low, high: bounds of all non-null values, as arrays of length 1; None if all values are null.
+        nulls: upper bound of the number of null rows.
+        distinct: number of distinct non-null values; None if unknown.
     """
 
     low: pa.Array | None
@@ -57,7 +57,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Order:
-    """A request for first rows: how many, which end, where nulls are sorted, among which rows."""
+    """A request for the first rows: count, direction, null ordering, and optional subset of rows."""
 
     count: int
     descending: bool
@@ -65,12 +65,12 @@ class Order:
     within: RowSet | None
 
     def select(self, rows: Addresses) -> Addresses:
-        """Return the rows that the selection contains, in their order."""
+        """Return the rows that are in `within`, in the same order."""
         return rows if self.within is None else rows[self.within.mask(rows)]
 
 
 def bounds_between(pairs: Sequence[tuple[Any, Any]], nulls: int, distinct: int | None) -> Bounds:
-    """Return the bounds of all values in pairs of arrays, nulls left out; see `Bounds` for the rest."""
+    """Return the bounds of all non-null values in pairs of arrays. See `Bounds` for the other arguments."""
     chunks = [chunk for pair in pairs for part in pair for chunk in _chunks(part)]
     values = one_array(pa.chunked_array(chunks)).drop_null() if chunks else None
     if values is None or not len(values):
@@ -85,26 +85,26 @@ def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
 
 
 def has_nan(values: pa.Array) -> bool:
-    """Whether there is NaN among values of any type."""
+    """Return whether values of any type contain NaN."""
     return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values), min_count=0).as_py())
 
 
 def leading_of_zones(index: FullCoverageIndex, order: Order) -> RowSet | None:
-    """Return the zones, by fragment, in which the first rows are; None if they are not known, or too many."""
+    """Return the rows of the zones that contain the first rows; None if unknown, or if there are too many."""
     count, descending, nulls = order.count, order.descending, order.nulls
     zones = _Zones.of(index) if order.within is None else None
     if zones is None or (nulls == "first" and zones.nulls.any()):
         return None
     near, far = (zones.high, zones.low) if descending else (zones.low, zones.high)
     sign = -1 if descending else 1
-    # Zones by the end of their values that comes last: as soon as enough rows end there, those that only
-    # begin later have none of the first.
+    # Sort the zones by their last value. Once the zones so far have enough rows, zones that begin after that
+    # value cannot contain any of the first rows.
     filled = np.flatnonzero(zones.values > 0)
     rows_so_far, reach = 0, None
-    for place in filled[np.argsort(sign * far[filled], kind="stable")].tolist():
-        rows_so_far += max(0, int(zones.values[place]) - zones.deleted(index, place))
+    for position in filled[np.argsort(sign * far[filled], kind="stable")].tolist():
+        rows_so_far += max(0, int(zones.values[position]) - zones.deleted(index, position))
         if rows_so_far >= count:
-            reach = sign * int(far[place])
+            reach = sign * int(far[position])
             break
     if reach is None:
         if nulls == "last":
@@ -115,15 +115,15 @@ def leading_of_zones(index: FullCoverageIndex, order: Order) -> RowSet | None:
     if int(zones.lengths[candidates].sum()) > index.live * MOST_SHARE:
         return None
     result: dict[int, BitMap] = {}
-    for place in candidates.tolist():
-        rows = result.setdefault(int(zones.fragments[place]), BitMap())
-        rows.add_range(int(zones.starts[place]), int(zones.starts[place] + zones.lengths[place]))
+    for position in candidates.tolist():
+        rows = result.setdefault(int(zones.fragments[position]), BitMap())
+        rows.add_range(int(zones.starts[position]), int(zones.starts[position] + zones.lengths[position]))
     return RowSet(result)
 
 
 @dataclass(frozen=True)
 class _Zones:
-    """The zones of a version's fragments; `low` and `high` are ranks: greater values have greater ones."""
+    """The zones of all fragments, as int64 arrays. `low` and `high` are the ranks of the zone bounds."""
 
     fragments: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
@@ -138,7 +138,7 @@ class _Zones:
 
     @classmethod
     def of(cls, index: FullCoverageIndex) -> _Zones | None:
-        """Return the zones; None where their bounds do not tell, as with NaN, or not all rows are in one."""
+        """Return the zones; None if bounds are unusable (NaN, missing), or if some rows are in no zone."""
         table = _zone_table(index)
         if table is None or index.resolver.has_remaps:
             return None
@@ -158,11 +158,11 @@ class _Zones:
         fragments, starts, lengths, nulls = numbers
         return cls(fragments, starts, lengths, nulls, ranks[: len(lows)], ranks[len(lows) :])
 
-    def deleted(self, index: FullCoverageIndex, place: int) -> int:
-        """Return how many rows of a zone are deleted."""
-        number, start = int(self.fragments[place]), int(self.starts[place])
-        gone = index.resolver.deletions(number)
-        ends = np.searchsorted(gone, [start, start + int(self.lengths[place])])
+    def deleted(self, index: FullCoverageIndex, position: int) -> int:
+        """Return the number of deleted rows of a zone."""
+        number, start = int(self.fragments[position]), int(self.starts[position])
+        deleted_rows = index.resolver.deletions(number)
+        ends = np.searchsorted(deleted_rows, [start, start + int(self.lengths[position])])
         return int(ends[1] - ends[0])
 
 
@@ -170,7 +170,7 @@ _ZONE_NUMBERS = ("fragment_id", "zone_start", "zone_length", "null_count")
 
 
 def _zone_table(index: FullCoverageIndex) -> pa.Table | None:
-    """Return the zones of the fragments that segments cover; None if they leave out rows."""
+    """Return the zones of the covered fragments; None if some rows are in no zone."""
     parts = []
     for segment in index.segments:
         covered = np.array(segment.segment.covered, np.uint64)
@@ -180,9 +180,9 @@ def _zone_table(index: FullCoverageIndex) -> pa.Table | None:
         return None
     table = pa.concat_tables(parts)
     lengths = dict.fromkeys((fragment.id for fragment in index.snapshot.fragments), 0)
-    homes, counts = np.unique(table["fragment_id"].to_numpy(), return_inverse=True)
-    sums = np.bincount(counts, table["zone_length"].to_numpy(), len(homes))
-    lengths.update(zip(homes.tolist(), sums.astype(np.int64).tolist(), strict=True))
+    fragment_ids, counts = np.unique(table["fragment_id"].to_numpy(), return_inverse=True)
+    sums = np.bincount(counts, table["zone_length"].to_numpy(), len(fragment_ids))
+    lengths.update(zip(fragment_ids.tolist(), sums.astype(np.int64).tolist(), strict=True))
     for fragment in index.snapshot.fragments:
         if lengths[fragment.id] < index.snapshot.physical_rows(fragment):
             return None
@@ -190,7 +190,7 @@ def _zone_table(index: FullCoverageIndex) -> pa.Table | None:
 
 
 def nulls_of_zones(index: FullCoverageIndex) -> int | None:
-    """Return how many rows are null; None if it is not known, as where a zone with nulls has lost rows."""
+    """Return the number of null rows; None if unknown, e.g. if a fragment has both deleted rows and nulls."""
     table = _zone_table(index)
     if table is None or index.resolver.has_remaps:
         return None
@@ -202,7 +202,7 @@ def nulls_of_zones(index: FullCoverageIndex) -> int | None:
 
 
 def bounds_of_zones(index: FullCoverageIndex) -> Bounds | None:
-    """Return bounds of all values; None for floats, and where zones do not tell."""
+    """Return bounds of all values; None for floats, or if a zone has only one bound."""
     table = _zone_table(index)
     if table is None or pa.types.is_floating(table["min"].type) or index.resolver.has_remaps:
         return None
@@ -211,9 +211,9 @@ def bounds_of_zones(index: FullCoverageIndex) -> Bounds | None:
     return bounds_between([(table["min"], table["max"])], int(table["null_count"].to_numpy().sum()), None)
 
 
-# Entries of an index that are looked at for one answer, and the values that one may have.
-_MOST_ENTRIES = 1 << 20
-_MOST_VALUES = 1 << 16
+# Limits of one answer: index entries to read, and distinct values of a bitmap.
+_MAX_ENTRIES = 1 << 20
+_MAX_VALUES = 1 << 16
 _FIRST_RUN = 4096
 
 
@@ -226,20 +226,20 @@ def leading_rows(
     nulls: str = "none",
     within: RowSet | None = None,
 ) -> RowSet | None:
-    """Return rows that hold the first ones in the order of a column; other rows may be among them.
+    """Return a superset of the first rows in the order of a column.
 
-    Floats are in the order of numbers, then NaN; text and bytes are in that of their bytes.
+    Floats are in numeric order, then NaN. Strings and bytes are in byte order.
 
     Args:
         snapshot: the version.
-        path: the column, by a longer path a field in a struct column.
-        count: how many rows are wanted.
-        descending: begin with the greatest.
-        nulls: whether rows without a value come "first" or "last", or are none of the wanted ("none").
-        within: the rows that are meant; all of the version without it.
+        path: the column, or the path of a field in a struct column.
+        count: number of rows.
+        descending: whether to start with the greatest value.
+        nulls: "first" or "last" to sort null rows there, "none" to exclude them.
+        within: subset of rows to consider; all rows of the version by default.
 
     Returns:
-        The rows by fragment; None if no index tells, or too many rows would have to be read.
+        The rows by fragment; None if no index can answer, or if too many rows would have to be read.
 
     Raises:
         FormatError: the index is damaged.
@@ -254,7 +254,7 @@ def leading_rows(
 
 
 def null_count(snapshot: Snapshot, path: Sequence[str]) -> int | None:
-    """Return how many rows of a version have no value in a column; None if no index tells.
+    """Return the number of null rows of a column; None if no index can answer.
 
     Raises:
         FormatError: the index is damaged.
@@ -274,13 +274,15 @@ def value_counts(
     *,
     within: RowSet | None = None,
 ) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
-    """Return the values of a column, null among them, and how many rows have each; None if no index tells.
+    """Return the distinct values of a column, including null, and the number of rows (int64) of each.
+
+    Returns None if no index can answer.
 
     Args:
         snapshot: the version.
-        path: as in `leading_rows`.
-        most_values, most_bytes: what may be read of an index at most.
-        within: as in `leading_rows`.
+        path: the column, see `leading_rows`.
+        most_values, most_bytes: limits of values and index bytes to read.
+        within: subset of rows to count; all rows of the version by default.
 
     Raises:
         FormatError: the index is damaged.
@@ -293,7 +295,7 @@ def value_counts(
 
 
 def bounds_of(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
-    """Return bounds of the values of a column; None if no index tells.
+    """Return bounds of the values of a column; None if no index can answer.
 
     Raises:
         FormatError: the index is damaged.
@@ -313,46 +315,58 @@ def _leading_of_btree(index: FullCoverageIndex, order: Order) -> RowSet | None:
         return None
     result = [np.empty(0, np.uint64)]
     for segment in index.segments:
-        rows = _first_alive(index, segment, order)
+        rows = _read_first_rows(index, segment, order)
         if rows is None:
             return None
         result.append(rows)
     return RowSet.from_addresses(np.concatenate(result))
 
 
-def _first_alive(index: FullCoverageIndex, segment: BTree, order: Order) -> Addresses | None:
-    nothing, total = segment.null_entries, segment.entries
+def _read_first_rows(index: FullCoverageIndex, segment: BTree, order: Order) -> Addresses | None:
+    null_entries, total = segment.null_entries, segment.entries
     count, descending = order.count, order.descending
-    if nothing is None or (segment.is_floating and not segment.has_numbers_first):
+    if null_entries is None or (segment.is_floating and not segment.has_numbers_first):
         return None
-    values = (nothing, total, descending)
-    parts = {"first": [(0, nothing, False), values], "last": [values, (0, nothing, False)], "none": [values]}
+    values = (null_entries, total, descending)
+    parts = {
+        "first": [(0, null_entries, False), values],
+        "last": [values, (0, null_entries, False)],
+        "none": [values],
+    }
     result: list[Addresses] = []
-    seen = 0
+    entries_read = 0
     for start, stop, backward in parts[order.nulls]:
         length = _FIRST_RUN
         while start < stop and count > 0:
-            if seen > _MOST_ENTRIES:
+            if entries_read > _MAX_ENTRIES:
                 return None
             length = min(length, stop - start)
             first, last = (stop - length, stop) if backward else (start, start + length)
             ids = segment.ids(first, last)
             alive = order.select(index.alive(segment, ids[::-1] if backward else ids))[:count]
             result.append(alive)
-            seen, count, length = seen + last - first, count - len(alive), min(2 * length, LONGEST_RUN)
+            entries_read, count, length = (
+                entries_read + last - first,
+                count - len(alive),
+                min(2 * length, LONGEST_RUN),
+            )
             start, stop = (start, first) if backward else (last, stop)
     rows = np.concatenate([np.empty(0, np.uint64), *result])
-    # A row that the index names twice would stand for two.
+    # If the index has a row twice, the row would count as two.
     return rows if len(np.unique(rows)) == len(rows) else None
 
 
 def _nulls_of_btree(index: FullCoverageIndex) -> int | None:
     total = 0
     for segment in index.segments:
-        nothing = segment.null_entries
-        if nothing is None or nothing > _MOST_ENTRIES or (nothing and not index.names_addresses):
+        null_entries = segment.null_entries
+        if (
+            null_entries is None
+            or null_entries > _MAX_ENTRIES
+            or (null_entries and not index.names_addresses)
+        ):
             return None
-        total += len(np.unique(index.alive(segment, segment.ids(0, nothing))))
+        total += len(np.unique(index.alive(segment, segment.ids(0, null_entries))))
     return total
 
 
@@ -360,12 +374,12 @@ def _bounds_of_btree(index: FullCoverageIndex) -> Bounds | None:
     ends = []
     nulls = 0
     for segment in index.segments:
-        nothing, total = segment.null_entries, segment.entries
-        if nothing is None or segment.is_floating:
+        null_entries, total = segment.null_entries, segment.entries
+        if null_entries is None or segment.is_floating:
             return None
-        nulls += nothing
-        if nothing < total:
-            ends.append((segment.value(nothing), segment.value(total - 1)))
+        nulls += null_entries
+        if null_entries < total:
+            ends.append((segment.value(null_entries), segment.value(total - 1)))
     return bounds_between(ends, nulls, None)
 
 
@@ -377,22 +391,22 @@ def _leading_of_bitmap(index: FullCoverageIndex, order: Order) -> RowSet | None:
         return None
     result = [np.empty(0, np.uint64)]
     for segment in index.segments:
-        keys = segment.keys(_MOST_VALUES)
+        keys = segment.keys(_MAX_VALUES)
         if keys is None or has_nan(keys):
             return None
         sorted_keys = value_order(pa.chunked_array([keys]))
         empty = keys.is_null().to_numpy(zero_copy_only=False)[sorted_keys]
         values, missing = sorted_keys[~empty][:: -1 if order.descending else 1], sorted_keys[empty]
-        places = {"first": (missing, values), "last": (values, missing), "none": (values,)}[order.nulls]
-        left = order.count
-        for place in np.concatenate(places).tolist():
-            for numbers in index.numbers(segment.stored(place)):
-                alive = order.select(index.alive(segment, numbers))[:left]
+        key_order = {"first": (missing, values), "last": (values, missing), "none": (values,)}[order.nulls]
+        remaining = order.count
+        for position in np.concatenate(key_order).tolist():
+            for numbers in index.numbers(segment.stored(position)):
+                alive = order.select(index.alive(segment, numbers))[:remaining]
                 result.append(alive)
-                left -= len(alive)
-                if left <= 0:
+                remaining -= len(alive)
+                if remaining <= 0:
                     break
-            if left <= 0:
+            if remaining <= 0:
                 break
     return RowSet.from_addresses(np.concatenate(result))
 
@@ -400,17 +414,17 @@ def _leading_of_bitmap(index: FullCoverageIndex, order: Order) -> RowSet | None:
 def _nulls_of_bitmap(index: FullCoverageIndex) -> int | None:
     total = 0
     for segment in index.segments:
-        keys = segment.keys(_MOST_VALUES)
+        keys = segment.keys(_MAX_VALUES)
         if keys is None:
             return None
-        for place in np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False)).tolist():
+        for position in np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False)).tolist():
             if not index.names_addresses:
                 return None
-            total += sum(len(index.alive(segment, part)) for part in index.numbers(segment.stored(place)))
+            total += sum(len(index.alive(segment, part)) for part in index.numbers(segment.stored(position)))
     return total
 
 
-def _counts_of(
+def _counts_of_bitmap(
     index: FullCoverageIndex, most_values: int, most_bytes: int, within: RowSet | None
 ) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
     if sum(segment.num_bytes for segment in index.segments) > most_bytes:
@@ -427,7 +441,7 @@ def _counts_of(
         return None
     alive, counts = np.concatenate(all_counts, axis=1)
     if int(alive.sum()) != index.live:
-        return None  # an old value of a row, or one that is missing
+        return None  # the index has an old value, or lacks a row
     table = pa.table({"value": pa.chunked_array(all_keys), "rows": counts}).filter(pa.array(counts > 0))
     if len(all_keys) > 1:
         table = table.group_by("value").aggregate([("rows", "sum")]).rename_columns(["value", "rows"])
@@ -439,21 +453,21 @@ def _counts_of(
 def _set_sizes(
     index: FullCoverageIndex, segment: Bitmap, keys: int, within: RowSet | None
 ) -> npt.NDArray[np.int64]:
-    """Return how many rows of the version each set of a segment has, and how many of those that are meant."""
+    """Return (2, keys) int64: for each set, the number of live rows, and of live rows in `within`."""
     sizes = np.zeros((2, keys), np.int64)
     pending: list[tuple[int, Addresses]] = []
     room = LONGEST_RUN
 
     def count() -> None:
-        owners = np.repeat([place for place, _ in pending], [len(part) for _, part in pending])
+        owners = np.repeat([position for position, _ in pending], [len(part) for _, part in pending])
         addresses, alive = index.row_addresses(segment, np.concatenate([part for _, part in pending]))
         counted = alive if within is None else alive & within.mask(addresses)
         for row, mask in enumerate((alive, counted)):
             sizes[row] += np.bincount(owners[mask], minlength=keys)
 
-    for place, bitmaps in enumerate(segment.stored_sets()):
+    for position, bitmaps in enumerate(segment.stored_sets()):
         for part in index.numbers(bitmaps):
-            pending.append((place, part))
+            pending.append((position, part))
             room -= len(part)
             if room <= 0:
                 count()
@@ -464,7 +478,7 @@ def _set_sizes(
 
 
 def _bounds_of_bitmap(index: FullCoverageIndex) -> Bounds | None:
-    parts = [segment.keys(_MOST_VALUES) for segment in index.segments]
+    parts = [segment.keys(_MAX_VALUES) for segment in index.segments]
     if any(keys is None or pa.types.is_floating(keys.type) for keys in parts) or not parts:
         return None
     keys = pc.unique(pa.chunked_array(parts))
@@ -473,7 +487,7 @@ def _bounds_of_bitmap(index: FullCoverageIndex) -> Bounds | None:
 
 
 class IndexStatistics(NamedTuple):
-    """The functions of a kind of index; `counts` is None if it does not know the rows of each value."""
+    """The functions of one index kind. `counts` is None if the index has no row sets per value."""
 
     leading: Callable[[FullCoverageIndex, Order], RowSet | None]
     nulls: Callable[[FullCoverageIndex], int | None]
@@ -486,6 +500,6 @@ class IndexStatistics(NamedTuple):
 
 _STATISTICS: Mapping[type[ScalarIndex], IndexStatistics] = {
     BTree: IndexStatistics(_leading_of_btree, _nulls_of_btree, _bounds_of_btree),
-    Bitmap: IndexStatistics(_leading_of_bitmap, _nulls_of_bitmap, _bounds_of_bitmap, _counts_of),
+    Bitmap: IndexStatistics(_leading_of_bitmap, _nulls_of_bitmap, _bounds_of_bitmap, _counts_of_bitmap),
     ZoneMap: IndexStatistics(leading_of_zones, nulls_of_zones, bounds_of_zones),
 }

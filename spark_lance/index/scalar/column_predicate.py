@@ -1,7 +1,7 @@
-"""One question to an index: the part of a condition that concerns one column.
+"""ColumnPredicate: the part of a condition that reads one column, as an index evaluates it.
 
-An index answers with rows that hold every row for which the part is true, or says that it does not know. It
-may name more rows: scans apply the condition to all that they read.
+An index returns a superset of the matching rows, or None if it cannot answer. Scans apply the condition to
+all rows they read.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from spark_lance.expressions.expressions import (
 
 _VALUE = Column(("value",))
 _NULL = Literal(None)
-# The column itself, also where the sign of NaN does not count: bounds say nothing of NaN anyway.
+# The column itself, with or without the sign of NaN removed: bounds ignore NaN anyway.
 _VALUES = (_VALUE, Call("unsigned_nan", (_VALUE,)))
 _BOUNDS = ("<", "<=", ">", ">=")
 _BETWEEN = "between"
 _RANGES = ("=", *_BOUNDS, _BETWEEN, "in", "starts_with")
-# Functions whose answer is not the same every time, or that do not belong to a value.
-_UNFIT = {"now", "current_date"}
+# Functions whose result changes between calls.
+_VOLATILE = {"now", "current_date"}
 _INT64 = np.iinfo(np.int64)
 
 Mask = npt.NDArray[np.bool_]
@@ -49,7 +49,7 @@ class ColumnPredicate:
 
     Attributes:
         path: the column, by a longer path a field in a struct column.
-        tree: the condition, on a column called "value".
+        tree: the condition, with the column renamed to "value".
     """
 
     path: tuple[str, ...]
@@ -57,9 +57,9 @@ class ColumnPredicate:
 
     @cached_property
     def operator(self) -> str:
-        """The comparison of the column itself with constants, such as "<" or "is_null"; "" if it is another.
+        """The operator that compares the column itself with constants, such as "<"; "" for other conditions.
 
-        Several bounds together, see `conjuncts`, are "between".
+        Several bounds on the column (see `conjuncts`) are "between".
         """
         tree = self.tree
         if isinstance(tree, Call) and tree.function == "and":
@@ -67,7 +67,7 @@ class ColumnPredicate:
             return _BETWEEN if all(bound in _BOUNDS for bound in bounds) else ""
         if not isinstance(tree, Call) or not tree.arguments or tree.arguments[0] not in _VALUES:
             return ""
-        # Lists have thousands of literals.
+        # Check literals first, because an IN list can have thousands.
         plain = _are_literals(tree.arguments[1:]) or all(map(is_constant, tree.arguments[1:]))
         if not plain and not (
             tree.function.startswith("array_has")
@@ -80,7 +80,7 @@ class ColumnPredicate:
 
     @cached_property
     def literals(self) -> list[Any]:
-        """The operands of the comparison: literals, and scalars if their type is known."""
+        """The constants that the column is compared with, as Python values or Arrow scalars."""
         assert isinstance(self.tree, Call)
         constants = self.tree.arguments[1:]
         if _are_literals(constants):
@@ -91,27 +91,27 @@ class ColumnPredicate:
         return result
 
     def true_for(self, values: pa.Array | pa.ChunkedArray) -> Mask:
-        """Return for which values the condition is true.
+        """Return the mask of values that match the condition.
 
         Raises:
-            ExpressionError: it does not fit the values.
+            ExpressionError: the condition does not fit the type of the values.
         """
         result = compute(self.tree, pa.table({"value": values}))
         return np.asarray(pc.fill_null(result, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
     def maybe_between(self, low: pa.Array, high: pa.Array) -> Mask | None:
-        """Return where a value between two bounds, inclusive, may fulfil the condition; None: not known.
+        """Return the mask of ranges [low, high] that can have a match; None if the condition has no range.
 
-        A lower bound of null is none at all; where the upper one is null, there are only nulls. NaN may be
-        at either end: it bounds nothing.
+        A null lower bound means unbounded. A null upper bound means that all values are null. NaN as a bound
+        means unbounded.
 
         Raises:
-            ExpressionError: the condition does not fit the values.
+            ExpressionError: the condition does not fit the type of the values.
         """
         if self.operator not in _RANGES or (self.operator == "in" and not self.literals):
             return None
         points = self.points(low.type)
-        result = self._any_between(low, high) if points is None else _holds_one(points, low, high)
+        result = self._test_constants(low, high) if points is None else _contains_point(points, low, high)
         result &= pc.is_valid(high).to_numpy(zero_copy_only=False)
         if pa.types.is_floating(low.type):
             for bound in (low, high):
@@ -119,13 +119,10 @@ class ColumnPredicate:
         return result
 
     def points(self, kind: pa.DataType) -> list[int] | list[str] | None:
-        """Return the values of a condition `column in values`, in order, if they are numbers or texts.
+        """Return the sorted values of a condition `column in values`; None for other conditions and types.
 
         Args:
-            kind: the column's type, a signed integer or text.
-
-        Returns:
-            None for other types and conditions.
+            kind: the column's type. Only signed integers and strings are supported.
         """
         if pa.types.is_signed_integer(kind):
             return self._numbers
@@ -133,32 +130,34 @@ class ColumnPredicate:
 
     @cached_property
     def _numbers(self) -> list[int] | None:
-        """The values of a condition `column in values`, in order, if they are integers of 64 bits."""
-        values = self._all_of(int)
+        """The sorted values of `column in values` if all are integers. Values beyond 64 bits are dropped."""
+        values = self._values_of_type(int)
         least, most = int(_INT64.min), int(_INT64.max)
         return None if values is None else [value for value in sorted(values) if least <= value <= most]
 
     @cached_property
     def _texts(self) -> list[str] | None:
-        """The same, if they are texts."""
-        values = self._all_of(str)
-        # In Python's order of texts, by code points, and in Arrow's, by bytes of UTF-8, they stand alike.
+        """The sorted values of `column in values`, if all are strings."""
+        values = self._values_of_type(str)
+        # Python sorts strings by code point and Arrow by UTF-8 bytes: the order is the same.
         return None if values is None else sorted(values)
 
-    def _all_of(self, kind: type) -> list[Any] | None:
-        """Return the values of a condition `column in values`, if they are of a type of Python's."""
+    def _values_of_type(self, kind: type) -> list[Any] | None:
+        """Return the values of `column in values` without null, if all have the Python type `kind`."""
         if self.operator not in ("=", "in"):
             return None
         values = [value for value in self.literals if value is not None]
         return values if all(type(value) is kind for value in values) else None
 
-    def _any_between(self, low: pa.Array, high: pa.Array) -> Mask:
-        """Return where one of the constants may be met, which are tried one by one."""
+    def _test_constants(self, low: pa.Array, high: pa.Array) -> Mask:
+        """Return the mask of ranges that can match, testing one constant after the other."""
         bounds = pa.table({"low": low, "high": high})
         result = np.zeros(len(low), dtype=np.bool_)
         assert isinstance(self.tree, Call)
         if self.operator == _BETWEEN:
-            parts = [ColumnPredicate(self.path, part)._any_between(low, high) for part in self.tree.arguments]
+            parts = [
+                ColumnPredicate(self.path, part)._test_constants(low, high) for part in self.tree.arguments
+            ]
             return np.asarray(np.logical_and.reduce(parts))
         for constant in self.tree.arguments[1:]:
             if constant == _NULL:
@@ -170,8 +169,8 @@ class ColumnPredicate:
         return result
 
 
-def _holds_one(points: list[int] | list[str], low: pa.Array, high: pa.Array) -> Mask:
-    """Return between which bounds one of some points in order lies."""
+def _contains_point(points: list[int] | list[str], low: pa.Array, high: pa.Array) -> Mask:
+    """Return the mask of ranges [low, high] that contain at least one of the sorted points."""
     if pa.types.is_integer(low.type):
         order: npt.NDArray[Any] = np.array(points, np.int64)
         least, most = (pc.cast(bound, pa.int64()) for bound in (low, high))
@@ -184,7 +183,7 @@ def _holds_one(points: list[int] | list[str], low: pa.Array, high: pa.Array) -> 
 
 
 def _tests(operator: str, literal: Expression) -> Iterator[Expression]:
-    """Yield what bounds must fulfil if a value between them may."""
+    """Yield the conditions on `low` and `high` that hold if a value in the range can match."""
     low, high = Column(("low",)), Column(("high",))
     if operator in ("<", "<="):
         yield Call(operator, (low, literal))
@@ -203,7 +202,7 @@ def _are_literals(nodes: Sequence[Expression]) -> bool:
 
 
 def _constants(node: Expression) -> list[Any] | None:
-    """Return the values of a constant or of a list of literals; None for anything else."""
+    """Return the values of a constant or a list of literals; None for anything else."""
     if is_constant(node):
         return [constant_value(node)]
     if isinstance(node, Call) and node.function == "array":
@@ -213,17 +212,17 @@ def _constants(node: Expression) -> list[Any] | None:
 
 
 def conjuncts(trees: Sequence[Expression]) -> list[Expression]:
-    """Return the parts of conditions that must all hold, bounds of one value together as one "and".
+    """Split conditions into the parts that must all hold. The bounds of one value stay together as one "and".
 
-    An index would read all that lies on one side of each bound alone.
+    With a single bound, an index would have to read everything on one side of it.
     """
     result: list[list[Expression]] = []
     bounds: list[tuple[Expression, list[Expression]]] = []
-    waiting = list(trees)
-    while waiting:
-        tree = waiting.pop(0)
+    pending = list(trees)
+    while pending:
+        tree = pending.pop(0)
         if isinstance(tree, Call) and tree.function == "and":
-            waiting = [*tree.arguments, *waiting]
+            pending = [*tree.arguments, *pending]
             continue
         bound = _bound(tree)
         value = None if bound is None else bound.arguments[0]
@@ -238,30 +237,30 @@ def conjuncts(trees: Sequence[Expression]) -> list[Expression]:
 
 
 def _bound(tree: Expression) -> Call | None:
-    """Return a comparison of a value with a constant above or below it, the value on the left."""
-    comparison = turned(tree)
+    """Return a bound (<, <=, >, >=) with the value on the left and a constant on the right; else None."""
+    comparison = column_first(tree)
     if not isinstance(comparison, Call) or comparison.function not in _BOUNDS:
         return None
     return comparison if is_constant(comparison.arguments[1]) else None
 
 
 def column_predicate_of(node: Expression) -> ColumnPredicate | None:
-    """Return the question to the index of a column, if an expression concerns one column only."""
+    """Return the predicate of an expression that reads one column only; None for other expressions."""
     if isinstance(node, Call) and node.function == "in":
         column, *others = node.arguments
         if isinstance(column, Column) and _are_literals(others):
             return ColumnPredicate(column.path, Call("in", (_VALUE, *others)))
     paths = {part.path for part in walk(node) if isinstance(part, Column)}
-    unfit = any(isinstance(part, Call) and part.function in _UNFIT for part in walk(node))
-    if len(paths) != 1 or unfit:
+    is_volatile = any(isinstance(part, Call) and part.function in _VOLATILE for part in walk(node))
+    if len(paths) != 1 or is_volatile:
         return None
     return ColumnPredicate(
-        paths.pop(), turned(replaced(node, lambda part: _VALUE if isinstance(part, Column) else None))
+        paths.pop(), column_first(replaced(node, lambda part: _VALUE if isinstance(part, Column) else None))
     )
 
 
-def turned(node: Expression) -> Expression:
-    """Return a comparison with the column on the left."""
+def column_first(node: Expression) -> Expression:
+    """Return a comparison with the column on the left side."""
     if isinstance(node, Call) and node.function in MIRRORED and is_constant(node.arguments[0]):
         return Call(MIRRORED[node.function], (node.arguments[1], node.arguments[0]))
     return node

@@ -1,13 +1,13 @@
-"""Scalar indices of tables: building and extending their segments without Spark, at once or in parts.
+"""Build and extend scalar indices without Spark, as a whole or in parts.
 
-Parts are built by several processes, and then put together. A part is a segment of some fragments that no
-version names yet. Parts that are to become one segment may share its folder; each lies in a folder of its own
-there until they are merged:
+Several processes can each build a part, and the parts are then merged. A part is an uncommitted segment that
+covers some fragments. Parts of one segment share the segment's directory, each in its own subdirectory until
+the merge:
 
-    {root}/_indices/{uuid}/parts/{digest of its fragments}/    its files, and at last
+    {root}/_indices/{uuid}/parts/{digest of its fragments}/    its files, then, written last,
                                                      part.pb   its manifest entry
 
-A part that is built twice, by a task that was tried again, has one digest and counts once.
+If a retried task builds a part twice, both have the same digest, so the part counts once.
 """
 
 from __future__ import annotations
@@ -69,16 +69,17 @@ def create_scalar_index(
 
     Args:
         snapshot: the version.
-        column: a column, or with dots a field in a struct column.
+        column: a column, or the dotted path of a field in a struct column.
         kind: a key of `SCALAR_INDICES`.
-        name: of the index, `{column}_idx` by default.
-        replace: whether an index of the name may be replaced; if not, one is an OptionError.
-        options: of INVERTED and JSON.
-        train: false makes an index of no rows, for `extend_scalar_index` to fill.
+        name: index name, `{column}_idx` by default.
+        replace: whether to replace an index of the same name; if False, its existence is an error.
+        options: options of the index kind.
+        train: False creates an empty index, for `extend_scalar_index` to fill.
 
     Raises:
-        SchemaError: the column does not exist, or cannot be indexed so.
-        OptionError: there is no such kind or option, or the name is taken.
+        SchemaError: the column does not exist, or its type does not fit this kind of index.
+        OptionError: the kind or an option is unknown, or the name is reserved.
+        IndexExistsError: the name exists and `replace` is False.
         CommitError: the commit failed; see its subclasses.
     """
     index = scalar_kind(kind)
@@ -93,10 +94,10 @@ def create_scalar_index(
 
 
 def indexed_field(schema: Schema, column: str, index: type[ScalarIndex]) -> Field:
-    """Return the field of a column that is to be indexed.
+    """Return the field of a column to index.
 
     Raises:
-        SchemaError: it does not exist, or its type cannot be indexed so.
+        SchemaError: the column does not exist, or its type does not fit this kind of index.
     """
     field = leaf_field(schema, column)
     kind = plain(pa.chunked_array([], field.arrow_type())).type
@@ -116,9 +117,9 @@ def build_segment(
     options: Mapping[str, Any] | None = None,
     number: uuid.UUID | None = None,
 ) -> table_pb2.IndexMetadata:
-    """Write a segment that covers some fragments, and return its entry; nothing is committed.
+    """Write a segment that covers the given fragments, and return its manifest entry, uncommitted.
 
-    If that fails, no files are left.
+    Leaves no files if it fails.
     """
     with new_segment(snapshot.table, number) as segment:
         directory = index_directory(snapshot.root, segment)
@@ -135,14 +136,14 @@ def write_segment(
     directory: str,
     options: Mapping[str, Any] | None = None,
 ) -> table_pb2.IndexMetadata:
-    """Write the files of a segment into a folder, and return its entry."""
+    """Write the files of a segment into a directory, and return its manifest entry."""
     field = indexed_field(snapshot.schema, column, index)
     version = index.index_version(snapshot.manifest.uses_stable_row_ids)
     by_address = index.built_by_address(snapshot.manifest.uses_stable_row_ids, options or {})
     number_column = ROW_ADDRESS if by_address else ROW_ID
     kind = plain(pa.chunked_array([], field.arrow_type())).type
     physical = {f.id: snapshot.physical_rows(f) for f in fragments}
-    pieces = partial(_pieces, snapshot, fragments, column, number_column)
+    pieces = partial(_read_pieces, snapshot, fragments, column, number_column)
     rows = Rows(pieces, kind, physical, extension_of(field.arrow_field()))
     target = SegmentTarget(snapshot.store, directory, snapshot.manifest.file_version, options or {})
     files = index.build(rows, target)
@@ -160,7 +161,7 @@ def write_segment(
     )
 
 
-def _pieces(
+def _read_pieces(
     snapshot: Snapshot, fragments: Sequence[table_pb2.DataFragment], column: str, number: str
 ) -> Iterator[tuple[pa.Array, Numbers]]:
     scan = snapshot.scan([top_column(snapshot.schema, column), number], fragments=fragments)
@@ -177,8 +178,8 @@ def _pieces(
             first += len(chunk)
 
 
-def _not_usable(snapshot: Snapshot, name: str) -> IndexNotFoundError:
-    """Return why an index is not among those that are used."""
+def _unusable_index_error(snapshot: Snapshot, name: str) -> IndexNotFoundError:
+    """Return the error for an index that does not exist or cannot be used."""
     for entry in snapshot.manifest.indices:
         if entry.name == name and entry.fields:
             column = snapshot.schema.path_of(int(entry.fields[0]))
@@ -194,12 +195,12 @@ def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = No
 
     Args:
         snapshot: the version.
-        name: of the index.
-        merge: how many of the newest segments become one with the new rows: their fragments are read again.
-            0 adds a segment, None merges all, and so does a segment that cannot stand beside new ones.
+        name: index name.
+        merge: how many of the newest segments to rebuild together with the new rows. 0 adds a segment. None
+            merges all segments, as does a segment that cannot coexist with new ones.
 
     Raises:
-        IndexNotFoundError: there is no scalar index of the name.
+        IndexNotFoundError: no scalar index has this name.
         CommitError: the commit failed; see its subclasses.
     """
     for index in SCALAR_INDICES.values():
@@ -209,17 +210,17 @@ def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = No
         if segments:
             break
     else:
-        raise _not_usable(snapshot, name)
+        raise _unusable_index_error(snapshot, name)
     check_extensible(snapshot.manifest, name, segments)
     covered = BitMap().union(*(segment.covered for segment in segments))
-    fresh = [fragment for fragment in snapshot.fragments if fragment.id not in covered]
+    new_fragments = [fragment for fragment in snapshot.fragments if fragment.id not in covered]
     merged = segments if merge is None else segments[max(len(segments) - merge, 0) :]
-    if fresh and not all(index(segment).stands_beside() for segment in segments):
+    if new_fragments and not all(index(segment).stands_beside() for segment in segments):
         merged = segments
-    if not fresh and len(merged) < 2:
+    if not new_fragments and len(merged) < 2:
         return snapshot.manifest
-    again = BitMap().union(*(segment.covered for segment in merged)) if merged else BitMap()
-    fragments = [f for f in snapshot.fragments if f.id in again or f.id not in covered]
+    rebuilt_ids = BitMap().union(*(segment.covered for segment in merged)) if merged else BitMap()
+    fragments = [f for f in snapshot.fragments if f.id in rebuilt_ids or f.id not in covered]
     column = snapshot.schema.path_of(int(segments[-1].entry.fields[0]))
     options = index(segments[-1]).options()
     entry = build_segment(snapshot, column, index, name, fragments, options)
@@ -235,10 +236,10 @@ def write_part(
     number: uuid.UUID,
     options: Mapping[str, Any] | None = None,
 ) -> table_pb2.IndexMetadata:
-    """Write a part of the segment `number` that covers some fragments, and return its entry.
+    """Write the part of segment `number` that covers the given fragments, and return its manifest entry.
 
     Raises:
-        SchemaError: the column does not exist, or cannot be indexed so.
+        SchemaError: the column does not exist, or its type does not fit this kind of index.
     """
     covered = BitMap(fragment.id for fragment in fragments)
     directory = _part_directory(snapshot.root, number, covered)
@@ -253,11 +254,11 @@ def _part_directory(root: str, number: uuid.UUID, covered: BitMap) -> str:
 
 
 def merge_parts(snapshot: Snapshot, number: uuid.UUID) -> table_pb2.IndexMetadata:
-    """Put the parts of a segment together, and return its entry; nothing is committed.
+    """Merge the parts of a segment, and return the segment's manifest entry, uncommitted.
 
     Raises:
-        IndexNotFoundError: it has no parts.
-        OptionError: two of them cover one fragment.
+        IndexNotFoundError: the segment has no parts.
+        OptionError: two parts cover the same fragment.
         FormatError: a part is damaged.
     """
     folder = f"{index_directory(snapshot.root, number)}/parts"
@@ -274,13 +275,13 @@ def merge_parts(snapshot: Snapshot, number: uuid.UUID) -> table_pb2.IndexMetadat
         segments.append(Segment(entry, covered, snapshot.store, path.rpartition("/")[0]))
     if not segments:
         raise IndexNotFoundError(f"there are no parts of an index {number} to merge")
-    merged = _merged(snapshot, segments, number)
+    merged = _merge(snapshot, segments, number)
     snapshot.store.delete_many(objects, snapshot.root)
     return merged
 
 
 def fill_entry(snapshot: Snapshot, entry: table_pb2.IndexMetadata) -> None:
-    """Give the entry of a segment what its builder left out, as far as its files tell it: files and kind."""
+    """Fill the missing files and index kind of a segment's entry, based on the files in its directory."""
     store, directory = snapshot.bases.index_dir(entry)
     if not entry.files:
         sizes = {name: store.size(f"{directory}/{name}") for name in store.list(directory)}
@@ -298,21 +299,21 @@ def fill_entry(snapshot: Snapshot, entry: table_pb2.IndexMetadata) -> None:
 
 
 def part_segment(snapshot: Snapshot, entry: table_pb2.IndexMetadata) -> Segment:
-    """Return a segment that is written and not committed."""
+    """Return the segment of an uncommitted entry."""
     store, directory = snapshot.bases.index_dir(entry)
     return Segment(entry, covered_fragments(entry) or BitMap(), store, directory)
 
 
 def merge_segments(snapshot: Snapshot, entries: Sequence[table_pb2.IndexMetadata]) -> table_pb2.IndexMetadata:
-    """Put segments that are not committed together, and return the entry of a new one; theirs stay.
+    """Merge uncommitted segments into a new one, and return its manifest entry. The inputs keep their files.
 
     Raises:
-        OptionError: they are no segments of one index, or two of them cover one fragment.
+        OptionError: the segments belong to different indices, or two of them cover the same fragment.
     """
-    return _merged(snapshot, [part_segment(snapshot, entry) for entry in entries], None)
+    return _merge(snapshot, [part_segment(snapshot, entry) for entry in entries], None)
 
 
-def _merged(
+def _merge(
     snapshot: Snapshot, segments: Sequence[Segment], number: uuid.UUID | None
 ) -> table_pb2.IndexMetadata:
     first = segments[0].entry
@@ -331,15 +332,15 @@ def _merged(
     column = snapshot.schema.path_of(int(first.fields[0]))
     field = indexed_field(snapshot.schema, column, index)
     kind = plain(pa.chunked_array([], field.arrow_type())).type
-    opened = [index(segment, kind) for segment in segments]
-    options = opened[0].options()
-    if any(other.options() != options for other in opened):
+    indices = [index(segment, kind) for segment in segments]
+    options = indices[0].options()
+    if any(other.options() != options for other in indices):
         raise OptionError("the parts of an index were built with different options")
     with new_segment(snapshot.table, number) as new_part:
         directory = index_directory(snapshot.root, new_part)
         version = snapshot.manifest.file_version
         target = SegmentTarget(snapshot.store, directory, version, options)
-        by_address = opened[0].has_addresses or not snapshot.manifest.uses_stable_row_ids
+        by_address = indices[0].has_addresses or not snapshot.manifest.uses_stable_row_ids
         bounded = partial(RowResolver(snapshot).bounded, are_addresses=by_address)
         files = index.merge(segments, kind, target, bounded)
         if files is None:

@@ -1,6 +1,6 @@
-"""Answers from indexes alone, where their segments cover a whole version.
+"""Answer queries from indices alone, if an index covers every fragment of a version.
 
-`exact_rows` returns the rows for which a condition is true, without reading the columns.
+`exact_rows` returns the rows that match a condition without reading the columns.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from spark_lance.index.scalar.pruner import ScalarPruner, covers_once
 from spark_lance.table.format.row_set import Addresses, RowSet, row_addresses
 from spark_lance.table.reading.snapshot import Snapshot
 
-# Entries that are looked at together.
+# Maximum index entries per batch.
 LONGEST_RUN = 1 << 18
 
 
 @dataclass(frozen=True)
 class FullCoverageIndex:
-    """The segments of one index; together they cover every fragment, each of them once."""
+    """The segments of one index that covers every fragment of a version exactly once."""
 
     snapshot: Snapshot
     resolver: RowResolver
@@ -36,30 +36,30 @@ class FullCoverageIndex:
 
     @property
     def names_addresses(self) -> bool:
-        """Whether entries name rows of this version, not values of rows that were changed since."""
+        """Whether entries refer to rows by address. A row id may belong to a row updated since."""
         pruner = pruner_of(self.snapshot)
         return pruner is not None and pruner.refers_to_rows(self.segments)
 
     @cached_property
     def live(self) -> int:
-        """The rows of the version."""
+        """Number of live rows of the version."""
         return self.snapshot.live_rows()
 
     def alive(self, segment: ScalarIndex, numbers: Addresses) -> Addresses:
-        """Return the addresses of those entries of a segment that are rows of the version."""
+        """Return the addresses of a segment's entries that are live rows of the version."""
         addresses, counts = self.row_addresses(segment, numbers)
         return addresses[counts]
 
     def row_addresses(
         self, segment: ScalarIndex, numbers: Addresses
     ) -> tuple[Addresses, npt.NDArray[np.bool_]]:
-        """Return the addresses of entries, and which of them are rows of the version."""
+        """Return the addresses of entries, and the mask of entries that are live rows of the version."""
         if not len(numbers):
             return np.empty(0, np.uint64), np.empty(0, np.bool_)
         return self.resolver.addresses(numbers, segment.segment.covered, are_addresses=segment.has_addresses)
 
     def numbers(self, data: bytes) -> Iterator[Addresses]:
-        """Yield the entries of a stored set of rows, in pieces."""
+        """Yield the row numbers of an encoded set, in batches of at most `LONGEST_RUN`."""
         physical = {fragment.id: fragment for fragment in self.snapshot.fragments}
         bounded = self.resolver.bounded(RowSet.from_bytes(data), are_addresses=self.names_addresses)
         for fragment, rows in bounded.items():
@@ -71,23 +71,23 @@ class FullCoverageIndex:
 
 
 def pruner_of(snapshot: Snapshot) -> ScalarPruner | None:
-    """Return the open scalar indices of a version; None if it has no index."""
+    """Return the pruner of a version's scalar indices; None if the version has no index."""
     return next((pruner for pruner in snapshot.scan([]).pruners if isinstance(pruner, ScalarPruner)), None)
 
 
 def full_coverage_indices(
     snapshot: Snapshot, path: Sequence[str], kinds: Collection[type[ScalarIndex]]
 ) -> Iterator[FullCoverageIndex]:
-    """Yield the indices of some kinds on a column that cover a whole version.
+    """Yield the indices of a column that cover every fragment of a version.
 
     Args:
         snapshot: the version.
-        path: the column, by a longer path a field in a struct column.
-        kinds: classes of indices.
+        path: the column, or the path of a field in a struct column.
+        kinds: index classes to consider.
     """
     fields = snapshot.schema.along(path)
     pruner = pruner_of(snapshot)
-    # Documents of JSON are read as text, which has another order than their bytes.
+    # Scans read JSON documents as text, which sorts differently from their bytes.
     if fields is None or pruner is None or fields[-1].is_json:
         return
     present = BitMap(fragment.id for fragment in snapshot.fragments)
@@ -101,15 +101,15 @@ def full_coverage_indices(
 
 
 def exact_rows(snapshot: Snapshot, trees: Sequence[Expression], most_bytes: int) -> RowSet | None:
-    """Return the live rows for which all of some conditions are true; None if no index knows exactly.
+    """Return the live rows that match all conditions; None if no index can answer exactly.
 
     Args:
         snapshot: the version.
-        trees: the conditions, fitted to the version.
-        most_bytes: about the most bytes that may be read of the index for one part of a condition.
+        trees: the conditions, bound to the version's schema.
+        most_bytes: approximate limit of index bytes to read for one part of a condition.
 
     Raises:
-        FormatError: an index, or the table's deletions, are damaged.
+        FormatError: an index or a deletion file is damaged.
     """
     pruner = pruner_of(snapshot)
     answer = None if pruner is None else pruner.exact_answer(trees, snapshot.fragments, most_bytes)
@@ -124,5 +124,5 @@ def exact_rows(snapshot: Snapshot, trees: Sequence[Expression], most_bytes: int)
 
 
 def rows_without(snapshot: Snapshot, path: Sequence[str], most_bytes: int) -> RowSet | None:
-    """Return the rows that have no value in a column; None if no index knows."""
+    """Return the rows where a column is null; None if no index can answer exactly."""
     return exact_rows(snapshot, [Call("is_null", (Column(tuple(path)),))], most_bytes)

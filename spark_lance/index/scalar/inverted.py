@@ -1,8 +1,8 @@
-"""INVERTED as one of the indices that are built by name; scans do not use it, text searches do.
+"""INVERTED: the text index as a `ScalarIndex`. Text searches use it; scans do not.
 
-A compaction rewrites a segment with the new addresses of its rows. A document is a place among the documents,
-and posting lists name places: if rows are gone, all lists are written again, in the form that they had. If
-none is, only the row numbers change. Positions of words are rewritten in format 1 only.
+A compaction rewrites a segment with the new addresses of its rows. Posting lists refer to documents by
+position, so if rows were deleted, all lists are rewritten in the same format. Otherwise only the row numbers
+change. Word positions can be rewritten in format 1 only.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ _NEWER_POSITIONS = "_compressed_position"
 
 
 def remap_inverted(segment: Segment, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
-    """Rewrite a segment with the current rows of its documents; return file name -> bytes.
+    """Rewrite a text segment with the current addresses of its rows; return file name -> size in bytes.
 
     Raises:
         FormatError: the segment is damaged.
-        UnsupportedFormatError: rows are gone and the segment has positions of format 2, or other blocks.
+        UnsupportedFormatError: rows were deleted, and positions have format 2 or blocks have another size.
     """
     parts = text_parts(segment)
     if all(remap(part.row_ids)[1].all() for part in parts):
-        return _renumbered(segment, parts, target, remap)
+        return _copy_with_new_rows(segment, parts, target, remap)
     sizes: dict[str, int] = {}
     for part in parts:
-        sizes |= _without_lost(part, target, remap)
+        sizes |= _drop_deleted_documents(part, target, remap)
     source = segment.file(METADATA)
     with IndexFileWriter(
         target.store, f"{target.directory}/{METADATA}", source.arrow_schema, target.version
@@ -77,9 +77,9 @@ def remap_inverted(segment: Segment, target: SegmentTarget, remap: RowAddressMap
 
 
 def merge_inverted(segments: Sequence[Segment], target: SegmentTarget) -> dict[str, int] | None:
-    """Write one segment whose parts are copies of those of several; return file name -> bytes.
+    """Write one segment with copies of the parts of several segments; return file name -> size in bytes.
 
-    None if they are of different forms.
+    Returns None if the segments have different formats.
     """
     sources = [segment.file(METADATA) for segment in segments]
     notes = [{**source.metadata, "partitions": ""} for source in sources]
@@ -89,9 +89,9 @@ def merge_inverted(segments: Sequence[Segment], target: SegmentTarget) -> dict[s
     count = 0
     for segment in segments:
         for part in text_parts(segment):
-            for what in _PART_FILES:
-                name = f"part_{count}_{what}.lance"
-                source = segment.file(f"part_{part.number}_{what}.lance")
+            for file_kind in _PART_FILES:
+                name = f"part_{count}_{file_kind}.lance"
+                source = segment.file(f"part_{part.number}_{file_kind}.lance")
                 sizes[name] = copy_file(source, target.store, f"{target.directory}/{name}")
             count += 1
     path = f"{target.directory}/{METADATA}"
@@ -102,7 +102,7 @@ def merge_inverted(segments: Sequence[Segment], target: SegmentTarget) -> dict[s
     return sizes
 
 
-def _renumbered(
+def _copy_with_new_rows(
     segment: Segment, parts: list[TextPart], target: SegmentTarget, remap: RowAddressMap
 ) -> dict[str, int]:
     names = [METADATA]
@@ -117,36 +117,38 @@ def _renumbered(
     return sizes
 
 
-def _without_lost(part: TextPart, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
-    """Write a partition without the documents whose rows are gone."""
+def _drop_deleted_documents(part: TextPart, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
+    """Write a part without the documents of deleted rows."""
     notes = part.lists.metadata
     if _NEWER_POSITIONS in part.lists.arrow_schema.names:
         raise UnsupportedFormatError("an index of text with positions of format 2 from which rows are gone")
     if notes.get(BLOCK_SIZE, str(BLOCK)) != str(BLOCK):
         raise UnsupportedFormatError(f"posting lists in blocks of {notes[BLOCK_SIZE]}")
-    row_ids, there = remap(part.row_ids)
-    sizes, size = _write_lists(part, there, target)
-    # A word that no document has any more is left out.
-    left = {word: sizes[number] for word, number in part.words.items() if sizes[number] >= 0}
-    words = sorted(left, key=str.encode)
-    numbers = np.array([left[word] for word in words], dtype=np.int64)
+    row_ids, is_present = remap(part.row_ids)
+    sizes, size = _write_lists(part, is_present, target)
+    # Drop words that no document contains any more.
+    kept_words = {word: sizes[number] for word, number in part.words.items() if sizes[number] >= 0}
+    words = sorted(kept_words, key=str.encode)
+    numbers = np.array([kept_words[word] for word in words], dtype=np.int64)
     name = f"part_{part.number}"
     return {
-        f"{name}_docs.lance": write_docs(part.number, row_ids[there], part.lengths[there], target),
+        f"{name}_docs.lance": write_docs(part.number, row_ids[is_present], part.lengths[is_present], target),
         f"{name}_tokens.lance": write_tokens(part.number, words, numbers, target),
         f"{name}_invert.lance": size,
     }
 
 
-def _write_lists(part: TextPart, there: npt.NDArray[np.bool_], target: SegmentTarget) -> tuple[Ints, int]:
-    """Write the lists that still name a document.
+def _write_lists(
+    part: TextPart, is_present: npt.NDArray[np.bool_], target: SegmentTarget
+) -> tuple[Ints, int]:
+    """Write the posting lists that still have a document.
 
     Returns:
-        The new number of every word, -1 if it has no list any more, and the size of the file.
+        The new number of every word (int64, -1 if its list is empty), and the size of the file.
     """
     source = part.lists
-    documents_now = np.cumsum(there) - 1
-    lengths = part.lengths[there]
+    documents_now = np.cumsum(is_present) - 1
+    lengths = part.lengths[is_present]
     average = float(lengths.mean()) if len(lengths) else 0.0
     numbers = np.full(source.num_rows, -1, dtype=np.int64)
     written = 0
@@ -157,20 +159,20 @@ def _write_lists(part: TextPart, there: npt.NDArray[np.bool_], target: SegmentTa
     with IndexFileWriter(target.store, path, schema, target.version) as writer:
         for start in range(0, source.num_rows, _RUN_TOKENS):
             table = source.read(read, start, start + _RUN_TOKENS).combine_chunks()
-            lists, best, counts, places = [], [], [], []
+            lists, best, counts, positions = [], [], [], []
             postings = zip(table["_posting"].to_pylist(), table["_length"].to_pylist(), strict=True)
             for number, (blocks, count) in enumerate(postings, start):
-                documents, often = part.unpacked(blocks, count)
-                alive = there[documents]
+                documents, frequencies = part.unpacked(blocks, count)
+                alive = is_present[documents]
                 if not alive.any():
                     continue
-                documents, often = documents_now[documents[alive]], often[alive]
-                scores = weights(often, lengths[documents], average, len(lengths), len(documents))
-                lists.append(pack_list(documents, often, scores, part.tail))
+                documents, frequencies = documents_now[documents[alive]], frequencies[alive]
+                scores = weights(frequencies, lengths[documents], average, len(lengths), len(documents))
+                lists.append(pack_list(documents, frequencies, scores, part.tail))
                 best.append(float(scores.max()))
                 counts.append(len(documents))
                 if has_positions:
-                    places.append(table[POSITIONS.name][number - start].values.filter(pa.array(alive)))
+                    positions.append(table[POSITIONS.name][number - start].values.filter(pa.array(alive)))
                 numbers[number] = written
                 written += 1
             if lists:
@@ -179,13 +181,13 @@ def _write_lists(part: TextPart, there: npt.NDArray[np.bool_], target: SegmentTa
                 if has_positions:
                     ends = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
                     columns.append(
-                        pa.ListArray.from_arrays(ends, pa.concat_arrays(places), type=POSITIONS.type)
+                        pa.ListArray.from_arrays(ends, pa.concat_arrays(positions), type=POSITIONS.type)
                     )
                 writer.write(columns)
         return numbers, writer.finish(source.metadata)
 
 
-# Names of the options, as pylance has them -> what they are of a `Tokenizer`.
+# Option name (as in pylance) -> attribute of `Tokenizer`.
 _OPTIONS = {
     "base_tokenizer": "base",
     "language": "language",
@@ -203,7 +205,7 @@ _OPTIONS = {
 
 
 class Inverted(ScalarIndex):
-    """Rows by word."""
+    """Text index: rows by word."""
 
     name = "INVERTED"
     label = INVERTED_LABEL
@@ -213,57 +215,57 @@ class Inverted(ScalarIndex):
 
     @classmethod
     def index_version(cls, stable_row_ids: bool) -> int:
-        """Return the version of the posting lists."""
+        """Return the format version of the posting lists."""
         return FORMAT_VERSION
 
     @classmethod
     def fits(cls, kind: pa.DataType) -> bool:
-        """Return whether values are texts, or lists of such."""
+        """Return whether values are strings, or lists of strings."""
         return is_text(kind) or is_text_list(kind)
 
     @classmethod
     def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
-        """Return whether a column has texts, lists of texts, or JSON documents."""
+        """Return whether a column has strings, lists of strings, or JSON documents."""
         return field.is_json or cls.fits(kind)
 
     @classmethod
     def extends(cls, entry: table_pb2.IndexMetadata, field: Field) -> bool:
-        """Return True: documents are cut as others cut them."""
+        """Return True: we tokenize JSON documents like other writers."""
         return True
 
     def find(self, probe: ColumnPredicate) -> RowSet | None:
-        """Return None: conditions ask for texts, not for words."""
+        """Return None: filters compare whole texts, not words."""
         return None
 
     def figures(self) -> dict[str, Any]:
-        """Return how the text was cut, and in how many partitions it is."""
+        """Return the tokenizer parameters and the number of parts."""
         parts = text_parts(self.segment)
         return {"params": parts[0].tokenizer.params() if parts else {}, "num_partitions": len(parts)}
 
     def stands_beside(self) -> bool:
-        """Whether its files have the form that is written here: pylance merges no others with them."""
+        """Return whether this segment has our file format: pylance cannot merge different formats."""
         return has_own_form(self.segment)
 
     def options(self) -> dict[str, Any]:
-        """Return how the text of this segment was cut."""
+        """Return the tokenizer options of this segment."""
         tokenizer = text_parts(self.segment)[0].tokenizer
         return {name: getattr(tokenizer, attribute) for name, attribute in _OPTIONS.items()}
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
-        """Refuse options that do not exist or cannot be used."""
-        _tokenizer(options)
+        """Check that options exist and have valid values."""
+        _make_tokenizer(options)
 
     @classmethod
     def details(cls, options: Mapping[str, Any]) -> bytes:
-        """Return how texts are cut."""
-        return _tokenizer(options).details(BLOCK, FORMAT_VERSION)
+        """Return the encoded details, which have the tokenizer parameters."""
+        return _make_tokenizer(options).details(BLOCK, FORMAT_VERSION)
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
-        """Write a segment."""
-        # Text is cut into words; what is stored in binary are JSON documents.
-        tokenizer = replace(_tokenizer(target.options), documents=not cls.fits(rows.kind))
+        """Write a segment; return file name -> size in bytes."""
+        # Binary values are JSON documents.
+        tokenizer = replace(_make_tokenizer(target.options), documents=not cls.fits(rows.kind))
         return build_inverted(rows, target, tokenizer)
 
     @classmethod
@@ -274,15 +276,15 @@ class Inverted(ScalarIndex):
         target: SegmentTarget,
         bounded: Callable[[RowSet], RowSet],
     ) -> dict[str, int] | None:
-        """Let the parts of all segments be parts of one, which counts words across its parts."""
+        """Copy the parts of all segments into one segment, which counts words across its parts."""
         return merge_inverted(segments, target)
 
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
-        """Write the documents of the rows that are still there; what can be copied is."""
+        """Rewrite the segment with current addresses. Files that do not change are copied."""
         return remap_inverted(self.segment, target, remap)
 
 
-def _tokenizer(options: Mapping[str, Any]) -> Tokenizer:
+def _make_tokenizer(options: Mapping[str, Any]) -> Tokenizer:
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise OptionError(

@@ -1,12 +1,12 @@
 """JSON: an index of the values at one path in the documents of a JSON column.
 
-Its files are those of another kind of index over these values. The entry in the manifest has the kind, and
-the path (`JsonIndexDetails`). All values are whole numbers, floats, texts or booleans; a document without
-one, or with JSON's null, has the key null.
+The files are the files of another index kind (the target) over these values. The manifest entry has the
+target kind and the path (`JsonIndexDetails`). All values are integers, floats, strings or booleans. A document
+without a value at the path, or with JSON null there, has the key null.
 
 The index answers `json_get_int(j, 'a') > 1`, or nested calls of json_get, if the function returns the type of
-the keys: then a call that finds something in the document finds the key. Keys that are numbers are left to
-scans, as json_get finds items of arrays by them. (Lance index format, JSON.)
+the keys, because then the function returns the key. Path names that are numbers are left to scans, because
+json_get uses them as array positions. (Lance index format, JSON.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spark_lance.index.scalar import bitmap, btree, zone_map
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.btree import BTree
-from spark_lance.index.scalar.column_predicate import ColumnPredicate, turned
+from spark_lance.index.scalar.column_predicate import ColumnPredicate, column_first
 from spark_lance.index.scalar.ngram import NGram
 from spark_lance.index.scalar.zone_map import ZoneMap
 from spark_lance.jsonb.binary import strings_of
@@ -41,7 +41,7 @@ from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.format.index_kinds import INDEX_KINDS, label_of_url
 from spark_lance.table.format.row_set import RowSet
 
-# Kinds of index over the values -> the file and the column whose type is that of the keys.
+# Target index kind -> (file, column) that has the type of the keys.
 _TARGETS: Mapping[type[ScalarIndex], tuple[str, str] | None] = {
     BTree: (btree.DATA_FILE, "values"),
     Bitmap: (bitmap.FILE, "keys"),
@@ -56,14 +56,14 @@ _TYPES = {
     "json_get_string": pa.string(),
     "json_get_bool": pa.bool_(),
 }
-# Kind of comparison in another engine -> the type of keys that are all values that it can be.
+# Comparison kind of another engine -> the key type that covers all its values.
 _CANDIDATES = {"text": pa.string(), "int64": pa.int64(), "double": pa.float64()}
-_OTHERS = re.compile(r"true|false|null|nan|inf(inity)?", re.IGNORECASE)
+_NON_STRING_WORDS = re.compile(r"true|false|null|nan|inf(inity)?", re.IGNORECASE)
 _DOCUMENT, _KEY = Column(("value",)), Column(("key",))
 
 
 class JsonIndex(ScalarIndex):
-    """Rows by what stands at a path."""
+    """JSON index: rows by the value at a path."""
 
     name = "JSON"
     label = "jsonindexdetails"
@@ -73,7 +73,7 @@ class JsonIndex(ScalarIndex):
         """Open a segment, see `ScalarIndex`.
 
         Raises:
-            FormatError: its details are damaged.
+            FormatError: the details of the index are damaged.
         """
         super().__init__(segment, values)
         try:
@@ -87,22 +87,22 @@ class JsonIndex(ScalarIndex):
 
     @property
     def has_addresses(self) -> bool:
-        """Whether the index over the values names rows by address."""
+        """Whether the target index refers to rows by address."""
         return self._target is not None and self._target.has_addresses
 
     @classmethod
     def fits(cls, kind: pa.DataType) -> bool:
-        """Return whether values may be documents."""
+        """Return whether values can be JSON documents."""
         return bool(pa.types.is_large_binary(kind))
 
     @classmethod
     def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
-        """Return whether a column is one of documents."""
+        """Return whether a column has JSON documents."""
         return field.is_json
 
     @classmethod
     def extends(cls, entry: table_pb2.IndexMetadata, field: Field) -> bool:
-        """Return whether the index over the values is of a kind that is built here."""
+        """Return whether we support the target index kind."""
         try:
             details = index_pb2.JsonIndexDetails.FromString(entry.index_details.value)
         except DecodeError:
@@ -111,13 +111,13 @@ class JsonIndex(ScalarIndex):
 
     @cached_property
     def _key_type(self) -> pa.DataType | None:
-        """The type of the keys; None if they are of no type that a function gives."""
+        """The type of the keys; None if the target kind is unknown."""
         if self._target is None:
             return None
-        place = _TARGETS[type(self._target)]
-        if place is None:
+        file_and_column = _TARGETS[type(self._target)]
+        if file_and_column is None:
             return pa.string()
-        kind = self.segment.file(place[0]).column_type(place[1])
+        kind = self.segment.file(file_and_column[0]).column_type(file_and_column[1])
         return pa.string() if pa.types.is_large_string(kind) else kind
 
     @cached_property
@@ -125,38 +125,40 @@ class JsonIndex(ScalarIndex):
         return names_of_path(self._path)
 
     def find(self, probe: ColumnPredicate) -> RowSet | None:
-        """Return what the index over the values says of a condition on them."""
+        """Return the answer of the target index; None if the condition does not read this path."""
         if self._target is None or not self._names or any(map(is_item_key, self._names)):
             return None
-        tree = self._on_keys(probe.tree)
+        tree = self._rewrite_to_keys(probe.tree)
         if tree is None:
             return None
         return self._target.find(ColumnPredicate(("value",), tree))
 
-    def _on_keys(self, tree: Expression) -> Expression | None:
-        """Return a condition on documents as one on the keys; None if it asks for something else of them."""
+    def _rewrite_to_keys(self, tree: Expression) -> Expression | None:
+        """Rewrite a condition on documents to a condition on the keys; None if it reads anything else."""
         on_keys = replaced(tree, self._key_of)
         if _DOCUMENT in walk(on_keys) or _KEY not in walk(on_keys):
             return None
-        return turned(replaced(on_keys, lambda part: _DOCUMENT if part == _KEY else None))
+        return column_first(replaced(on_keys, lambda part: _DOCUMENT if part == _KEY else None))
 
     def _key_of(self, node: Expression) -> Expression | None:
-        """Return the key in the place of a call that takes just it out of documents."""
+        """Return the key for a call that extracts exactly this path; None for other nodes."""
         if not isinstance(node, Call):
             return None
         if node.function == CANDIDATE:
-            return self._of_candidate(node)
+            return self._candidate_condition(node)
         if _TYPES.get(node.function) == self._key_type:
-            return _KEY if _names_of(node) == self._names else None
+            return _KEY if _member_names(node) == self._names else None
         return None
 
-    def _of_candidate(self, node: Call) -> Expression:
-        """Return what another engine compares, on the keys; the node itself where keys say too little."""
+    def _candidate_condition(self, node: Call) -> Expression:
+        """Rewrite another engine's comparison to the keys; return the node itself if that is not possible."""
         document, *constants = node.arguments
         path, kind, test, *values = [part.value for part in constants if isinstance(part, Literal)]
         if document != _DOCUMENT or names_of_path(str(path)) != self._names:
             return node
-        if _CANDIDATES.get(str(kind)) != self._key_type or (kind == "text" and not _are_words(test, values)):
+        if _CANDIDATES.get(str(kind)) != self._key_type or (
+            kind == "text" and not _are_plain_words(test, values)
+        ):
             return node
         if test == "=":
             return Call("in", (_KEY, *map(Literal, values)))
@@ -164,10 +166,10 @@ class JsonIndex(ScalarIndex):
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
-        """Write the index over the values of the path.
+        """Write the target index over the values at the path; return file name -> size in bytes.
 
         Raises:
-            SchemaError: there are values of several types, or of types that have no order.
+            SchemaError: the values have several types, or a type that cannot be indexed.
         """
         path, kind = _choose_kind(target.options)
         steps = parse_path(path)
@@ -175,36 +177,36 @@ class JsonIndex(ScalarIndex):
         def values() -> Iterator[tuple[JsonValues, Numbers, int, Numbers]]:
             for documents, numbers in rows.pieces():
                 matches = find(JsonValues.of(documents), steps)
-                there = np.flatnonzero(matches.values.kinds != NULL)
+                non_null = np.flatnonzero(matches.values.kinds != NULL)
                 yield (
-                    matches.values.take(there),
-                    matches.owners[there].astype(np.uint64),
+                    matches.values.take(non_null),
+                    matches.owners[non_null].astype(np.uint64),
                     len(documents),
                     numbers,
                 )
 
-        key_type = _one_type(path, (matches for matches, *_ in values()))
+        key_type = _value_type(path, (matches for matches, *_ in values()))
         if not kind.fits(key_type):
             raise ColumnTypeError(f"values at {path!r} are {key_type}: that cannot have an index {kind.name}")
 
         def pieces() -> Iterator[tuple[pa.Array, Numbers]]:
             for matches, places, count, numbers in values():
-                picks = np.zeros(count, np.int64)
-                picks[places.astype(np.int64)] = np.arange(len(places))
+                value_indices = np.zeros(count, np.int64)
+                value_indices[places.astype(np.int64)] = np.arange(len(places))
                 missing = np.ones(count, np.bool_)
                 missing[places.astype(np.int64)] = False
-                yield _keys(matches, key_type).take(pa.array(picks, mask=missing)), numbers
+                yield _key_array(matches, key_type).take(pa.array(value_indices, mask=missing)), numbers
 
         return kind.build(Rows(pieces, key_type, rows.fragments), target)
 
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
-        """Write the index over the values with the addresses that its rows have now."""
+        """Rewrite the target index with current addresses."""
         if self._target is None:
             raise UnsupportedFormatError(f"moving the rows of a JSON index of another kind at {self._path!r}")
         return self._target.move(target, remap)
 
     def options(self) -> dict[str, Any]:
-        """Return the path and the kind of index over its values."""
+        """Return the path and the target index kind."""
         if self._target is None:
             raise UnsupportedFormatError(
                 f"the JSON index {self.segment.name!r} is of a kind that is not known"
@@ -213,12 +215,12 @@ class JsonIndex(ScalarIndex):
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
-        """Refuse options that do not exist or cannot be used."""
+        """Check that options exist and have valid values."""
         _choose_kind(options)
 
     @classmethod
     def details(cls, options: Mapping[str, Any]) -> bytes:
-        """Return the path and the details of the index over its values."""
+        """Return the encoded details: the path and the details of the target index."""
         path, kind = _choose_kind(options)
         details = index_pb2.JsonIndexDetails(path=path)
         details.target_details.type_url = kind.type_url
@@ -227,10 +229,10 @@ class JsonIndex(ScalarIndex):
 
     @classmethod
     def built_by_address(cls, stable_row_ids: bool, options: Mapping[str, Any]) -> bool:
-        """Return whether rows are named by address when a segment is built.
+        """Return whether a new segment refers to rows by address.
 
         Raises:
-            OptionError: no reader would know what the numbers are, as the format has no place to tell.
+            OptionError: the target kind cannot record whether its row numbers are ids or addresses.
         """
         _, kind = _choose_kind(options)
         if stable_row_ids and kind is BTree:
@@ -252,7 +254,7 @@ def _choose_kind(options: Mapping[str, Any]) -> tuple[str, type[ScalarIndex]]:
     if not names:
         raise OptionError(f"the path {path!r} of a JSON index must be names of members, such as $.a.b")
     if all(re.fullmatch(r"\w+", part) for part in names):
-        # By other spellings other engines do not find the index.
+        # Other engines find the index only by this spelling of the path.
         path = ".".join(names)
     name = str(options.get("target_index_type", "btree")).upper().replace("_", "")
     if name not in _BY_NAME:
@@ -263,16 +265,16 @@ def _choose_kind(options: Mapping[str, Any]) -> tuple[str, type[ScalarIndex]]:
     return path, _BY_NAME[name]
 
 
-def _one_type(path: str, parts: Iterator[JsonValues]) -> pa.DataType:
-    """Return the type of all values at a path; text if there are none.
+def _value_type(path: str, parts: Iterator[JsonValues]) -> pa.DataType:
+    """Return the type of all values at a path; string if there are none.
 
     Raises:
-        SchemaError: they are of several types, or arrays or objects, or numbers beyond 64 bits.
+        SchemaError: there are several types, arrays, objects, or numbers beyond 64 bits.
     """
     type_names: set[str] = set()
     for values in parts:
         kinds = set(np.unique(values.kinds).tolist())
-        type_names |= {type_name for kind, type_name in _TOLD.items() if kind in kinds}
+        type_names |= {type_name for kind, type_name in _TYPE_NAMES.items() if kind in kinds}
         if NUMBER in kinds:
             numbers = numbers_of(values.take(np.flatnonzero(values.kinds == NUMBER)))
             whole = np.isin(numbers.which, ("i", "u"))
@@ -290,7 +292,7 @@ def _one_type(path: str, parts: Iterator[JsonValues]) -> pa.DataType:
     return _KEY_TYPES[type_names.pop()]
 
 
-_TOLD = {STRING: "texts", TRUE: "booleans", FALSE: "booleans", CONTAINER: "arrays or objects"}
+_TYPE_NAMES = {STRING: "texts", TRUE: "booleans", FALSE: "booleans", CONTAINER: "arrays or objects"}
 _KEY_TYPES = {
     "texts": pa.string(),
     "booleans": pa.bool_(),
@@ -299,8 +301,8 @@ _KEY_TYPES = {
 }
 
 
-def _keys(values: JsonValues, kind: pa.DataType) -> pa.Array:
-    """Return values that are all of one type."""
+def _key_array(values: JsonValues, kind: pa.DataType) -> pa.Array:
+    """Return JSON values of a single type as an Arrow array."""
     if pa.types.is_string(kind):
         return strings_of(values)
     if pa.types.is_boolean(kind):
@@ -309,19 +311,21 @@ def _keys(values: JsonValues, kind: pa.DataType) -> pa.Array:
     return pa.array(numbers.as_doubles() if pa.types.is_floating(kind) else numbers.as_integers()[0])
 
 
-def _are_words(test: Any, texts: list[Any]) -> bool:
-    """Whether only strings can be equal to texts, and no numbers or others as they may be written."""
-    return test == "=" and all(re.match(r"[^\W\d]", text) and not _OTHERS.fullmatch(text) for text in texts)
+def _are_plain_words(test: Any, texts: list[Any]) -> bool:
+    """Return whether only JSON strings can equal these texts: not numbers, booleans, null or NaN."""
+    return test == "=" and all(
+        re.match(r"[^\W\d]", text) and not _NON_STRING_WORDS.fullmatch(text) for text in texts
+    )
 
 
-def _names_of(node: Expression) -> tuple[str, ...] | None:
-    """Return the keys of nested calls that begin at the document; None for anything else."""
+def _member_names(node: Expression) -> tuple[str, ...] | None:
+    """Return the member names of nested json_get calls on the document; None for other expressions."""
     if node == _DOCUMENT:
         return ()
     if not isinstance(node, Call) or not (node.function in _TYPES or node.function == "json_get"):
         return None
     inner, key = node.arguments
-    before = _names_of(inner) if not isinstance(inner, Call) or inner.function == "json_get" else None
+    before = _member_names(inner) if not isinstance(inner, Call) or inner.function == "json_get" else None
     if before is None or not isinstance(key, Literal) or not isinstance(key.value, str):
         return None
     return (*before, key.value)

@@ -1,4 +1,4 @@
-"""SCALAR_INDICES: the indices of single values, by name."""
+"""SCALAR_INDICES: the scalar index classes by name."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _ALIASES = {"FTS": "INVERTED", "LABELLIST": "LABEL_LIST", "ZONEMAP": "ZONEMAP", 
 
 
 def scalar_kind(name: str) -> type[ScalarIndex]:
-    """Return the index of a name, whatever its case.
+    """Return the scalar index class of a name. Case and underscores do not matter for aliases.
 
     Raises:
-        OptionError: there is none.
+        IndexKindError: the name is unknown.
     """
-    plain = _ALIASES.get(name.upper().replace("_", ""), name.upper())
-    kind = SCALAR_INDICES.get(plain)
+    canonical_name = _ALIASES.get(name.upper().replace("_", ""), name.upper())
+    kind = SCALAR_INDICES.get(canonical_name)
     if kind is None:
         raise IndexKindError(
             f"there is no scalar index {name!r}: use one of {', '.join(SCALAR_INDICES)}"

@@ -1,11 +1,11 @@
-"""LABEL_LIST: for every element of the lists of a column the set of rows whose list has it.
+"""LABEL_LIST: for each list element, the set of rows whose list contains it.
 
-    bitmap_page_lookup.lance    as BITMAP, keys are the elements; key null has the rows with a null element
+    bitmap_page_lookup.lance    as BITMAP; keys are the elements; key null has the rows with a null element
                                 metadata `lance:label_list_nulls` number of a buffer with the rows whose list
-                                is null (from version 1 on)
+                                is null (since version 1)
 
-Empty lists are in no set. Exact for array_has, array_has_any and array_has_all. (Lance index format, label
-list.)
+Rows with empty lists are in no set. Exact for array_has, array_has_any and array_has_all. (Lance index
+format, label list.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_lance.expressions.expressions import Call, Column, Literal
 from spark_lance.index.base.building import Rows, SegmentTarget
 from spark_lance.index.base.files import RowAddressMap
 from spark_lance.index.base.row_sets import pack_sorted, row_numbers
-from spark_lance.index.scalar.base import moved_sets
+from spark_lance.index.scalar.base import remap_sets
 from spark_lance.index.scalar.bitmap import FILE, Bitmap, SetsByKey, move_sets, read_sets, write_sets
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.table.format.index_kinds import INDEX_KINDS
@@ -32,7 +32,7 @@ _NULLS = "lance:label_list_nulls"
 
 
 class LabelList(SetsByKey):
-    """Rows by element."""
+    """Label list index: rows by list element."""
 
     name = "LABEL_LIST"
     label = "labellistindexdetails"
@@ -42,32 +42,32 @@ class LabelList(SetsByKey):
 
     @classmethod
     def index_version(cls, stable_row_ids: bool) -> int:
-        """Return 1, the version that knows null lists."""
+        """Return 1, the first version that stores null lists."""
         return 1
 
     @classmethod
     def fits(cls, kind: pa.DataType) -> bool:
-        """Return whether values are lists of what can be told apart."""
+        """Return whether values are lists whose elements can be compared for equality."""
         return _is_list(kind) and Bitmap.fits(kind.value_type)
 
     def find(self, probe: ColumnPredicate) -> RowSet | None:
-        """Return exactly the rows whose list has an element, one of several, or all of them."""
+        """Return exactly the rows whose list contains an element, any of several, or all of them."""
         if probe.operator not in ("array_has", "array_has_any", "array_has_all") or not probe.literals:
             return None
         if any(literal is None for literal in probe.literals):
             return None
-        sets = [self._with(literal) for literal in probe.literals]
+        sets = [self._rows_with(literal) for literal in probe.literals]
         if probe.operator == "array_has_all":
             return reduce(and_, sets)
         return reduce(or_, sets)
 
-    def _with(self, element: Any) -> RowSet:
+    def _rows_with(self, element: Any) -> RowSet:
         same = ColumnPredicate(probe_path, Call("=", (Column(("value",)), Literal(element))))
         return read_sets(self._file, np.flatnonzero(same.true_for(self._keys)))
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
-        """Group the rows by element and write their sets."""
+        """Write one set of rows per element; return file name -> size in bytes."""
         elements: list[pa.Array] = []
         owners = [np.empty(0, np.uint64)]
         nulls = [np.empty(0, np.uint64)]
@@ -82,11 +82,11 @@ class LabelList(SetsByKey):
         return {FILE: write_sets(values, np.concatenate(owners), target, notes)}
 
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
-        """Write the sets of the elements that are still there, and of the null lists."""
+        """Rewrite the sets of elements and null lists with current addresses."""
         notes = {}
         if _NULLS in self._file.metadata:
             absent = row_numbers(self._file.buffer(self._file.parsed(_NULLS, int)), remap.bounded)
-            notes[_NULLS] = pack_sorted(moved_sets([absent], remap)[0])
+            notes[_NULLS] = pack_sorted(remap_sets([absent], remap)[0])
         return {FILE: move_sets(self._file, target, remap, notes)}
 
 

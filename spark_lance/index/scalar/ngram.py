@@ -1,11 +1,11 @@
-"""NGRAM: for every three letters the rows whose text has them side by side.
+"""NGRAM: for each trigram, the rows whose text contains it.
 
     ngram_postings.lance    tokens: uint32, ascending; posting_list: binary, a 64-bit Roaring bitmap
 
-Text is taken in lower case, with ASCII letters in the place of accented ones; everything but a to z and 0 to
-9 is a gap. Three letters make p1 * 37^2 + p2 * 37 + p3, with 1 to 10 for the digits and 11 to 36 for the
-letters. Number 0 has the rows without text. A text that contains another has all its threes, so the rows that
-have them all are those to look at. Not exact. (Lance index format, n-gram.)
+Text is lowercased and accented letters are replaced by ASCII letters. All characters except a-z and 0-9 are
+gaps. The token of a trigram is p1 * 37^2 + p2 * 37 + p3, where digits are 1 to 10 and letters 11 to 36. Token
+0 has the null rows. A text that contains a substring has all trigrams of the substring, so only rows with all
+these trigrams can match. Not exact. (Lance index format, n-gram.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_lance.errors import FormatError
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.base.files import IndexFile, IndexFileWriter, RowAddressMap
 from spark_lance.index.base.row_sets import treemap_numbers
-from spark_lance.index.scalar.base import ScalarIndex, moved_sets
+from spark_lance.index.scalar.base import ScalarIndex, remap_sets
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.index.text.tokenizer import folded
 from spark_lance.table.format.index_kinds import INDEX_KINDS
@@ -35,12 +35,12 @@ _BASE = 37
 _RUN_TOKENS = 1024
 _SCHEMA = pa.schema([pa.field("tokens", pa.uint32()), pa.field("posting_list", pa.binary(), False)])
 
-# An index that leaves more rows is of no help.
-_MOST_ROWS = 1 << 25
+# If more rows remain, the index does not answer.
+_MAX_ROWS = 1 << 25
 
 
 class NGram(ScalarIndex):
-    """Rows by three letters."""
+    """N-gram index: rows by trigram."""
 
     name = "NGRAM"
     label = "ngramindexdetails"
@@ -62,34 +62,34 @@ class NGram(ScalarIndex):
         return result
 
     def find(self, probe: ColumnPredicate) -> RowSet | None:
-        """Return rows with all threes of the texts that values must contain."""
+        """Return the rows with all trigrams of the texts that a matching value must contain."""
         if probe.operator == "is_null":
-            return self._with([_NULLS])
+            return self._rows_with([_NULLS])
         needles = list(_needles(probe))
         trigrams = np.unique(
-            np.concatenate([np.empty(0, np.int64), *(_threes([text])[0] for text in needles)])
+            np.concatenate([np.empty(0, np.int64), *(_trigrams([text])[0] for text in needles)])
         )
-        return self._with(trigrams.tolist()) if len(trigrams) else None
+        return self._rows_with(trigrams.tolist()) if len(trigrams) else None
 
-    def _with(self, tokens: list[int]) -> RowSet | None:
+    def _rows_with(self, tokens: list[int]) -> RowSet | None:
         sets = []
         for token in tokens:
-            place = int(np.searchsorted(self._tokens, token))
-            if place == len(self._tokens) or self._tokens[place] != token:
+            position = int(np.searchsorted(self._tokens, token))
+            if position == len(self._tokens) or self._tokens[position] != token:
                 return RowSet()
-            data = self._file.read(["posting_list"], place, place + 1)["posting_list"][0].as_py()
+            data = self._file.read(["posting_list"], position, position + 1)["posting_list"][0].as_py()
             sets.append(self._rows(data))
         common = reduce(lambda one, other: one & other, sets)
-        if len(common) > _MOST_ROWS:
+        if len(common) > _MAX_ROWS:
             return None
         return RowSet.from_addresses(np.array(common.to_array(), dtype=np.uint64))
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
-        """Find the threes of all texts and write their rows."""
+        """Write the rows of each trigram; return file name -> size in bytes."""
         pairs = [np.empty((0, 2), np.uint64)]
         for texts, numbers in rows.pieces():
-            tokens, owners = _threes(texts.to_pylist())
+            tokens, owners = _trigrams(texts.to_pylist())
             entries = np.stack([tokens.astype(np.uint64), numbers[owners]], axis=1)
             absent = numbers[texts.is_null().to_numpy(zero_copy_only=False)]
             pairs.append(np.stack([np.full(len(absent), _NULLS, np.uint64), absent], axis=1))
@@ -110,17 +110,17 @@ class NGram(ScalarIndex):
             return {FILE: writer.finish({})}
 
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
-        """Write the rows of the threes that are still there."""
+        """Rewrite the rows of each trigram with current addresses; drop trigrams without rows."""
         path = f"{target.directory}/{FILE}"
         with IndexFileWriter(target.store, path, _SCHEMA, target.version) as writer:
             for start in range(0, self._file.num_rows, _RUN_TOKENS):
                 table = self._file.read(_SCHEMA.names, start, start + _RUN_TOKENS)
                 postings = [self._rows(data) for data in table["posting_list"].to_pylist()]
-                sets = moved_sets([treemap_numbers(rows, remap.possible) for rows in postings], remap)
-                left = [number for number, rows in enumerate(sets) if len(rows)]
-                if left:
-                    lists = [BitMap64(sets[number].tolist()).serialize() for number in left]
-                    tokens = table["tokens"].combine_chunks().take(pa.array(left))
+                sets = remap_sets([treemap_numbers(rows, remap.possible) for rows in postings], remap)
+                kept_tokens = [number for number, rows in enumerate(sets) if len(rows)]
+                if kept_tokens:
+                    lists = [BitMap64(sets[number].tolist()).serialize() for number in kept_tokens]
+                    tokens = table["tokens"].combine_chunks().take(pa.array(kept_tokens))
                     writer.write([tokens, pa.array(lists, pa.binary())])
             return {FILE: writer.finish({})}
 
@@ -132,13 +132,13 @@ class NGram(ScalarIndex):
 
 
 def _needles(probe: ColumnPredicate) -> Iterator[str]:
-    """Yield texts that a value must contain."""
+    """Yield the texts that a matching value must contain."""
     if probe.operator not in ("contains", "starts_with", "ends_with", "like", "ilike", "="):
         return
     for literal in probe.literals:
         if isinstance(literal, str):
             is_pattern = probe.operator in ("like", "ilike")
-            # After an escape, nothing of a pattern is used: the character behind it is not one of these.
+            # Split at wildcards and at escape sequences: an escaped character is not used.
             yield from re.split(r"[%_]|\\.", literal) if is_pattern else [literal]
 
 
@@ -158,8 +158,8 @@ _NUMBERS[ord("0") : ord("9") + 1] = np.arange(1, 11)
 _NUMBERS[ord("a") : ord("z") + 1] = np.arange(11, 37)
 
 
-def _threes(texts: list[str | None]) -> tuple[npt.NDArray[np.int64], Numbers]:
-    """Return the threes of texts, and the number of the text that each is of."""
+def _trigrams(texts: list[str | None]) -> tuple[npt.NDArray[np.int64], Numbers]:
+    """Return the trigram tokens of texts, and the index of the text that has each."""
     plain = "\0".join((text or "").replace("\0", " ") for text in texts).lower().translate(_LETTERS)
     data = np.frombuffer(plain.encode("ascii"), np.uint8)
     owners = np.cumsum(data == 0)

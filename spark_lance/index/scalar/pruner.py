@@ -1,14 +1,14 @@
-"""The rows for which a condition can be true, from the scalar indices of a version.
+"""Find the rows that can match a condition, from the scalar indices of a version.
 
-The condition is a tree of "and" and "or". Its other parts go to the indices of the one column that each
-reads. The answer of an "and" can come from any of its parts, the answer of an "or" needs all of them.
-Fragments that a segment does not cover stay whole, and scans apply the condition to the rows they read.
+A condition is a tree of "and" and "or". Every other part that reads one column is answered by that column's
+indices. An "and" needs an answer for one part, an "or" needs answers for all parts. All rows of fragments
+that no segment covers are returned. Scans apply the condition to the rows they read.
 
-An answer is exact if the condition is true for all of its live rows. An "and" or "or" is exact if all of
-its parts are. The answer of an index is exact under three conditions. It compares the values of the rows by
-the code of scans (`ScalarIndex.is_exact`). It covers all fragments, each of them once. It refers to rows by
-address: under the id of a changed row an index may have its old value. The negation of an exact answer is
-not exact, because a condition can be null. Only "is null" is never null, so its negation is exact, too.
+An answer is exact if all its live rows match. An "and" or "or" is exact if all its parts are. An index
+answers exactly under three conditions. It compares values with the code that scans use
+(`ScalarIndex.is_exact`). Its segments cover every fragment exactly once. It refers to rows by address,
+because under a row id it may have the old value of an updated row. The negation of an exact answer is not
+exact, because a condition can be null. Only "is null" is never null, so its negation is also exact.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from spark_lance.table.reading.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class IndexAnswer:
-    """The rows for which a condition can be true, as far as indices know.
+    """The rows that can match a condition, according to the indices.
 
     Attributes:
-        rows: every live row for which it is true; deleted rows may be among them.
-        exact: whether it is true for all live rows among these.
+        rows: includes every live row that matches, and maybe deleted rows.
+        exact: whether all live rows in `rows` match.
     """
 
     rows: RowSet
@@ -55,7 +55,7 @@ class IndexAnswer:
 
 
 class ScalarPruner:
-    """Answers for conditions on one version of a table; see `table.reading.pruning.Pruner`.
+    """Prunes the rows of one table version by its scalar indices; see `table.reading.pruning.Pruner`.
 
     Args:
         snapshot: the version.
@@ -65,7 +65,7 @@ class ScalarPruner:
         self._snapshot = snapshot
 
     def __getstate__(self) -> dict[str, object]:
-        # Open files stay behind.
+        # Open files cannot be pickled.
         return {"_snapshot": self._snapshot}
 
     @property
@@ -74,12 +74,12 @@ class ScalarPruner:
 
     @cached_property
     def resolver(self) -> RowResolver:
-        """The lookup of rows that indices return."""
+        """Resolves the row numbers that indices return."""
         return RowResolver(self._snapshot)
 
     @cached_property
     def _indices(self) -> dict[int, list[ScalarIndex]]:
-        """Segments by field id; the kinds in the order of `SCALAR_INDICES`, newest first."""
+        """Segments by field id, in the order of `SCALAR_INDICES`, then newest index first."""
         if not self._manifest.index_section:
             return {}
         fields = {field.id: field for field in self._manifest.schema.walk()}
@@ -93,18 +93,18 @@ class ScalarPruner:
         return result
 
     def indices_of(self, field: int) -> Sequence[ScalarIndex]:
-        """Return the segments over a field, by its id; newest index first."""
+        """Return the segments on a field id, newest index first."""
         return self._indices.get(field, [])
 
     def __call__(self, condition: Condition, fragments: Sequence[table_pb2.DataFragment]) -> RowSet | None:
-        """Return the rows that a condition may keep, by fragment; None if nothing is known."""
+        """Return the rows that can match a condition, by fragment; None if no index can answer."""
         answer = self.answer(condition.trees(), fragments)
         return None if answer is None else answer.rows
 
     def answer(
         self, trees: Sequence[Expression], fragments: Sequence[table_pb2.DataFragment]
     ) -> IndexAnswer | None:
-        """Return the rows of fragments for which all of some conditions can be true; None if unknown."""
+        """Return the rows of the fragments that can match all conditions; None if no index can answer."""
         if not self._indices:
             return None
         return self._query_of_all(trees).answer(_Request(fragments, None))
@@ -112,25 +112,25 @@ class ScalarPruner:
     def exact_answer(
         self, trees: Sequence[Expression], fragments: Sequence[table_pb2.DataFragment], most_bytes: int
     ) -> IndexAnswer | None:
-        """Return the same if it is exact, None otherwise.
+        """Return the rows that match all conditions, if the answer is exact; None otherwise.
 
         Args:
-            trees: the conditions, fitted to the version.
-            fragments: the fragments whose rows are wanted.
-            most_bytes: about the most bytes that may be read of the index for one part of the condition.
+            trees: the conditions, bound to the version's schema.
+            fragments: the fragments to search.
+            most_bytes: approximate limit of index bytes to read for one part of the condition.
         """
         request = _Request(fragments, most_bytes)
         query = self._query_of_all(trees)
         return query.answer(request) if query.can_be_exact(request) else None
 
     def explain(self, condition: Condition) -> list[tuple[str, str, str]]:
-        """Return the parts of a condition that indices may answer: text, name and kind of the index."""
+        """Return (condition text, index name, index kind) of each part that an index can answer."""
         result = []
         lookups = self._query_of_all(condition.trees()).lookups() if self._indices else ()
         for lookup in lookups:
             for index in (index for group in lookup.groups for index in group):
                 if index.find(lookup.probe) is not None:
-                    result.append((_text(lookup.tree), index.segment.name, index.name))
+                    result.append((_condition_text(lookup.tree), index.segment.name, index.name))
                     break
         return result
 
@@ -158,20 +158,20 @@ class ScalarPruner:
         return _Lookup(self, tree, probe, fields[-1], tuple(groups.values()))
 
     def refers_to_rows(self, indices: Sequence[ScalarIndex]) -> bool:
-        """Whether segments refer to rows of this version, not to ids of rows that were changed since."""
+        """Return whether segments refer to rows by address. A row id may belong to a row updated since."""
         return not self._manifest.uses_stable_row_ids or all(index.has_addresses for index in indices)
 
     def resolved(self, index: ScalarIndex, rows: RowSet) -> IndexAnswer:
-        """Return rows of an index as rows of the fragments that it covers, exact unless they are unknown."""
+        """Return the addresses of an index's rows in its covered fragments."""
         covered = index.segment.covered
         by_address = index.has_addresses or not self._manifest.uses_stable_row_ids
         if by_address and not self.resolver.has_remaps:
-            mine = rows.only(fragment for fragment in rows if fragment in covered)
-            self.resolver.check(mine)
-            return IndexAnswer(mine, exact=True)
+            covered_rows = rows.only(fragment for fragment in rows if fragment in covered)
+            self.resolver.check(covered_rows)
+            return IndexAnswer(covered_rows, exact=True)
         self.resolver.check(rows if by_address else RowSet())
         if None in rows.values():
-            # Every row of a fragment that may have moved: nothing is known.
+            # The set has a whole fragment, whose rows may have moved: any covered row can match.
             return IndexAnswer(RowSet.whole(covered), exact=False)
         addresses, counts = self.resolver.addresses(
             rows.addresses(), covered, are_addresses=index.has_addresses
@@ -180,18 +180,18 @@ class ScalarPruner:
 
 
 def covers_once(indices: Sequence[ScalarIndex], fragments: BitMap) -> bool:
-    """Whether segments cover all of some fragments, and no fragment twice."""
+    """Return whether segments cover all the fragments, and no fragment twice."""
     covered = BitMap.union(*(index.segment.covered for index in indices))
     return covered >= fragments and sum(len(index.segment.covered) for index in indices) == len(covered)
 
 
 class _Request:
-    """The fragments whose rows are wanted, and the most bytes to read for an exact answer.
+    """A request to the indices: the fragments to search, and the byte limit of an exact answer.
 
     Attributes:
         fragments: the fragments.
-        most_bytes: None if an answer need not be exact.
-        present: the ids of the fragments.
+        most_bytes: limit of index bytes; None if the answer does not have to be exact.
+        present: ids of the fragments.
     """
 
     def __init__(self, fragments: Sequence[table_pb2.DataFragment], most_bytes: int | None) -> None:
@@ -204,20 +204,19 @@ class _Query(ABC):
 
     @abstractmethod
     def answer(self, request: _Request) -> IndexAnswer | None:
-        """Return the rows for which the condition can be true; None if they are unknown, or must be exact
-        and are not."""
+        """Return the rows that can match; None if unknown, or if not exact although the request needs it."""
 
     def can_be_exact(self, request: _Request) -> bool:
-        """Whether each part of the condition has an index whose answer may be exact."""
+        """Return whether each part of the condition has an index that may answer exactly."""
         return False
 
     def lookups(self) -> Iterator[_Lookup]:
-        """Yield the lookups in indices, in the order of the condition."""
+        """Yield the index lookups, in the order of the condition."""
         yield from ()
 
 
 class _Unknown(_Query):
-    """A part of a condition that no index answers."""
+    """A part of a condition that no index can answer."""
 
     def answer(self, request: _Request) -> IndexAnswer | None:
         return None
@@ -275,11 +274,11 @@ class _Any(_Query):
 
 @dataclass(frozen=True)
 class _NotNull(_Query):
-    """A condition "is not null", which Spark adds to every comparison.
+    """A condition "is not null". Spark adds one to every comparison.
 
     Attributes:
-        direct: the condition as a lookup.
-        nulls: the lookup of the rows that are null, the other rows of an exact answer.
+        direct: lookup of the condition itself.
+        nulls: lookup of the null rows. An exact answer is the complement.
         snapshot: the version.
     """
 
@@ -308,10 +307,10 @@ class _Lookup(_Query):
     """A condition on one column, and the indices of this column.
 
     Attributes:
-        pruner: opened the indices.
-        tree, probe: the condition.
+        pruner: the pruner that opened the indices.
+        tree, probe: the condition, as an expression and as a predicate on the column.
         field: the column.
-        groups: the segments of each index, the best index first.
+        groups: the segments of each index, best index first.
     """
 
     pruner: ScalarPruner
@@ -321,11 +320,11 @@ class _Lookup(_Query):
     groups: tuple[Sequence[ScalarIndex], ...]
 
     def answer(self, request: _Request) -> IndexAnswer | None:
-        """Ask one index after the other; the first that knows something answers."""
+        """Return the answer of the first index that has one."""
         for group in self.groups:
             exact = self._is_exact(group, request)
             if exact or request.most_bytes is None:
-                answer = self._ask(group, request, exact=exact)
+                answer = self._query_group(group, request, exact=exact)
                 if answer is not None:
                     return answer
         return None
@@ -337,7 +336,7 @@ class _Lookup(_Query):
         yield self
 
     def _is_exact(self, group: Sequence[ScalarIndex], request: _Request) -> bool:
-        # Documents of JSON are read as text, which has another order than their bytes.
+        # Scans read JSON documents as text, which sorts differently from their bytes.
         return (
             all(index.is_exact for index in group)
             and not self.field.is_json
@@ -345,7 +344,9 @@ class _Lookup(_Query):
             and covers_once(group, request.present)
         )
 
-    def _ask(self, group: Sequence[ScalarIndex], request: _Request, *, exact: bool) -> IndexAnswer | None:
+    def _query_group(
+        self, group: Sequence[ScalarIndex], request: _Request, *, exact: bool
+    ) -> IndexAnswer | None:
         result = IndexAnswer(RowSet(), exact)
         unknown = BitMap(request.present)
         for index in group:
@@ -357,7 +358,7 @@ class _Lookup(_Query):
                 with index.segment.decoding():
                     rows = index.find(self.probe)
             except ExpressionError:
-                # The scan says what is wrong with the condition, if it ever computes that part.
+                # The scan reports the error if it ever evaluates this part of the condition.
                 return None
             if rows is not None:
                 unknown -= index.segment.covered
@@ -369,7 +370,7 @@ class _Lookup(_Query):
         return answer if answer.exact or request.most_bytes is None else None
 
 
-def _text(tree: Expression) -> str:
-    """Return a part of a condition as text, bounds of one value side by side."""
+def _condition_text(tree: Expression) -> str:
+    """Return a part of a condition as text, with the bounds of one value joined by "&&"."""
     parts = tree.arguments if isinstance(tree, Call) and tree.function == "and" else (tree,)
     return " && ".join(map(expression_text, parts))

@@ -1,18 +1,18 @@
-"""RTREE: bounding boxes of geometries, in pages, with the boxes of the pages above them.
+"""RTREE: bounding boxes of geometries in pages, and levels with the bounding boxes of the pages below.
 
     page_data.lance    bbox: struct<xmin, ymin, xmax, ymax: double>, id: uint64
                        metadata `page_size` ("4096"), `num_items`, `num_pages`,
                        `bbox` {"minx", "miny", "maxx", "maxy"}
-    nulls.lance        nulls: binary    one row: the rows without a geometry (row_set.py)
+    nulls.lance        nulls: binary    one row: the set of null rows (row_set.py)
 
-The first `num_items` rows are the leaves: a row's box and its number. Then follows, from the bottom up, one
-row per page of each level, until there is one page: the box of what is in a page, and its number. Pages count
-from 0 over all levels and have `page_size` rows, the last one of a level fewer. So 10,000 geometries have 3
-rows above them, and 4 pages.
+The first `num_items` rows are the leaves: the box and row number of each geometry. Then each level, from the
+bottom up, has one row per page of the level below: the page's box and page number. The last level has one
+page. Pages are numbered from 0 across all levels and have `page_size` rows, except the last page of a level.
+For example, 10,000 geometries have 3 more rows above the leaves, and 4 pages.
 
-Leaves are sorted along a Hilbert curve over the box of all, 16 bits an axis; no reader relies on the order.
-Empty geometries have no box and are in neither file. The index is not exact: that two boxes meet says little
-about the geometries in them. (Lance index format, R-tree.)
+Leaves are sorted along a Hilbert curve over the total box, with 16 bits per axis. Readers do not rely on the
+order. Empty geometries have no box and are in neither file. Not exact, because boxes can intersect although
+their geometries do not. (Lance index format, R-tree.)
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ DATA_FILE, NULLS_FILE = "page_data.lance", "nulls.lance"
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _CORNERS = ("minx", "miny", "maxx", "maxy")
 _PAGE_ROWS = 4096
-# Pages that are read at once.
+# Maximum pages per read.
 _RUN_PAGES = 256
-# An answer of a larger share of the pages takes longer to read than it saves.
-_MOST_PAGES = 0.5
+# Above this fraction of the pages, a scan is faster than the index.
+_MAX_PAGE_FRACTION = 0.5
 _CURVE_BITS = 16
 
 Boxes = npt.NDArray[np.float64]
@@ -84,8 +84,8 @@ class _Level:
     pages: int
 
 
-def _levels(items: int, page_size: int) -> list[_Level]:
-    """Return the levels of a tree of so many items, the leaves first; none if there are no items."""
+def _plan_levels(items: int, page_size: int) -> list[_Level]:
+    """Return the levels of a tree, leaves first; empty if there are no items."""
     levels: list[_Level] = []
     start = first = 0
     rows = items
@@ -97,7 +97,7 @@ def _levels(items: int, page_size: int) -> list[_Level]:
 
 
 class RTree(ScalarIndex):
-    """Rows by the boxes around their geometries."""
+    """R-tree index: rows by the bounding boxes of their geometries."""
 
     name = "RTREE"
     label = "rtreeindexdetails"
@@ -106,12 +106,12 @@ class RTree(ScalarIndex):
 
     @classmethod
     def fits(cls, kind: pa.DataType) -> bool:
-        """Return whether values may be geometries without the name of an extension type."""
+        """Return whether values can be geometries, without knowing the extension type."""
         return is_geometry("", kind)
 
     @classmethod
     def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
-        """Return whether the values of a column may be geometries."""
+        """Return whether the values of a column can be geometries."""
         return not (field.is_json or field.is_blob) and is_geometry(extension_of(field.arrow_field()), kind)
 
     @cached_property
@@ -127,15 +127,15 @@ class RTree(ScalarIndex):
 
     @cached_property
     def _tree(self) -> list[_Level]:
-        """The levels, the leaves first.
+        """The levels, leaves first.
 
         Raises:
-            FormatError: the file has not as many rows as they need.
+            FormatError: the numbers of items, rows and pages are inconsistent.
         """
         items = int(self._file.parsed("num_items", int))
         rows = self._file.num_rows
-        # Checked first: a number of items from the file says how many levels are made.
-        levels = _levels(items, self._page_size) if 0 <= items <= rows else []
+        # Check `items` first: a damaged value could cause a huge number of levels.
+        levels = _plan_levels(items, self._page_size) if 0 <= items <= rows else []
         if items < 0 or sum(level.rows for level in levels) != rows:
             raise FormatError(f"an R-tree of {items} items has {rows} rows", self._file.path)
         pages = int(self._file.parsed("num_pages", int))
@@ -144,7 +144,7 @@ class RTree(ScalarIndex):
         return levels
 
     def figures(self) -> dict[str, Any]:
-        """Return the size and number of pages, how many geometries there are, and the box around all."""
+        """Return the page size, the numbers of pages and geometries, and the total box."""
         return {
             "page_size": self._page_size,
             "num_pages": self._file.parsed("num_pages", int),
@@ -153,11 +153,11 @@ class RTree(ScalarIndex):
         }
 
     def find(self, probe: ColumnPredicate) -> RowSet | None:
-        """Return the rows whose boxes meet that of a constant, or those without a geometry."""
+        """Return the rows whose boxes intersect the box of a constant; for is_null, the null rows."""
         if probe.operator == "is_null":
             return RowSet.from_bytes(self._nulls())
-        box = _box_of(probe.tree)
-        return None if box is None else self._meeting(box)
+        box = _search_box(probe.tree)
+        return None if box is None else self._find_intersecting(box)
 
     def _nulls(self) -> bytes:
         file = self.segment.file(NULLS_FILE)
@@ -167,34 +167,34 @@ class RTree(ScalarIndex):
         result: bytes = column[0].as_py()
         return result
 
-    def _meeting(self, box: Boxes) -> RowSet | None:
-        """Return the rows whose boxes meet a box; None if they are on too many pages."""
+    def _find_intersecting(self, box: Boxes) -> RowSet | None:
+        """Return the rows whose boxes intersect a box; None if too many pages would be read."""
         if not self._tree:
             return RowSet()
         pages = np.zeros(1, np.int64)
         for above, level in reversed(list(enumerate(self._tree, -1))):
-            if above < 0 and len(pages) > max(_RUN_PAGES, _MOST_PAGES * level.pages):
+            if above < 0 and len(pages) > max(_RUN_PAGES, _MAX_PAGE_FRACTION * level.pages):
                 return None
-            numbers = self._hits(level, pages, box)
+            numbers = self._search_pages(level, pages, box)
             if above < 0:
                 return RowSet.from_addresses(np.sort(numbers))
             below = self._tree[above]
-            places = numbers.astype(np.int64) - below.first_page
-            if len(places) and not (places.min() >= 0 and places.max() < below.pages):
+            positions = numbers.astype(np.int64) - below.first_page
+            if len(positions) and not (positions.min() >= 0 and positions.max() < below.pages):
                 raise FormatError("a page of an R-tree is on no level below", self._file.path)
-            pages = np.sort(places)
+            pages = np.sort(positions)
         return None
 
-    def _hits(self, level: _Level, pages: npt.NDArray[np.int64], box: Boxes) -> Numbers:
-        """Return the numbers of the rows of some pages of a level whose boxes meet a box."""
+    def _search_pages(self, level: _Level, pages: npt.NDArray[np.int64], box: Boxes) -> Numbers:
+        """Return the row (or page) numbers in some pages of a level whose boxes intersect a box."""
         parts = [np.empty(0, np.uint64)]
         for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1):
             for first in range(0, len(run), _RUN_PAGES):
-                some = run[first : first + _RUN_PAGES]
-                start = int(some[0]) * self._page_size
-                stop = min((int(some[-1]) + 1) * self._page_size, level.rows)
+                boxes_read = run[first : first + _RUN_PAGES]
+                start = int(boxes_read[0]) * self._page_size
+                stop = min((int(boxes_read[-1]) + 1) * self._page_size, level.rows)
                 boxes, numbers = self._rows(level.start + start, level.start + stop)
-                parts.append(numbers[_meet(boxes, box)])
+                parts.append(numbers[_intersects(boxes, box)])
         return np.concatenate(parts)
 
     def _rows(self, start: int, stop: int) -> tuple[Boxes, Numbers]:
@@ -214,18 +214,18 @@ class RTree(ScalarIndex):
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
-        """Write the boxes of all geometries.
+        """Write the boxes of all geometries; return file name -> size in bytes.
 
         Raises:
-            ExpressionError: a value is no geometry.
+            ExpressionError: a value is not a geometry.
         """
         boxes, numbers = [np.empty((0, 4))], [np.empty(0, np.uint64)]
         nulls = [np.empty(0, np.uint64)]
         for values, ids in rows.pieces():
-            some = boxes_of(values, rows.extension)
-            there = ~np.isnan(some).any(axis=1)
-            boxes.append(some[there])
-            numbers.append(ids[there])
+            boxes_read = boxes_of(values, rows.extension)
+            is_present = ~np.isnan(boxes_read).any(axis=1)
+            boxes.append(boxes_read[is_present])
+            numbers.append(ids[is_present])
             nulls.append(ids[values.is_null().to_numpy(zero_copy_only=False)])
         return _write(np.concatenate(boxes), np.concatenate(numbers), np.concatenate(nulls), target)
 
@@ -237,54 +237,54 @@ class RTree(ScalarIndex):
         target: SegmentTarget,
         bounded: Callable[[RowSet], RowSet],
     ) -> dict[str, int]:
-        """Write the boxes of all segments in one tree."""
+        """Merge the boxes of all segments into one tree."""
         trees = [cls(segment, kind) for segment in segments]
         leaves = [leaf for tree in trees for leaf in tree._leaves()]
-        boxes = np.concatenate([np.empty((0, 4)), *(some for some, _ in leaves)])
+        boxes = np.concatenate([np.empty((0, 4)), *(boxes_read for boxes_read, _ in leaves)])
         numbers = np.concatenate([np.empty(0, np.uint64), *(ids for _, ids in leaves)])
         null_rows = (row_numbers(tree._nulls(), bounded) for tree in trees)
         nulls = np.concatenate([np.empty(0, np.uint64), *null_rows])
         return _write(boxes, numbers, nulls, target)
 
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
-        """Write the boxes of the rows that are still there."""
+        """Rewrite the tree with the remaining rows and their current addresses."""
         boxes, numbers = [np.empty((0, 4))], [np.empty(0, np.uint64)]
-        for some, ids in self._leaves():
-            row_ids, there = remap(ids)
-            boxes.append(some[there])
-            numbers.append(row_ids[there])
-        nulls, there = remap(row_numbers(self._nulls(), remap.bounded))
-        return _write(np.concatenate(boxes), np.concatenate(numbers), nulls[there], target)
+        for boxes_read, ids in self._leaves():
+            row_ids, is_present = remap(ids)
+            boxes.append(boxes_read[is_present])
+            numbers.append(row_ids[is_present])
+        nulls, is_present = remap(row_numbers(self._nulls(), remap.bounded))
+        return _write(np.concatenate(boxes), np.concatenate(numbers), nulls[is_present], target)
 
 
-def _box_of(tree: Expression) -> Boxes | None:
-    """Return a box that the box of every geometry meets for which a condition is true; None if none is known.
+def _search_box(tree: Expression) -> Boxes | None:
+    """Return a box that intersects the box of every matching geometry; None if the condition has no such box.
 
     Raises:
-        ExpressionError: the condition cannot be computed.
+        ExpressionError: the condition cannot be evaluated.
     """
     if not isinstance(tree, Call):
         return None
     if tree.function in BOXES_MEET:
         box = _constant_box(*tree.arguments)
-        # Nothing is known of empty geometries, which have no box: two of them are equal.
+        # Empty geometries have no box, but two of them are equal.
         return None if box is None or np.isnan(box).any() else box
     if tree.function not in ("<", "<=", "="):
         return None
-    distance, most = tree.arguments
-    if not isinstance(distance, Call) or distance.function != "st_distance" or _has_column(most):
+    distance, limit = tree.arguments
+    if not isinstance(distance, Call) or distance.function != "st_distance" or _has_column(limit):
         return None
     box = _constant_box(*distance.arguments)
-    value = _constant(most).cast(pa.float64())[0].as_py()
+    value = _constant(limit).cast(pa.float64())[0].as_py()
     if box is None or np.isnan(box).any() or value is None or not np.isfinite(value):
         return None
-    # The sum and the distances of the scan are rounded.
-    reach = value + (abs(value) + float(np.abs(box).max())) * 1e-9
-    return np.asarray(box + np.array([-reach, -reach, reach, reach]))
+    # Allow for rounding of this sum and of the scan's distances.
+    margin = value + (abs(value) + float(np.abs(box).max())) * 1e-9
+    return np.asarray(box + np.array([-margin, -margin, margin, margin]))
 
 
 def _constant_box(one: Expression, other: Expression) -> Boxes | None:
-    """Return the box of the argument that is a constant, if the other one is the column itself."""
+    """Return the box of the constant argument, if the other argument is the column; else None."""
     for column, constant in ((one, other), (other, one)):
         if _is_column(column) and not _has_column(constant):
             values = _constant(constant)
@@ -305,14 +305,14 @@ def _has_column(node: Expression) -> bool:
     return any(isinstance(part, Column) for part in walk(node))
 
 
-def _meet(boxes: Boxes, box: Boxes) -> npt.NDArray[np.bool_]:
+def _intersects(boxes: Boxes, box: Boxes) -> npt.NDArray[np.bool_]:
     xmin, ymin, xmax, ymax = boxes.T
     apart = (xmin > box[2]) | (xmax < box[0]) | (ymin > box[3]) | (ymax < box[1])
     return np.asarray(~apart)
 
 
 def _read_rows(file: IndexFile, start: int, stop: int) -> tuple[Boxes, Numbers]:
-    """Return boxes and numbers of rows [start, stop)."""
+    """Return the boxes (n, 4) and numbers (n,) of rows [start, stop)."""
     table = file.read(["bbox", "id"], start, stop)
     structs, numbers = one_array(table["bbox"]), one_array(table["id"])
     if structs.type != _BOX or not pa.types.is_uint64(numbers.type) or numbers.null_count:
@@ -323,25 +323,25 @@ def _read_rows(file: IndexFile, start: int, stop: int) -> tuple[Boxes, Numbers]:
 
 
 def _write(boxes: Boxes, numbers: Numbers, nulls: Numbers, target: SegmentTarget) -> dict[str, int]:
-    """Write a tree and the rows without geometries; return file name -> bytes."""
-    around = _around(boxes, np.zeros(1, np.int64))[0] if len(boxes) else np.full(4, np.nan)
+    """Write a tree and the set of null rows; return file name -> size in bytes."""
+    total_box = _bounding_boxes(boxes, np.zeros(1, np.int64))[0] if len(boxes) else np.full(4, np.nan)
     if len(boxes):
-        order = np.argsort(_curve_places(boxes, around), kind="stable")
+        order = np.argsort(_hilbert_positions(boxes, total_box), kind="stable")
         boxes, numbers = boxes[order], numbers[order]
-    levels = _levels(len(boxes), _PAGE_ROWS)
+    levels = _plan_levels(len(boxes), _PAGE_ROWS)
     sizes: dict[str, int] = {}
     with IndexFileWriter(target.store, f"{target.directory}/{DATA_FILE}", _SCHEMA, target.version) as data:
         for level in levels:
             if level.first_page:
                 below = levels[levels.index(level) - 1]
-                boxes = _around(boxes, np.arange(0, len(boxes), _PAGE_ROWS))
+                boxes = _bounding_boxes(boxes, np.arange(0, len(boxes), _PAGE_ROWS))
                 numbers = np.arange(below.first_page, below.first_page + below.pages).astype(np.uint64)
             step = _PAGE_ROWS * _RUN_PAGES
             for start in range(0, level.rows, step):
                 sides = [pa.array(side) for side in boxes[start : start + step].T]
                 structs = pa.StructArray.from_arrays(sides, fields=list(_BOX))
                 data.write([structs, pa.array(numbers[start : start + step], pa.uint64())])
-        corners = [None if np.isnan(side) else float(side) for side in around]
+        corners = [None if np.isnan(side) else float(side) for side in total_box]
         sizes[DATA_FILE] = data.finish(
             {
                 "page_size": str(_PAGE_ROWS),
@@ -357,29 +357,29 @@ def _write(boxes: Boxes, numbers: Numbers, nulls: Numbers, target: SegmentTarget
     return sizes
 
 
-def _around(boxes: Boxes, starts: npt.NDArray[np.int64]) -> Boxes:
-    """Return the box around each run of boxes, given where runs start."""
+def _bounding_boxes(boxes: Boxes, starts: npt.NDArray[np.int64]) -> Boxes:
+    """Return the bounding box of each run of boxes, given the starts of the runs."""
     low = np.minimum.reduceat(boxes[:, :2], starts, axis=0)
     return np.hstack([low, np.maximum.reduceat(boxes[:, 2:], starts, axis=0)])
 
 
-def _curve_places(boxes: Boxes, around: Boxes) -> npt.NDArray[np.uint64]:
-    """Return where the middles of boxes lie on a Hilbert curve through the box around all."""
-    most = (1 << _CURVE_BITS) - 1
+def _hilbert_positions(boxes: Boxes, total_box: Boxes) -> npt.NDArray[np.uint64]:
+    """Return the positions of box centers on a Hilbert curve over the total box (uint64)."""
+    limit = (1 << _CURVE_BITS) - 1
     with np.errstate(all="ignore"):
-        # Halves first: sums of large numbers may have no end.
+        # Halve before adding: the sum of large numbers can overflow to infinity.
         middles = boxes[:, :2] / 2 + boxes[:, 2:] / 2
-        shares = (middles - around[:2]) / (around[2:] - around[:2])
-        cells = np.clip(np.nan_to_num(shares) * most, 0, most).astype(np.uint64)
+        shares = (middles - total_box[:2]) / (total_box[2:] - total_box[:2])
+        cells = np.clip(np.nan_to_num(shares) * limit, 0, limit).astype(np.uint64)
     x, y = cells[:, 0], cells[:, 1]
-    places = np.zeros(len(boxes), np.uint64)
+    positions = np.zeros(len(boxes), np.uint64)
     for bit in reversed(range(_CURVE_BITS)):
         side = np.uint64(1 << bit)
         right, upper = (x & side) > 0, (y & side) > 0
         quarter = (np.uint64(3) * right) ^ upper.astype(np.uint64)
-        places += side * side * quarter
-        # The lower two quarters are turned, so that the curve enters and leaves where its neighbours do.
+        positions += side * side * quarter
+        # Rotate the lower two quadrants, so that the curve is continuous.
         flip = ~upper & right
-        x, y = np.where(flip, np.uint64(most) - x, x), np.where(flip, np.uint64(most) - y, y)
+        x, y = np.where(flip, np.uint64(limit) - x, x), np.where(flip, np.uint64(limit) - y, y)
         x, y = np.where(upper, x, y), np.where(upper, y, x)
-    return places
+    return positions

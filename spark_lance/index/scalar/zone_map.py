@@ -1,10 +1,10 @@
-"""ZONEMAP: bounds of the values of every zone.
+"""ZONEMAP: minimum and maximum value of each zone.
 
     zonemap.lance    min, max: column type, null_count, nan_count: uint32,
                      fragment_id, zone_start, zone_length: uint64
                      metadata `rows_per_zone` ("8192"), `null_bitmap` number of a buffer with the null rows
 
-Bounds leave nulls and NaN out, but a zone with NaN has `max` NaN as a mark. Not exact. (Lance index format,
+Bounds ignore nulls and NaN, but a zone with a NaN has `max` NaN as a marker. Not exact. (Lance index format,
 zone map.)
 """
 
@@ -30,12 +30,12 @@ from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.row_set import RowSet
 
 FILE = "zonemap.lance"
-_SIZE = "rows_per_zone"
+_ZONE_ROWS = "rows_per_zone"
 _RUN_ZONES = 1024
 
 
 class ZoneMap(ZoneIndex):
-    """Bounds by zone."""
+    """Zone map index: minimum and maximum value per zone."""
 
     name = "ZONEMAP"
     label = "zonemapindexdetails"
@@ -43,22 +43,22 @@ class ZoneMap(ZoneIndex):
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
-        """Refuse options but a size of zones."""
-        unknown = sorted(set(options) - {_SIZE})
+        """Check the options. The only option is `rows_per_zone`."""
+        unknown = sorted(set(options) - {_ZONE_ROWS})
         if unknown:
-            raise OptionError(f"an index ZONEMAP has no option {', '.join(unknown)}; there is {_SIZE}")
+            raise OptionError(f"an index ZONEMAP has no option {', '.join(unknown)}; there is {_ZONE_ROWS}")
         size = _zone_rows(options)
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < 1 << 32:
-            raise OptionError(f"{_SIZE} must be a number of rows, not {size!r}")
+            raise OptionError(f"{_ZONE_ROWS} must be a number of rows, not {size!r}")
 
     def options(self) -> dict[str, Any]:
-        """Return the size of the zones, if it is not the usual one."""
-        size = self._file.parsed(_SIZE, int)
-        return {} if size == ZONE_ROWS else {_SIZE: size}
+        """Return `rows_per_zone` if it is not the default."""
+        size = self._file.parsed(_ZONE_ROWS, int)
+        return {} if size == ZONE_ROWS else {_ZONE_ROWS: size}
 
     def figures(self) -> dict[str, Any]:
-        """Return the size of zones, and how many there are."""
-        return {_SIZE: self._file.parsed(_SIZE, int), "num_zones": self._file.num_rows}
+        """Return the rows per zone and the number of zones."""
+        return {_ZONE_ROWS: self._file.parsed(_ZONE_ROWS, int), "num_zones": self._file.num_rows}
 
     @property
     def _file(self) -> IndexFile:
@@ -66,7 +66,7 @@ class ZoneMap(ZoneIndex):
 
     @classmethod
     def details(cls, options: Mapping[str, Any]) -> bytes:
-        """Return the size of the zones."""
+        """Return the encoded details, which have the rows per zone."""
         message = index_pb2.ZoneMapIndexDetails(rows_per_zone=_zone_rows(options), use_seeds=False)
         return message.SerializeToString()
 
@@ -77,12 +77,12 @@ class ZoneMap(ZoneIndex):
 
     @cached_property
     def zones(self) -> pa.Table:
-        """The bounds of all zones, and where these are."""
+        """The bounds and locations of all zones."""
         names = ["min", "max", "null_count", "nan_count", *(field.name for field in ZONE_FIELDS)]
         return self.segment.file(FILE).read(names)
 
     def find(self, probe: ColumnPredicate) -> RowSet | None:
-        """Return the zones that may have rows for which a comparison is true."""
+        """Return the rows of the zones that can have a match."""
         zones = self.zones
         if probe.operator == "is_null":
             return rows_of_zones(zones, zones["null_count"].to_numpy() > 0)
@@ -94,7 +94,7 @@ class ZoneMap(ZoneIndex):
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
-        """Write the bounds of all zones."""
+        """Write the bounds of all zones; return file name -> size in bytes."""
         schema = pa.schema(
             [
                 pa.field("min", rows.kind),
@@ -107,41 +107,41 @@ class ZoneMap(ZoneIndex):
         path = f"{target.directory}/{FILE}"
         size = _zone_rows(target.options)
         with IndexFileWriter(target.store, path, schema, target.version) as writer:
-            facts = (
-                (*_facts(zone.values), zone.fragment, zone.start, zone.length)
+            zone_stats = (
+                (*_value_stats(zone.values), zone.fragment, zone.start, zone.length)
                 for zone in zones_of(rows, size)
             )
-            for run in in_runs(facts, _RUN_ZONES):
+            for run in in_runs(zone_stats, _RUN_ZONES):
                 writer.write(_columns(run, schema))
             return {FILE: writer.finish({"rows_per_zone": str(size)})}
 
 
 def _zone_rows(options: Mapping[str, Any]) -> Any:
-    return options.get(_SIZE, ZONE_ROWS)
+    return options.get(_ZONE_ROWS, ZONE_ROWS)
 
 
 def _columns(rows: list[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Array]:
     return [
         pa.array([row[i].as_py() if isinstance(row[i], pa.Scalar) else row[i] for row in rows], field.type)
         if i > 1
-        else _scalars([row[i] for row in rows], field.type)
+        else _scalar_array([row[i] for row in rows], field.type)
         for i, field in enumerate(schema)
     ]
 
 
-def _scalars(scalars: list[pa.Scalar], kind: pa.DataType) -> pa.Array:
-    """Return scalars of one type as an array, without a detour over Python values that lose digits."""
+def _scalar_array(scalars: list[pa.Scalar], kind: pa.DataType) -> pa.Array:
+    """Return scalars as an array, without a conversion to Python values that loses precision."""
     return pa.concat_arrays([pa.nulls(1, kind) if not s.is_valid else pa.repeat(s, 1) for s in scalars])
 
 
-def _facts(values: pa.Array) -> tuple[pa.Scalar, pa.Scalar, int, int]:
-    """Return the least and greatest value, and how many are null or NaN."""
+def _value_stats(values: pa.Array) -> tuple[pa.Scalar, pa.Scalar, int, int]:
+    """Return (minimum, maximum, number of nulls, number of NaN)."""
     nans = 0
     numbers = values
     if pa.types.is_floating(values.type):
-        there = values.drop_null().to_numpy(zero_copy_only=False)
-        nans = int(np.isnan(there).sum())
-        numbers = pa.array(there[~np.isnan(there)], values.type)
+        present_values = values.drop_null().to_numpy(zero_copy_only=False)
+        nans = int(np.isnan(present_values).sum())
+        numbers = pa.array(present_values[~np.isnan(present_values)], values.type)
     low, high = _extremes(numbers)
     if nans:
         high = pa.scalar(np.array(float("nan"), numpy_type(values.type))[()], values.type)

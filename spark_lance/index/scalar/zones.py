@@ -1,7 +1,7 @@
-"""Zones: runs of physical rows of a fragment with a few facts about each run.
+"""Zones: runs of a fragment's physical rows, with statistics about each run.
 
-Zones never reach beyond a fragment. A zone covers physical rows [zone_start, zone_start + zone_length),
-deleted ones included. (Lance index format, zone map and bloom filter.)
+A zone never spans fragments. It covers physical rows [zone_start, zone_start + zone_length), including
+deleted rows. (Lance index format, zone map and bloom filter.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_lance.table.format.row_set import RowSet, address_of
 Facts = TypeVar("Facts")
 
 ZONE_ROWS = 8192
-_MOST = 2**32 - 1
+_MAX_ROW = 2**32 - 1
 ZONE_FIELDS = [
     pa.field("fragment_id", pa.uint64()),
     pa.field("zone_start", pa.uint64()),
@@ -35,7 +35,7 @@ ZONE_FIELDS = [
 
 @dataclass(frozen=True)
 class Zone:
-    """One zone while an index is built: where it is, and the values and addresses of its live rows."""
+    """Input for one zone of a new index: its location, and the values and addresses of its live rows."""
 
     fragment: int
     start: int
@@ -45,32 +45,36 @@ class Zone:
 
 
 class ZoneIndex(ScalarIndex):
-    """An index with a few facts of every zone."""
+    """Base class of indices with statistics per zone."""
 
     @classmethod
     def addresses_when(cls, version: int) -> bool:
-        """Return True: zones are rows of a fragment side by side."""
+        """Return True: a zone is a range of row addresses."""
         return True
 
 
 def in_runs(facts: Iterable[Facts], most: int) -> Iterator[list[Facts]]:
-    """Yield the facts of at most so many zones at a time, which are written together."""
-    rest = iter(facts)
-    while run := list(islice(rest, most)):
+    """Yield the zone statistics in batches of at most `most` zones."""
+    iterator = iter(facts)
+    while run := list(islice(iterator, most)):
         yield run
 
 
 def rows_of_zones(table: pa.Table, mask: npt.NDArray[np.bool_]) -> RowSet:
-    """Return the rows of the zones that are wanted, given their columns `ZONE_FIELDS`.
+    """Return the rows of the selected zones.
+
+    Args:
+        table: zones, with the columns `ZONE_FIELDS`.
+        mask: which zones to select.
 
     Raises:
-        FormatError: a zone is where no rows can be.
+        FormatError: a zone has rows that no fragment can have.
     """
     result: dict[int, BitMap] = {}
     zone_table = table.filter(pa.array(mask))
     columns = [zone_table[field.name].to_pylist() for field in ZONE_FIELDS]
     for zone in zip(*columns, strict=True):
-        if None in zone or zone[0] > _MOST or zone[1] + zone[2] > _MOST:
+        if None in zone or zone[0] > _MAX_ROW or zone[1] + zone[2] > _MAX_ROW:
             raise FormatError(f"a zone of fragment {zone[0]} begins at row {zone[1]} and has {zone[2]} rows")
     for fragment, start, length in zip(*columns, strict=True):
         result.setdefault(fragment, BitMap()).add_range(start, start + length)
@@ -78,7 +82,7 @@ def rows_of_zones(table: pa.Table, mask: npt.NDArray[np.bool_]) -> RowSet:
 
 
 def zones_of(rows: Rows, size: int = ZONE_ROWS) -> Iterator[Zone]:
-    """Yield the zones of fragments, of `size` physical rows; `rows` come by address, in scan order."""
+    """Yield the zones of fragments, `size` physical rows each. `rows` must be ordered by address."""
     pending: list[tuple[pa.Array, npt.NDArray[np.uint64]]] = []
     pieces = rows.pieces()
     is_last = False
@@ -99,5 +103,7 @@ def zones_of(rows: Rows, size: int = ZONE_ROWS) -> Iterator[Zone]:
                 addresses.append(numbers[:count])
                 if count < len(numbers):
                     pending.insert(0, (column.slice(count), numbers[count:]))
-            joined = one_array(pa.chunked_array(values, rows.kind))
-            yield Zone(fragment, start, length, joined, np.concatenate([np.empty(0, np.uint64), *addresses]))
+            zone_values = one_array(pa.chunked_array(values, rows.kind))
+            yield Zone(
+                fragment, start, length, zone_values, np.concatenate([np.empty(0, np.uint64), *addresses])
+            )

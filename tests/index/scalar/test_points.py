@@ -99,8 +99,8 @@ def test_bounds_hold_a_point_as_they_do_one_by_one() -> None:
 
 def test_values_that_are_not_in_order_are_looked_at_all() -> None:
     values = pa.chunked_array([pa.array([1, 3, 3]), pa.array([5, 9])])
-    places = btree._places_of(np.array([0, 3, 9, 10]), entries(values))
+    places = btree._find_points(np.array([0, 3, 9, 10]), entries(values))
     assert places is not None
     assert places.tolist() == [1, 2, 4]
-    assert btree._places_of(np.array([3]), entries(pa.array([3, 1]))) is None
-    assert btree._places_of(np.array([3]), entries(pa.array([None, 3]))) is None
+    assert btree._find_points(np.array([3]), entries(pa.array([3, 1]))) is None
+    assert btree._find_points(np.array([3]), entries(pa.array([None, 3]))) is None
