@@ -1,1 +1,1 @@
-"""How indices work: their files, how they are built and searched."""
+"""Indices: file formats, builds and searches."""

@@ -222,7 +222,7 @@ def make_index(path: Path, kind: str, builder: str) -> None:
 
 def index_steps(path: Path, number: int, template: Path, *, kind: str) -> Iterator[Step]:
     """Search by the index, describe it, verify it, and merge it with rows that it does not cover."""
-    search._WORTH_WALKING = 0
+    search._MIN_GRAPH_ROWS = 0
     yield lambda: answer(str(path), kind)
     dataset = spark_lance.dataset(path)
     name = dataset.list_indices()[0]["name"]

@@ -295,7 +295,7 @@ def test_an_rtree_whose_rows_without_a_geometry_are_all_rows_there_can_be(tmp_pa
     ("kind", "place"),
     [
         ("BTREE", (BTree, "find")),
-        ("IVF_FLAT", (SegmentSearch, "_of_one")),
+        ("IVF_FLAT", (SegmentSearch, "_search_partitions")),
         ("INVERTED", (TextPart, "postings")),
     ],
 )

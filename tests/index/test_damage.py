@@ -92,7 +92,7 @@ def answer(path: str, kind: str) -> list[int]:
 @pytest.fixture(autouse=True)
 def graphs_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small partitions have graphs, too, but are compared row by row."""
-    monkeypatch.setattr(search, "_WORTH_WALKING", 0)
+    monkeypatch.setattr(search, "_MIN_GRAPH_ROWS", 0)
 
 
 def opened(path: str) -> tuple[Store, str, Manifest]:

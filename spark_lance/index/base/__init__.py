@@ -1,1 +1,1 @@
-"""Entries, files and rows of indexes: each kind of index rests on them."""
+"""Entries, files and rows of indices: the common base of all kinds."""

@@ -1,1 +1,1 @@
-"""Indices of single values, used by scans: which rows may have values that a condition keeps."""
+"""Scalar indices, which scans use to find the rows that can match a condition."""

@@ -1,8 +1,8 @@
 """JSON: an index of the values at one path in the documents of a JSON column.
 
 The files are the files of another index kind (the target) over these values. The manifest entry has the
-target kind and the path (`JsonIndexDetails`). All values are integers, floats, strings or booleans. A document
-without a value at the path, or with JSON null there, has the key null.
+target kind and the path (`JsonIndexDetails`). All values are integers, floats, strings or booleans. A
+document without a value at the path, or with JSON null there, has the key null.
 
 The index answers `json_get_int(j, 'a') > 1`, or nested calls of json_get, if the function returns the type of
 the keys, because then the function returns the key. Path names that are numbers are left to scans, because

@@ -1,1 +1,1 @@
-"""Indices of words: which rows have them, and how well they answer a query."""
+"""Text indices: the rows of each word, and their scores for a query."""

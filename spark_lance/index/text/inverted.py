@@ -1,37 +1,38 @@
-"""INVERTED: words, the rows that have them, and how long every row's text is.
+"""INVERTED: words, the rows that have them, and the length of each row's text.
 
     metadata.lance          one row: deleted_fragments, a Roaring bitmap
                             metadata `partitions` JSON list of p, `params` JSON, `token_set_format` fst or
                             arrow, `format_version`, `posting_tail_codec`
-    part_p_docs.lance       _rowid: uint64 ascending, _num_tokens: uint32; a document is its place
+    part_p_docs.lance       _rowid: uint64 ascending, _num_tokens: uint32; a document is its row number
                             metadata `total_tokens`
     part_p_tokens.lance     fst: _token_fst_bytes (see below); arrow: _token: string ascending,
                             _token_id: uint32
-    part_p_invert.lance     at place t the posting list of token t (postings.py):
+    part_p_invert.lance     row t is the posting list of token t (postings.py):
                             _posting: list<large_binary>, _max_score: float32, _length: uint32,
-                            and with positions _position (positions.py)
+                            and, with positions, _position (positions.py)
 
-Rows without words are in no partition. (Lance index format, inverted.)
+Rows without words are in no part. (Lance index format, inverted.)
 
-An automaton stores a set of words with numbers (as the `fst` library does, version 3):
+The fst automaton stores a set of words with numbers (like the `fst` library, version 3):
 
     u64 version, u64 kind
-    nodes, each read backwards from its address; an arc leads to a node at a lower address
+    nodes, each read backwards from its address; an arc points to a node at a lower address
     u64 number of words, u64 address of the root
     u32 checksum (version 3)
 
-The byte at a node's address tells its form by the two upper bits:
+The two upper bits of the byte at a node's address are its form:
 
-    11  one arc, without output, to the node that ends right below this one; the lower bits are the arc's byte
+    11  one arc, without output, to the node just below this one; the lower bits are the arc's byte
     10  one arc; the lower bits are its byte; below: sizes, target, output
-    01, 00  several arcs; the node is final with 01; the lower bits are their number; below: sizes, (an index
-        of 256 bytes if there are more than 32 arcs), the arcs' bytes, targets, outputs, the output of a final
+    01, 00  several arcs (01: the node is final); the lower bits are their number; below: sizes, (an index of
+        256 bytes if there are more than 32 arcs), the arcs' bytes, targets, outputs, the output of a final
         node
 
-Lower bits of 0 mean that a byte of its own follows below. Where they are the byte of an arc they count in
-`_COMMON`, from 1. `sizes` has the bytes of a target in its upper and of an output in its lower half. Targets
-are distances from the end of the node, 0 is the final node without arcs. Arcs of a node lie in descending
-order of their bytes. The number of a word is the sum of the outputs on its way. (Lance index format, tokens.)
+Lower bits of 0 mean that a separate byte follows below. As an arc's byte, the lower bits are an index into
+`_COMMON`, from 1. The upper half of `sizes` is the number of bytes of a target, the lower half of an output.
+Targets are distances from the end of the node; 0 is the final node without arcs. The arcs of a node are in
+descending order of their bytes. The number of a word is the sum of the outputs on its path. (Lance index
+format, tokens.)
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ from spark_lance.io.stored_json import parse_json
 from spark_lance.proto import index_pb2
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 
-# The byte of an arc by its short form; only the first 63 have one.
+# The bytes of arcs by their short form. Only the first 63 have a short form.
 _COMMON = b"te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOqHGWUV,YKJZXQ"
 _HEADER = 16
 _INDEXED = 32
@@ -76,7 +77,7 @@ def read_words(data: bytes) -> dict[bytes, int]:
 
     Raises:
         FormatError: the bytes are damaged.
-        UnsupportedFormatError: another version.
+        UnsupportedFormatError: the version is unknown.
     """
     try:
         (version,) = _LENGTH.unpack_from(data)
@@ -84,79 +85,79 @@ def read_words(data: bytes) -> dict[bytes, int]:
             raise UnsupportedFormatError(f"a set of words of version {version}")
         end = len(data) - (4 if version == 3 else 0)
         count, root = _LENGTH.unpack_from(data, end - 16)[0], _LENGTH.unpack_from(data, end - 8)[0]
-        return _walk(data, root, count)
+        return _read_automaton(data, root, count)
     except (struct.error, IndexError) as error:
         raise FormatError(f"undecodable set of words: {error}") from error
 
 
-def _walk(data: bytes, root: int, count: int) -> dict[bytes, int]:
+def _read_automaton(data: bytes, root: int, count: int) -> dict[bytes, int]:
     words: dict[bytes, int] = {}
-    waiting = [(root, b"", 0)]
+    pending = [(root, b"", 0)]
     steps = 0
-    while waiting:
-        address, word, total = waiting.pop()
+    while pending:
+        address, word, total = pending.pop()
         steps += 1
         if steps > 64 * (len(data) + count):
             raise FormatError("a set of words without end")
         if address == 0:
             words[word] = total
             continue
-        final, arcs = _node(data, address)
+        final, arcs = _read_node(data, address)
         if final is not None:
             words[word] = total + final
-        waiting += [(target, word + bytes([byte]), total + output) for byte, target, output in arcs]
+        pending += [(target, word + bytes([byte]), total + output) for byte, target, output in arcs]
     if len(words) != count:
         raise FormatError(f"a set of {count} words has {len(words)}")
     return words
 
 
-def _node(data: bytes, address: int) -> tuple[int | None, list[tuple[int, int, int]]]:
-    """Return the output of a node if it is final, and its arcs: (byte, target, output)."""
+def _read_node(data: bytes, address: int) -> tuple[int | None, list[tuple[int, int, int]]]:
+    """Return the output of a node (None if not final), and its arcs (byte, target, output)."""
     if not _HEADER <= address < len(data):
         raise FormatError(f"a node at {address} of {len(data)} bytes")
     form, low = data[address] >> 6, data[address] & 63
-    place = address
+    offset = address
     if form >= 2:
         if low:
             byte = _COMMON[low - 1]
         else:
-            place -= 1
-            byte = data[place]
+            offset -= 1
+            byte = data[offset]
         if form == 3:
-            return None, [(byte, place - 1, 0)]
-        sizes = data[place - 1]
-        to, out = sizes >> 4, sizes & 15
-        place -= 1 + to
-        distance = _number(data, place, to)
-        place -= out
-        output = _number(data, place, out)
-        return None, [(byte, place - distance if distance else 0, output)]
+            return None, [(byte, offset - 1, 0)]
+        sizes = data[offset - 1]
+        target_size, output_size = sizes >> 4, sizes & 15
+        offset -= 1 + target_size
+        distance = _read_number(data, offset, target_size)
+        offset -= output_size
+        output = _read_number(data, offset, output_size)
+        return None, [(byte, offset - distance if distance else 0, output)]
     count = low
     if not count:
-        place -= 1
-        count = 256 if data[place] == 1 else data[place]
-    sizes = data[place - 1]
-    to, out = sizes >> 4, sizes & 15
-    place -= 1 + (256 if count > _INDEXED else 0)
-    bytes_at = place - count
-    targets_at = bytes_at - count * to
-    outputs_at = targets_at - count * out
+        offset -= 1
+        count = 256 if data[offset] == 1 else data[offset]
+    sizes = data[offset - 1]
+    target_size, output_size = sizes >> 4, sizes & 15
+    offset -= 1 + (256 if count > _INDEXED else 0)
+    bytes_at = offset - count
+    targets_at = bytes_at - count * target_size
+    outputs_at = targets_at - count * output_size
     final = None
     end = outputs_at
     if form == 1:
-        end -= out
-        final = _number(data, end, out)
+        end -= output_size
+        final = _read_number(data, end, output_size)
     arcs = []
     for i in range(count):
-        # The first arc lies highest.
+        # The first arc is at the highest address.
         byte = data[bytes_at + count - 1 - i]
-        distance = _number(data, targets_at + (count - 1 - i) * to, to)
-        output = _number(data, outputs_at + (count - 1 - i) * out, out)
+        distance = _read_number(data, targets_at + (count - 1 - i) * target_size, target_size)
+        output = _read_number(data, outputs_at + (count - 1 - i) * output_size, output_size)
         arcs.append((byte, end - distance if distance else 0, output))
     return final, arcs
 
 
-def _number(data: bytes, start: int, size: int) -> int:
+def _read_number(data: bytes, start: int, size: int) -> int:
     if start < 0:
         raise FormatError("a node reaches beyond the beginning of its set of words")
     return int.from_bytes(data[start : start + size], "little")
@@ -179,19 +180,19 @@ LISTS = pa.schema(
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of a partition: their row ids (uint64), and how many words each has (int32)."""
+    """The documents of a part: their row ids (uint64) and numbers of words (int32)."""
 
     row_ids: Numbers
     lengths: Ints
 
     @cached_property
     def total(self) -> int:
-        """Words of all documents together."""
+        """Number of words of all documents."""
         return int(self.lengths.sum(dtype=np.int64))
 
     @cached_property
     def is_ascending(self) -> bool:
-        """Whether documents follow each other as their row ids do."""
+        """Whether the row ids are ascending."""
         return bool((self.row_ids[1:] > self.row_ids[:-1]).all())
 
     @property
@@ -202,7 +203,7 @@ class Documents:
 
 @dataclass(frozen=True)
 class Postings:
-    """The documents that have a word, ascending, and how often each has it (int32)."""
+    """The documents that have a word, ascending, and its frequency in each (int32)."""
 
     documents: Ints
     frequencies: Ints
@@ -215,11 +216,11 @@ class Postings:
 
 @dataclass(frozen=True)
 class Positions:
-    """Where a word stands.
+    """The positions of a word in its documents.
 
     Attributes:
-        starts: where the places in each of its documents start, and the end.
-        places: int32, of all its documents in turn.
+        starts: start of each document's positions in `places`, plus the end.
+        places: int32 positions, document after document.
     """
 
     starts: Ints
@@ -236,14 +237,14 @@ _DECODED: CacheSection[Any] = CacheSection("words and posting lists", CACHE)
 
 @dataclass(frozen=True)
 class TextPart:
-    """One partition of a segment.
+    """One part of a text index segment.
 
     Attributes:
         segment: the segment.
-        number: of the partition.
-        tokenizer: how its text was cut.
-        tail: form of the last block of a posting list.
-        block: documents of the other blocks.
+        number: number of the part.
+        tokenizer: the tokenizer of the index.
+        tail: format of the last block of a posting list.
+        block: number of documents of the other blocks.
     """
 
     segment: Segment
@@ -256,16 +257,16 @@ class TextPart:
         return self.segment.file(f"part_{self.number}_{what}.lance")
 
     def _cached(self, what: str, word: int, make: Callable[[], Any]) -> Any:
-        """Return a decoded part of the files, which is kept in the cache of the process."""
-        return _DECODED.get((self._place, self.number, what, word), make, lambda value: int(value.nbytes))
+        """Return a decoded part of the files from the process cache, or decode it."""
+        return _DECODED.get((self._cache_key, self.number, what, word), make, lambda value: int(value.nbytes))
 
     @cached_property
-    def _place(self) -> Hashable:
+    def _cache_key(self) -> Hashable:
         return self.segment.store.cache_key(self.segment.directory)
 
     @property
     def documents(self) -> Documents:
-        """The documents."""
+        """The documents of the part."""
         result: Documents = self._cached("documents", 0, self._read_documents)
         return result
 
@@ -279,17 +280,17 @@ class TextPart:
 
     @property
     def row_ids(self) -> Numbers:
-        """Row ids of the documents."""
+        """Row ids of the documents (uint64)."""
         return self.documents.row_ids
 
     @property
     def lengths(self) -> Ints:
-        """Words of every document."""
+        """Number of words of each document (int32)."""
         return self.documents.lengths
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """All words and their numbers."""
+        """The words and their numbers."""
         result: Vocabulary = self._cached("words", 0, lambda: Vocabulary(*self._stored_words()))
         return result
 
@@ -305,20 +306,20 @@ class TextPart:
 
     @property
     def words(self) -> dict[str, int]:
-        """The number of every word, as a dictionary."""
+        """The words and their numbers, as a dictionary."""
         words, numbers = self._stored_words()
         return dict(zip(words.to_pylist(), numbers.tolist(), strict=True))
 
     @cached_property
     def lists(self) -> IndexFile:
-        """The posting lists, by the numbers of the words."""
+        """The file of posting lists; the row is the word number."""
         return self._file("invert")
 
     def postings(self, word: str) -> tuple[Ints, Ints]:
-        """Return the documents that have a word, ascending, and how often.
+        """Return the documents that have a word, ascending, and its frequency in each.
 
         Raises:
-            FormatError, UnsupportedFormatError: the posting list is damaged, or of an unknown form.
+            FormatError, UnsupportedFormatError: the posting list is damaged, or its format is unknown.
         """
         number = self.vocabulary.number(word)
         if number is None:
@@ -339,7 +340,7 @@ class TextPart:
         return self.lists.read(columns, number, number + 1)
 
     def unpacked(self, blocks: Sequence[bytes], count: int) -> tuple[Ints, Ints]:
-        """Return the documents of a stored list, and how often each has the word; errors as of `postings`."""
+        """Decode a stored posting list to documents and frequencies. See `postings` for errors."""
         if count > self._num_documents:
             raise FormatError(
                 f"a posting list of {count} documents, and there are {self._num_documents}", self.lists.path
@@ -351,13 +352,13 @@ class TextPart:
 
     @cached_property
     def has_positions(self) -> bool:
-        """Whether the index tells, in a form that is read here, where words stand in texts."""
+        """Whether the index has word positions in a supported format."""
         schema = self.lists.arrow_schema
         is_stored = POSITIONS.name in schema.names and schema.field(POSITIONS.name).type == POSITIONS.type
         return is_stored and self.tokenizer.counts_places
 
     def positions(self, word: str) -> Positions:
-        """Return where a word stands in each document of its posting list, if `has_positions`.
+        """Return the positions of a word in each document of its posting list. Requires `has_positions`.
 
         Raises:
             FormatError: the positions are damaged.
@@ -382,11 +383,11 @@ class TextPart:
 
 
 def text_parts(segment: Segment) -> list[TextPart]:
-    """Return the partitions of a segment.
+    """Return the parts of a segment.
 
     Raises:
         FormatError: the segment is damaged.
-        UnsupportedFormatError: its text is cut in an unknown way, or each element of a list is a document.
+        UnsupportedFormatError: the tokenizer is unknown, or each element of a list is a document.
     """
     details = index_pb2.InvertedIndexDetails.FromString(segment.entry.index_details.value)
     if details.document_granularity:
@@ -403,7 +404,7 @@ def text_parts(segment: Segment) -> list[TextPart]:
 
 
 def build_inverted(rows: Rows, target: SegmentTarget, tokenizer: Tokenizer) -> dict[str, int]:
-    """Write a segment of one partition; return file name -> bytes."""
+    """Write a segment with one part; return file name -> size in bytes."""
     vocabulary: dict[str, int] = {}
     words, owners = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
     positions = [np.empty(0, np.int64)]
@@ -416,7 +417,7 @@ def build_inverted(rows: Rows, target: SegmentTarget, tokenizer: Tokenizer) -> d
         owners.append(numbers[cut.text])
         if tokenizer.positions:
             positions.append(cut.position)
-    # Readers expect the words in the order of their bytes.
+    # Readers expect the words in byte order.
     ordered = sorted(vocabulary, key=str.encode)
     places = np.empty(len(ordered), np.int64)
     places[[vocabulary[word] for word in ordered]] = np.arange(len(ordered))
@@ -444,7 +445,7 @@ def build_inverted(rows: Rows, target: SegmentTarget, tokenizer: Tokenizer) -> d
 
 
 def has_own_form(segment: Segment) -> bool:
-    """Whether a segment says that its files have the form that `build_inverted` gives them."""
+    """Return whether the metadata of a segment matches the format that `build_inverted` writes."""
     entries = segment.file(METADATA).metadata
     return all(entries.get(name) == value for name, value in {**_TOKENS, **_FORMAT}.items())
 
@@ -458,7 +459,7 @@ _FORMAT = {
 
 
 def write_docs(part: int, row_ids: Numbers, lengths: Ints, target: SegmentTarget) -> int:
-    """Write the documents of a partition and return the size of the file."""
+    """Write the documents of a part; return the size of the file in bytes."""
     schema = pa.schema([pa.field("_rowid", pa.uint64(), False), pa.field("_num_tokens", pa.uint32(), False)])
     path = f"{target.directory}/part_{part}_docs.lance"
     with IndexFileWriter(target.store, path, schema, target.version) as writer:
@@ -467,7 +468,7 @@ def write_docs(part: int, row_ids: Numbers, lengths: Ints, target: SegmentTarget
 
 
 def write_tokens(part: int, words: list[str], numbers: npt.NDArray[Any], target: SegmentTarget) -> int:
-    """Write the words of a partition, in the order of their bytes, and their numbers; return the size."""
+    """Write the words of a part, in byte order, and their numbers; return the size of the file in bytes."""
     schema = pa.schema([pa.field("_token", pa.string(), False), pa.field("_token_id", pa.uint32(), False)])
     path = f"{target.directory}/part_{part}_tokens.lance"
     with IndexFileWriter(target.store, path, schema, target.version) as writer:
@@ -478,12 +479,12 @@ def write_tokens(part: int, words: list[str], numbers: npt.NDArray[Any], target:
 def _write_lists(
     word: Ints, document: Ints, position: Ints | None, lengths: Ints, target: SegmentTarget
 ) -> int:
-    """Write the posting lists of all words, whose occurrences are given."""
+    """Write the posting lists of all words, given (word, document, position) of each occurrence."""
     words = int(word.max()) + 1 if len(word) else 0
     count = max(len(lengths), 1)
     pairs, frequencies = np.unique(word * count + document, return_counts=True)
-    homes, documents = pairs // count, pairs % count
-    bounds = np.searchsorted(homes, np.arange(words + 1))
+    word_of_pair, documents = pairs // count, pairs % count
+    bounds = np.searchsorted(word_of_pair, np.arange(words + 1))
     average = float(lengths.mean()) if len(lengths) else 0.0
     schema = LISTS if position is None else LISTS.append(POSITIONS)
     if position is not None:
@@ -494,11 +495,15 @@ def _write_lists(
         for part in _runs(words):
             lists, best = [], []
             for number in part:
-                some = slice(int(bounds[number]), int(bounds[number + 1]))
+                entries = slice(int(bounds[number]), int(bounds[number + 1]))
                 scores = weights(
-                    frequencies[some], lengths[documents[some]], average, len(lengths), some.stop - some.start
+                    frequencies[entries],
+                    lengths[documents[entries]],
+                    average,
+                    len(lengths),
+                    entries.stop - entries.start,
                 )
-                lists.append(pack_list(documents[some], frequencies[some], scores))
+                lists.append(pack_list(documents[entries], frequencies[entries], scores))
                 best.append(float(scores.max()))
             edges = bounds[part.start : part.stop + 1]
             columns = [pa.array(lists, LISTS[0].type), pa.array(best, pa.float32())]

@@ -1,7 +1,7 @@
-"""How well a text answers a word (BM25, k1 = 1.2, b = 0.75).
+"""BM25 scores of texts for a word (k1 = 1.2, b = 0.75).
 
-    idf    = ln((N - n + 0.5) / (n + 0.5) + 1)                        of N texts n have the word
-    weight = 2.2 f / (f + 1.2 (0.25 + 0.75 length / average length))  the text has it f times
+    idf    = ln((N - n + 0.5) / (n + 0.5) + 1)                        n of N texts have the word
+    weight = 2.2 f / (f + 1.2 (0.25 + 0.75 length / average length))  f is the frequency in the text
 
 A text's score is the sum of idf * weight over the words of the query. (Lance index format, inverted.)
 """
@@ -19,14 +19,14 @@ _K1, _B = 1.2, 0.75
 def weights(
     frequencies: Ints, lengths: Ints, average: float, texts: int, having: int
 ) -> npt.NDArray[np.float32]:
-    """Return the scores of texts for one word.
+    """Return the scores (float32) of texts for one word.
 
     Args:
-        frequencies: how often each text has the word.
-        lengths: words of each text.
-        average: words of a text on average.
-        texts: how many texts there are.
-        having: how many of them have the word.
+        frequencies: frequency of the word in each text.
+        lengths: number of words of each text.
+        average: average number of words per text.
+        texts: number of texts.
+        having: number of texts that have the word.
     """
     rarity = np.log((texts - having + 0.5) / (having + 0.5) + 1)
     relative = _K1 * (1 - _B + _B * lengths / max(average, 1e-9))

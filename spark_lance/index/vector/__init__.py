@@ -1,1 +1,1 @@
-"""Indices of vectors: partitions around centroids (IVF), in which vectors are kept whole or as codes."""
+"""Vector indices: partitions around centroids (IVF) with full or quantized vectors."""

@@ -1,8 +1,8 @@
-"""Building a segment: train on a sample, code all rows, write them partition by partition.
+"""Build a vector segment: train on a sample, encode all rows, and write them partition by partition.
 
-`train` sees a sample in memory. `write_rows` streams: codes go to temporary files as they come, and are
-picked from them partition by partition; in memory are the partition and the row id of every row. Both know
-nothing of tables, so that a task of any engine can run them.
+`train` needs the sample in memory. `write_rows` streams: it appends codes to temporary files and then reads
+them partition by partition. It keeps one partition and all row ids in memory. Neither depends on tables, so a
+task of any engine can run them.
 """
 
 from __future__ import annotations
@@ -39,27 +39,28 @@ from spark_lance.io.store import Store
 _VALUE_TYPES = {pa.float16(), pa.float32(), pa.float64(), pa.uint8()}
 _ROWS_PER_PARTITION = 4096
 _ROWS_PER_GRAPH = 1 << 20
-# More are not made unless asked for: training looks at a sample for each, in the memory of one task.
-_MOST_PARTITIONS = 1 << 14
+# Default maximum: training samples rows for each partition, in the memory of one task.
+_MAX_PARTITIONS = 1 << 14
 
 
 @dataclass(frozen=True)
 class IndexParams:
-    """The kind of the index to build.
+    """Parameters of a vector index to build.
 
     Attributes:
         kind: a key of `INDEX_TYPES`.
         metric: "l2", "cosine", "dot" or "hamming".
-        num_partitions: by default one per 4,096 rows, with graphs one per million, at most 16,384.
-        num_sub_vectors: of PQ; by default a 16th of the dimension.
-        num_bits: of PQ (8 or 4) or RQ (1 to 9, 5 by default).
-        sample_rate: rows per partition, and per codeword, that training looks at.
-        max_iterations: of each k-means.
-        rotation: of RQ.
-        graph: of the types with graphs.
-        centroids: (partitions, dim), in place of those that training would find.
-        rotation_signs: of RQ with the rotation "fast", in place of random ones.
-        codebook: of PQ, (sub-vectors, codewords, dim / sub-vectors), likewise; it goes with centroids.
+        num_partitions: by default one per 4,096 rows, or one per million with graphs, at most 16,384.
+        num_sub_vectors: number of sub-vectors of PQ; by default a 16th of the dimension.
+        num_bits: bits per code of PQ (8 or 4, 8 by default) or per dimension of RQ (1 to 9, 5 by default).
+        sample_rate: rows per partition, and per codeword, to sample for training.
+        max_iterations: maximum iterations of each k-means.
+        rotation: kind of rotation of RQ.
+        graph: parameters of index types with graphs.
+        centroids: (partitions, dim), to use instead of trained centroids.
+        rotation_signs: sign bytes for RQ with the rotation "fast", to use instead of random signs.
+        codebook: PQ codebook (sub-vectors, codewords, dim / sub-vectors), to use instead of a trained one.
+            Requires `centroids`.
     """
 
     kind: str
@@ -87,8 +88,8 @@ class IndexParams:
                 f"{suggestion(self.kind, INDEX_TYPES) or scalar}"
             )
         metric_named(self.metric)
-        if self.metric == "hamming" and not _keeps_bits(self.kind):
-            fitting = ", ".join(kind for kind in INDEX_TYPES if _keeps_bits(kind))
+        if self.metric == "hamming" and not _supports_bits(self.kind):
+            fitting = ", ".join(kind for kind in INDEX_TYPES if _supports_bits(kind))
             raise OptionError(f"the metric hamming goes with {fitting} only")
         if self.num_partitions is not None and self.num_partitions < 1:
             raise OptionError(f"an index cannot have {self.num_partitions} partitions")
@@ -106,26 +107,26 @@ class IndexParams:
             raise OptionError(f"rabitq_model goes with IVF_RQ, not {self.kind}")
 
     def partitions_for(self, rows: int) -> int:
-        """Return the number of partitions for a number of rows."""
+        """Return the number of partitions for `rows` rows."""
         if self.centroids is not None:
             return len(self.centroids)
         per_partition = _ROWS_PER_GRAPH if INDEX_TYPES[self.kind][1] else _ROWS_PER_PARTITION
-        return self.num_partitions or min(_MOST_PARTITIONS, max(1, round(rows / per_partition)))
+        return self.num_partitions or min(_MAX_PARTITIONS, max(1, round(rows / per_partition)))
 
     def sample_size(self, rows: int) -> int:
-        """Return how many of the rows training uses."""
+        """Return the number of rows to sample for training."""
         words = QUANTIZERS[INDEX_TYPES[self.kind][0]].codewords(self.num_bits)
         return min(rows, self.sample_rate * max(self.partitions_for(rows), words))
 
 
-def _keeps_bits(kind: str) -> bool:
+def _supports_bits(kind: str) -> bool:
     name, has_graph = INDEX_TYPES[kind]
     return QUANTIZERS[name].keeps_bits and not has_graph
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The result of training; can be pickled and sent to tasks."""
+    """The result of training. It can be pickled and sent to tasks."""
 
     recipe: IndexParams
     ivf: Ivf
@@ -134,11 +135,11 @@ class TrainedModel:
 
 
 def vector_type(kind: pa.DataType, metric: Metric) -> tuple[int, np.dtype[Any]]:
-    """Return (dimension, numpy type) of a column of vectors.
+    """Return (dimension, numpy dtype) of a vector column.
 
     Raises:
-        SchemaError: the column has no vectors that can be indexed.
-        OptionError: the format has no index of the metric for it.
+        SchemaError: the column's type cannot have a vector index of this metric.
+        OptionError: the metric is not supported for lists of vectors.
     """
     if is_multi(kind) and metric != "cosine":
         raise OptionError(f"an index of lists of vectors is of metric cosine, not {metric}")
@@ -153,10 +154,9 @@ def vector_type(kind: pa.DataType, metric: Metric) -> tuple[int, np.dtype[Any]]:
 
 
 def as_matrix(column: pa.Array | pa.ChunkedArray) -> tuple[Vectors, npt.NDArray[np.bool_]]:
-    """Return the vectors of a column, and which rows have one without nulls and NaN.
+    """Return the valid vectors of a column (n, dim), and the mask of rows with a valid vector (rows,).
 
-    Returns:
-        (n, dim) of the vectors there are, and (rows,) bool.
+    A vector is valid if it is not null and has no null or NaN.
     """
     array = one_array(column)
     width = array.type.list_size
@@ -168,23 +168,23 @@ def as_matrix(column: pa.Array | pa.ChunkedArray) -> tuple[Vectors, npt.NDArray[
     else:
         with_null = np.zeros(int(valid.sum()), dtype=np.bool_)
     matrix = values.to_numpy(zero_copy_only=False).reshape(-1, width)
-    bad = with_null if matrix.dtype == np.uint8 else with_null | np.isnan(matrix).any(axis=1)
-    if bad.any():
-        valid[np.flatnonzero(valid)[bad]] = False
-        matrix = matrix[~bad]
+    is_invalid = with_null if matrix.dtype == np.uint8 else with_null | np.isnan(matrix).any(axis=1)
+    if is_invalid.any():
+        valid[np.flatnonzero(valid)[is_invalid]] = False
+        matrix = matrix[~is_invalid]
     return matrix, valid
 
 
 def train(recipe: IndexParams, sample: Vectors, rows: int) -> TrainedModel:
-    """Find centroids and the parameters of the codes.
+    """Train centroids and a quantizer.
 
     Args:
-        recipe: what is built.
-        sample: (n, dim), of `recipe.sample_size(rows)` rows or all there are.
-        rows: of the table.
+        recipe: parameters of the index.
+        sample: (n, dim), of `recipe.sample_size(rows)` rows, or of all rows if there are fewer.
+        rows: number of rows to index.
 
     Raises:
-        OptionError: no row has a vector, or the dimension does not fit.
+        OptionError: no row has a vector, or the parameters do not fit the dimension.
     """
     dtype = sample.dtype
     metric = recipe.metric
@@ -205,10 +205,10 @@ def train(recipe: IndexParams, sample: Vectors, rows: int) -> TrainedModel:
 
 
 def prepare_sample(sample: Vectors, metric: Metric) -> Vectors:
-    """Return the vectors of a sample (n, dim) as training sees them, without those that are not finite.
+    """Return the sample's vectors (n, dim) prepared for training, without vectors that are not finite.
 
     Raises:
-        OptionError: none is left.
+        OptionError: no vector is left.
     """
     if metric != "hamming":
         sample = prepared(sample, metric)
@@ -225,16 +225,16 @@ def write_rows(
     rows: Iterable[tuple[RowIds, Vectors]],
     version: FileVersion,
 ) -> dict[str, int]:
-    """Code rows and write them as a segment.
+    """Encode rows and write them as a segment.
 
     Args:
-        trained: what training found.
-        store, directory: where the segment goes.
-        rows: pieces of (row ids (n,) uint64, vectors (n, dim)), without nulls and NaN.
-        version: file version.
+        trained: the trained model.
+        store, directory: location of the segment.
+        rows: batches of (row ids (n,) uint64, vectors (n, dim)), without nulls and NaN.
+        version: file format version.
 
     Returns:
-        File name -> bytes.
+        File name -> size in bytes.
     """
     with coded_rows(trained, rows) as partitions:
         return merge_segments(trained, store, directory, [partitions], version)
@@ -244,7 +244,7 @@ def write_rows(
 def coded_rows(
     trained: TrainedModel, rows: Iterable[tuple[RowIds, Vectors]]
 ) -> Iterator[Iterable[Partition]]:
-    """Code rows, see `write_rows`, and lend their partitions in order; temporary files go when it ends."""
+    """Encode rows and yield their partitions in order. The temporary files are deleted on exit."""
     quantizer, ivf = trained.quantizer, trained.ivf
     with tempfile.TemporaryDirectory() as folder:
         partitions = _PartitionBuffer(Path(folder))
@@ -262,24 +262,28 @@ def merge_segments(
     segments: Sequence[Iterable[Partition]],
     version: FileVersion,
 ) -> dict[str, int]:
-    """Write one segment with the rows of several that share centroids and code parameters.
+    """Write one segment with the rows of several segments of the same trained model.
 
     Args:
-        trained: what they share.
-        segments: the partitions of each, in order, codes row by row.
+        trained: the common model.
+        segments: the partitions of each segment, in order, with row-major codes.
         store, directory, version: see `write_rows`.
     """
     return _write(
-        trained, store, directory, (_joined(parts) for parts in zip(*segments, strict=True)), version
+        trained,
+        store,
+        directory,
+        (_concat_partitions(parts) for parts in zip(*segments, strict=True)),
+        version,
     )
 
 
 def reopen(segment: VectorSegment, recipe: IndexParams) -> TrainedModel:
-    """Return what was trained for a stored segment; `recipe` says how graphs are built."""
+    """Return the trained model of a stored segment. `recipe` has the graph parameters."""
     return TrainedModel(recipe, segment.ivf, segment.quantizer, segment.value_type)
 
 
-def _joined(parts: Sequence[Partition]) -> Partition:
+def _concat_partitions(parts: Sequence[Partition]) -> Partition:
     parts = [part for part in parts if len(part.row_ids)] or parts[:1]
     ids = np.concatenate([part.row_ids for part in parts])
     order = np.argsort(ids, kind="stable")
@@ -311,7 +315,7 @@ def _write(
 
 
 class _PartitionBuffer:
-    """Codes of rows in temporary files, one per column, in the order in which they came."""
+    """Codes of rows in temporary files, one per column, in input order."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,6 +1,6 @@
-"""Vector indices of tables: building, extending and merging their segments without Spark.
+"""Build, extend and merge vector indices without Spark.
 
-The parts (`sample_vectors`, `segment_rows`, `entry_of`) are what a Spark job puts together in its own way.
+Spark jobs use the building blocks `sample_vectors`, `segment_rows` and `entry_of`.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ from spark_lance.table.reading.take import take_positions
 
 _TYPE_URL = INDEX_KINDS[VECTOR_LABEL].type_url
 _WINDOW_BYTES = 32 << 20
-# Sample size in rows, to estimate the number of vectors per row.
-_COUNTED_ROWS = 256
+# Sample size in rows to estimate the number of vectors per row.
+_SAMPLED_ROWS = 256
 _PLAIN_OPTIONS = (
     "sample_rate",
     "max_iters",
@@ -88,14 +88,15 @@ def create_vector_index(
 
     Args:
         snapshot: the version.
-        column: a fixed-size list of numbers, or a list of such; with dots, in a struct column.
-        recipe: what is built.
-        name: of the index, `{column}_idx` by default.
-        replace: whether an index of the name may be replaced; if not, one is an OptionError.
+        column: a column of vectors or of lists of vectors, or the dotted path of a struct field.
+        recipe: parameters of the index.
+        name: index name, `{column}_idx` by default.
+        replace: whether to replace an index of the same name; if False, its existence is an error.
 
     Raises:
-        SchemaError: the column does not exist, or cannot be indexed so.
-        OptionError: the recipe does not fit the rows.
+        SchemaError: the column does not exist, or its type cannot have a vector index.
+        OptionError: the recipe does not fit the vectors.
+        IndexExistsError: the name exists and `replace` is False.
         CommitError: the commit failed; see its subclasses.
     """
     field = leaf_field(snapshot.schema, column)
@@ -124,16 +125,16 @@ def write_vector_segment(
     fragments: Sequence[table_pb2.DataFragment],
     number: uuid.UUID | None = None,
 ) -> table_pb2.IndexMetadata:
-    """Train on some fragments, write a segment that covers them, and return its entry; nothing is committed.
+    """Train on the given fragments, write a segment that covers them, and return its entry, uncommitted.
 
     Args:
-        snapshot, column, recipe, name: as for `create_vector_index`; segments of one recipe with centroids,
-            and for PQ a codebook, can be merged.
+        snapshot, column, recipe, name: see `create_vector_index`. Segments can be merged if they have the
+            same recipe and it has centroids, and for PQ a codebook.
         fragments: the fragments.
-        number: the id of the segment, if that is chosen already.
+        number: the segment's id; random by default.
 
     Raises:
-        SchemaError, OptionError: as `create_vector_index`.
+        SchemaError, OptionError: see `create_vector_index`.
     """
     field = leaf_field(snapshot.schema, column)
     vector_type(field.arrow_type(), recipe.metric)
@@ -153,22 +154,22 @@ def write_vector_segment(
 def merge_vector_segments(
     snapshot: Snapshot, entries: Sequence[table_pb2.IndexMetadata]
 ) -> table_pb2.IndexMetadata:
-    """Merge segments that are not committed, and return the entry of a new one; the old files stay.
+    """Merge uncommitted segments into a new one, and return its entry. The inputs keep their files.
 
-    If segments share centroids but not the parameters of codes, their codes are computed again, from the
-    table.
+    If the segments have the same centroids but different quantizers, the vectors are read from the table and
+    encoded again.
 
     Raises:
-        OptionError: they have different centroids, or two of them cover one fragment.
+        OptionError: the segments have different centroids, or two of them cover the same fragment.
     """
     segments = [
         Segment(entry, covered_fragments(entry) or BitMap(), *snapshot.bases.index_dir(entry))
         for entry in entries
     ]
-    opened = [open_segment(segment) for segment in segments]
-    first, entry = opened[0], entries[0]
+    contents = [open_segment(segment) for segment in segments]
+    first, entry = contents[0], entries[0]
     covered = BitMap()
-    for segment, other in zip(segments, opened, strict=True):
+    for segment, other in zip(segments, contents, strict=True):
         if covered & segment.covered:
             raise OptionError(f"two parts cover fragment {min(covered & segment.covered)}: build one of them")
         if (other.kind, other.metric) != (first.kind, first.metric) or not np.array_equal(
@@ -181,7 +182,7 @@ def merge_vector_segments(
         covered |= segment.covered
     field = int(entry.fields[0])
     recipe = recipe_of(entry, first)
-    if not all(_is_alike(other, first) for other in opened):
+    if not all(_has_same_training(other, first) for other in contents):
         fragments = [fragment for fragment in snapshot.fragments if fragment.id in covered]
         recipe = replace(recipe, centroids=first.ivf.centroids)
         column = snapshot.schema.path_of(field)
@@ -189,9 +190,9 @@ def merge_vector_segments(
     trained = reopen(first, recipe)
     resolver = RowResolver(snapshot)
     with new_segment(snapshot.table) as number:
-        parts = [_counting(segment, resolver, snapshot.manifest) for segment in segments]
-        directory, written_as = index_directory(snapshot.root, number), snapshot.manifest.file_version
-        files = merge_segments(trained, snapshot.store, directory, parts, written_as)
+        parts = [_live_partitions(segment, resolver, snapshot.manifest) for segment in segments]
+        directory, file_version = index_directory(snapshot.root, number), snapshot.manifest.file_version
+        files = merge_segments(trained, snapshot.store, directory, parts, file_version)
     version = min(each.dataset_version for each in entries)
     return entry_of(trained, entry.name, number, field, version, covered, files)
 
@@ -202,12 +203,12 @@ def sample_vectors(
     size: int,
     fragments: Sequence[table_pb2.DataFragment] | None = None,
 ) -> Vectors:
-    """Return vectors of rows chosen at random, (n, dim) with n about `size` at most, in the column's type.
+    """Return the vectors of random rows, (n, dim) with the column's dtype. n is at most about `size`.
 
     Args:
-        snapshot, column: where they are.
-        size: how many.
-        fragments: that they are taken from; all by default.
+        snapshot, column: the version and its vector column.
+        size: number of vectors.
+        fragments: fragments to sample; all by default.
     """
     scan = snapshot.scan([top_column(snapshot.schema, column)], fragments=fragments)
     rows = sum(scan.live_rows(fragment) for fragment in scan.fragments)
@@ -224,18 +225,20 @@ def sample_vectors(
 
 
 def count_vectors(snapshot: Snapshot, column: str, rows: int) -> int:
-    """Return about how many vectors some rows have; a row may have several.
+    """Estimate the number of vectors of `rows` rows, since a row can have several vectors.
 
     Args:
         snapshot: the version.
-        column: of vectors, or of lists of them.
-        rows: as many as the version has, or are looked at.
+        column: a column of vectors or of lists of vectors.
+        rows: number of rows.
     """
     if not is_multi(leaf_field(snapshot.schema, column).arrow_type()) or not rows:
         return rows
     scan = snapshot.scan([top_column(snapshot.schema, column)])
-    every = sum(scan.live_rows(fragment) for fragment in scan.fragments)
-    positions = np.sort(np.random.default_rng(44).choice(every, min(every, _COUNTED_ROWS), replace=False))
+    total_rows = sum(scan.live_rows(fragment) for fragment in scan.fragments)
+    positions = np.sort(
+        np.random.default_rng(44).choice(total_rows, min(total_rows, _SAMPLED_ROWS), replace=False)
+    )
     vectors, _ = flat_vectors(column_values(take_positions(scan, positions), column))
     return max(1, round(rows * len(vectors) / max(1, len(positions))))
 
@@ -243,7 +246,7 @@ def count_vectors(snapshot: Snapshot, column: str, rows: int) -> int:
 def segment_rows(
     snapshot: Snapshot, column: str, fragments: Sequence[table_pb2.DataFragment]
 ) -> Iterator[tuple[RowIds, Vectors]]:
-    """Yield row ids and vectors of the rows of some fragments that have a vector, once for each vector."""
+    """Yield row ids (n,) and vectors (n, dim) of fragments. Each vector has an entry; null rows have none."""
     top = top_column(snapshot.schema, column)
     scan = snapshot.scan([top], with_row_id=True, fragments=fragments)
     total = sum(scan.live_rows(fragment) for fragment in fragments)
@@ -264,19 +267,19 @@ def entry_of(
     covered: BitMap,
     files: dict[str, int],
 ) -> table_pb2.IndexMetadata:
-    """Return the manifest's entry of a segment that was written."""
+    """Return the manifest entry of a written segment."""
     details = _details(trained).SerializeToString()
-    written = trained.quantizer.index_version
-    return new_entry(name, segment, [field], version, covered, _TYPE_URL, details, written, files)
+    index_version = trained.quantizer.index_version
+    return new_entry(name, segment, [field], version, covered, _TYPE_URL, details, index_version, files)
 
 
 def open_segment(segment: Segment) -> VectorSegment:
-    """Return the stored form of a segment; its files are opened when something is asked of them."""
+    """Return the content of a segment. The files are opened on first use."""
     return VectorSegment(segment.file(INDEX_FILE), segment.file(AUXILIARY_FILE))
 
 
-def _as_numbers(value: Any) -> Vectors | None:
-    """Return centroids or codewords as an array: they may come as a list, or as Arrow's fixed-size lists."""
+def _as_float_array(value: Any) -> Vectors | None:
+    """Return centroids or codewords as a numpy array, given lists, numpy arrays or Arrow arrays."""
     if value is None:
         return None
     if hasattr(value, "to_numpy_ndarray"):
@@ -289,9 +292,9 @@ def _as_numbers(value: Any) -> Vectors | None:
     return numbers
 
 
-def _codebook(value: Any, sub_vectors: int | None, bits: int | None) -> Vectors | None:
-    """Return codewords with an axis for sub-vectors, which those in Arrow's lists lack."""
-    numbers = _as_numbers(value)
+def _shape_codebook(value: Any, sub_vectors: int | None, bits: int | None) -> Vectors | None:
+    """Return a codebook of shape (sub_vectors, codewords, values), even if given as two-dimensional lists."""
+    numbers = _as_float_array(value)
     if numbers is None or numbers.ndim == 3:
         return numbers
     words = 1 << (bits or 8)
@@ -306,7 +309,7 @@ def check_dimension(recipe: IndexParams, dim: int) -> None:
     """Check that an index can be built over vectors of `dim` values.
 
     Raises:
-        OptionError: product codes cannot have that number of parts.
+        OptionError: the vectors cannot be split into `num_sub_vectors` parts.
     """
     if recipe.num_sub_vectors is not None and "PQ" in recipe.kind:
         check_sub_vectors(recipe.num_sub_vectors, recipe.num_bits or PQ_BITS, dim)
@@ -320,10 +323,10 @@ def recipe_with(
     num_bits: int | None,
     options: Mapping[str, Any],
 ) -> IndexParams:
-    """Return a recipe of values that a user gave, with pylance's names for the rarer ones.
+    """Return the index parameters of a user's arguments. `options` has pylance's names.
 
     Raises:
-        OptionError: an option does not exist, or a value cannot be used.
+        OptionError: an option does not exist, or a value is invalid.
     """
     unknown = sorted(set(options) - {*_PLAIN_OPTIONS, *_GRAPH_OPTIONS})
     if unknown:
@@ -331,8 +334,8 @@ def recipe_with(
     signs = None
     if (model := options.get("rabitq_model")) is not None:
         num_bits, signs = read_rotation(model, num_bits)
-    plain = GraphParams()
-    graph = {name: int(options.get(name, getattr(plain, name))) for name in _GRAPH_OPTIONS}
+    defaults = GraphParams()
+    graph = {name: int(options.get(name, getattr(defaults, name))) for name in _GRAPH_OPTIONS}
     return IndexParams(
         kind.upper(),
         metric_named(metric),
@@ -343,23 +346,23 @@ def recipe_with(
         max_iterations=int(options.get("max_iters", 50)),
         rotation=options.get("rotation_type", "fast"),
         graph=GraphParams(**graph),
-        centroids=_as_numbers(options.get("ivf_centroids")),
-        codebook=_codebook(options.get("pq_codebook"), num_sub_vectors, num_bits),
+        centroids=_as_float_array(options.get("ivf_centroids")),
+        codebook=_shape_codebook(options.get("pq_codebook"), num_sub_vectors, num_bits),
         rotation_signs=signs,
     )
 
 
 def extend_vector_index(snapshot: Snapshot, name: str, *, merge: int | None = None) -> Manifest:
-    """Index the fragments that an index does not cover yet, with its centroids and codes.
+    """Index the fragments that an index does not cover yet, with its centroids and quantizer.
 
     Args:
         snapshot: the version.
-        name: of the index.
-        merge: how many of the newest segments become one with the new rows; 0 adds a segment, None merges
-            all that share centroids and code parameters with the newest.
+        name: index name.
+        merge: how many of the newest segments to merge with the new rows. 0 adds a segment. None merges all
+            segments with the same centroids and quantizer as the newest.
 
     Raises:
-        IndexNotFoundError: there is no vector index of the name.
+        IndexNotFoundError: no vector index has this name.
         CommitError: the commit failed; see its subclasses.
     """
     segments = [s for s in segments_of(snapshot, VECTOR_LABEL, VECTOR_NEWEST) if s.name == name]
@@ -369,35 +372,35 @@ def extend_vector_index(snapshot: Snapshot, name: str, *, merge: int | None = No
     newest = open_segment(segments[-1])
     trained = reopen(newest, recipe_of(segments[-1].entry, newest))
     covered = BitMap().union(*(segment.covered for segment in segments))
-    fresh = [fragment for fragment in snapshot.fragments if fragment.id not in covered]
-    alike = [s for s in segments if _is_alike(open_segment(s), newest)]
-    merged = alike if merge is None else alike[len(alike) - min(merge, len(alike)) :]
-    if not fresh and len(merged) < 2:
+    new_fragments = [fragment for fragment in snapshot.fragments if fragment.id not in covered]
+    mergeable = [s for s in segments if _has_same_training(open_segment(s), newest)]
+    merged = mergeable if merge is None else mergeable[len(mergeable) - min(merge, len(mergeable)) :]
+    if not new_fragments and len(merged) < 2:
         return snapshot.manifest
     field = int(segments[-1].entry.fields[0])
     column = snapshot.schema.path_of(field)
     resolver = RowResolver(snapshot)
-    rows = segment_rows(snapshot, column, fresh)
+    rows = segment_rows(snapshot, column, new_fragments)
     with new_segment(snapshot.table) as number, coded_rows(trained, rows) as added:
-        parts = [_counting(segment, resolver, snapshot.manifest) for segment in merged] + [added]
-        directory, written_as = index_directory(snapshot.root, number), snapshot.manifest.file_version
-        files = merge_segments(trained, snapshot.store, directory, parts, written_as)
-    covers = BitMap(fragment.id for fragment in fresh).union(*(segment.covered for segment in merged))
+        parts = [_live_partitions(segment, resolver, snapshot.manifest) for segment in merged] + [added]
+        directory, file_version = index_directory(snapshot.root, number), snapshot.manifest.file_version
+        files = merge_segments(trained, snapshot.store, directory, parts, file_version)
+    covers = BitMap(fragment.id for fragment in new_fragments).union(*(segment.covered for segment in merged))
     version = min([snapshot.version, *(segment.entry.dataset_version for segment in merged)])
     entry = entry_of(trained, name, number, field, version, covers, files)
     return commit_segments(snapshot, [entry], [segment.entry for segment in merged])
 
 
-def _counting(segment: Segment, resolver: RowResolver, manifest: Manifest) -> Iterator[Partition]:
-    """Yield the partitions of a segment with just the rows that count, by the ids that they have now."""
+def _live_partitions(segment: Segment, resolver: RowResolver, manifest: Manifest) -> Iterator[Partition]:
+    """Yield the partitions of a segment with only the live rows and their current ids."""
     for partition in all_partitions(open_segment(segment)):
         addresses, counts = resolver.addresses(partition.row_ids, segment.covered)
         ids = partition.row_ids if manifest.uses_stable_row_ids else addresses
         yield Partition(ids[counts], {name: codes[counts] for name, codes in partition.codes.items()})
 
 
-def _is_alike(one: VectorSegment, other: VectorSegment) -> bool:
-    """Whether two segments were made by the same training, so that their codes mean the same."""
+def _has_same_training(one: VectorSegment, other: VectorSegment) -> bool:
+    """Return whether two segments have the same centroids and quantizer, so that they can be merged."""
     return (
         (one.kind, one.metric) == (other.kind, other.metric)
         and np.array_equal(one.ivf.centroids, other.ivf.centroids)
@@ -406,7 +409,7 @@ def _is_alike(one: VectorSegment, other: VectorSegment) -> bool:
 
 
 def recipe_of(entry: table_pb2.IndexMetadata, segment: VectorSegment) -> IndexParams:
-    """Return the recipe with which a stored segment could be built again."""
+    """Return the parameters to rebuild a stored segment."""
     message = index_pb2.VectorIndexDetails.FromString(entry.index_details.value)
     graph_config = message.hnsw_index_config
     graph = GraphParams()
@@ -420,7 +423,7 @@ def recipe_of(entry: table_pb2.IndexMetadata, segment: VectorSegment) -> IndexPa
 
 
 def _details(trained: TrainedModel) -> index_pb2.VectorIndexDetails:
-    """Return the message that tells kind and metric without opening a file."""
+    """Return the details message of the manifest, which has the index kind and metric."""
     recipe = trained.recipe
     message = index_pb2.VectorIndexDetails(
         metric_type=f"METRIC_{recipe.metric.upper()}",

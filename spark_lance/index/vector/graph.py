@@ -1,13 +1,12 @@
-"""Navigable graphs over the vectors of a partition (HNSW): searching and building.
+"""Build and search navigable graphs over the vectors of a partition (HNSW).
 
-Every node is on level 0, fewer and fewer on the levels above. A search walks greedily down from the entry
-point on the top level. Then it keeps the `ef` best nodes it has met on level 0 and looks at their neighbours
-until nothing gets better.
+Level 0 has all nodes; each higher level has fewer. A search descends greedily from the entry point on the top
+level. On level 0 it keeps the `ef` best nodes found so far and visits their neighbours until none is better.
 
-Building does not insert node by node, which would be a loop over values. Products of matrices find the
-nearest nodes of all nodes of a level (within the nearest cells of a k-means, where there are many nodes).
-Every node keeps those that are nearer to it than to another that it already keeps. Links are made to go both
-ways, and nodes that cannot be reached then are linked to the nearest node that can.
+The build does not insert nodes one by one, because that is a loop over values. Matrix products find the
+nearest nodes of all nodes of a level (of the nearest k-means cells, if there are many nodes). A node keeps a
+neighbour only if the neighbour is nearer to the node than to the neighbours kept before. Links are made
+bidirectional, and unreachable nodes are linked to the nearest reachable node.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ from spark_lance.index.vector.quantizers.quantized_points import Matrix
 
 Nodes = npt.NDArray[np.uint32]
 
-# A node chooses its neighbours from so many candidates.
+# Number of neighbour candidates per node.
 _CANDIDATES = 64
-# Levels of more nodes are cut into cells of about this many for finding neighbours.
-_CELL = 2048
-_WHOLE = 8 * _CELL
+# Approximate nodes per k-means cell. Larger levels than the maximum are split into cells.
+_CELL_NODES = 2048
+_MAX_UNSPLIT_NODES = 8 * _CELL_NODES
 _CELLS_SEARCHED = 8
 _BLOCK_NODES = 1024
-# Distances between the candidates of some nodes that are held at once: about what the caches hold.
-_BETWEEN_VALUES = 1 << 19
-_MOST_LOOKED_AT = 4096
-# Groups of values per wanted one, whose least values tell how far the wanted ones may be.
+# Maximum distances between candidates in memory at a time, so that they fit in the cache.
+_MAX_PAIR_DISTANCES = 1 << 19
+_MAX_COMPARED = 4096
+# Number of groups per requested value. The minimum of each group gives a bound for the requested values.
 _GROUPS = 4
 
-# Rows, and those among which their neighbours are looked for; and links: from, to, distance.
+# (rows, candidate rows for their neighbours), and (source, target, distance) of links.
 _Block: TypeAlias = tuple[Ints, Ints]
 _Links: TypeAlias = tuple[Ints, Ints, Matrix]
 
 
 @dataclass(frozen=True)
 class GraphParams:
-    """How a graph is built: links per node (twice as many on level 0), effort, most levels."""
+    """Build parameters: links per node `m` (twice as many on level 0), search effort, maximum levels."""
 
     m: int = 20
     ef_construction: int = 150
@@ -59,7 +58,7 @@ class GraphParams:
 
 @dataclass(frozen=True)
 class Level:
-    """The links of one level: those of nodes[i] are neighbors[starts[i] : starts[i + 1]]."""
+    """The links of one level. The neighbours of nodes[i] are neighbors[starts[i] : starts[i + 1]]."""
 
     nodes: Nodes
     starts: Ints
@@ -73,7 +72,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Graph:
-    """Levels from 0 up, and the node on the top one where a search starts."""
+    """The levels from 0 up, and the entry point of searches on the top level."""
 
     levels: tuple[Level, ...]
     entry_point: int
@@ -81,7 +80,7 @@ class Graph:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the links."""
+        """Memory size in bytes."""
         return sum(
             level.nodes.nbytes + level.starts.nbytes + level.neighbors.nbytes + level.distances.nbytes
             for level in self.levels
@@ -91,35 +90,32 @@ class Graph:
 def search_graph(
     graph: Graph, scorer: Scorer, query: PreparedQuery, ef: int, allowed: npt.NDArray[np.bool_] | None = None
 ) -> tuple[Ints, Matrix]:
-    """Return the nodes nearest to one query that the walk finds, nearest first.
+    """Return the approximately nearest nodes (int64) of a query, nearest first, and their distances.
 
     Args:
-        graph: of the partition.
+        graph: the graph of the partition.
         scorer: the partition's rows; node i is row i.
         query: one query.
-        ef: the number of candidates that are kept; at most this many nodes are returned.
-        allowed: (n,) bool; other nodes are walked over but not returned.
-
-    Returns:
-        Nodes and distances.
+        ef: number of candidates to keep; at most this many nodes are returned.
+        allowed: (n,) bool; other nodes are visited but not returned.
     """
     best = graph.entry_point
     score = float(scorer.some(query, np.array([best]))[0])
     for level in reversed(graph.levels[1:]):
         rows = {int(node): row for row, node in enumerate(level.nodes)}
         while best in rows:
-            around = level.of(rows[best])
-            if not len(around):
+            neighbours = level.of(rows[best])
+            if not len(neighbours):
                 break
-            scores = scorer.some(query, around)
+            scores = scorer.some(query, neighbours)
             nearer = int(np.argmin(scores))
             if scores[nearer] >= score:
                 break
-            best, score = int(around[nearer]), float(scores[nearer])
-    return _beam(graph.levels[0], scorer, query, (best, score), ef, allowed)
+            best, score = int(neighbours[nearer]), float(scores[nearer])
+    return _search_level0(graph.levels[0], scorer, query, (best, score), ef, allowed)
 
 
-def _beam(
+def _search_level0(
     level: Level,
     scorer: Scorer,
     query: PreparedQuery,
@@ -127,27 +123,27 @@ def _beam(
     ef: int,
     allowed: npt.NDArray[np.bool_] | None,
 ) -> tuple[Ints, Matrix]:
-    """Search level 0, on which node i has row i."""
-    seen = np.zeros(len(level.nodes), dtype=np.bool_)
-    seen[entry[0]] = True
-    waiting = [(entry[1], entry[0])]
-    # The worst of the kept nodes is on top: distances are negative.
+    """Search level 0, where node i has row i, and return nodes and distances."""
+    visited = np.zeros(len(level.nodes), dtype=np.bool_)
+    visited[entry[0]] = True
+    pending = [(entry[1], entry[0])]
+    # Max-heap by negative distance: the worst kept node is on top.
     best: list[tuple[float, int]] = []
     if allowed is None or allowed[entry[0]]:
         best.append((-entry[1], entry[0]))
-    while waiting:
-        score, node = heapq.heappop(waiting)
+    while pending:
+        score, node = heapq.heappop(pending)
         if len(best) >= ef and score > -best[0][0]:
             break
-        around = level.of(node)
-        around = around[~seen[around]]
-        if not len(around):
+        neighbours = level.of(node)
+        neighbours = neighbours[~visited[neighbours]]
+        if not len(neighbours):
             continue
-        seen[around] = True
-        scores = scorer.some(query, around)
-        for near, other in zip(scores.tolist(), around.tolist(), strict=True):
+        visited[neighbours] = True
+        scores = scorer.some(query, neighbours)
+        for near, other in zip(scores.tolist(), neighbours.tolist(), strict=True):
             if len(best) < ef or near < -best[0][0]:
-                heapq.heappush(waiting, (near, other))
+                heapq.heappush(pending, (near, other))
                 if allowed is None or allowed[other]:
                     heapq.heappush(best, (-near, other))
                     if len(best) > ef:
@@ -160,13 +156,13 @@ def _beam(
 
 
 def build_graph(points: Matrix, params: GraphParams, *, inner: bool = False, seed: int = 42) -> Graph:
-    """Return a graph of the rows of a matrix.
+    """Build the graph of the rows of a matrix.
 
     Args:
         points: (n, dim) float32, n at least 1.
-        params: links and levels.
-        inner: nearness is the inner product, not the distance.
-        seed: of the choice of levels.
+        params: build parameters.
+        inner: whether to use the inner product instead of the distance.
+        seed: seed of the random levels.
     """
     random = np.random.default_rng(seed)
     drawn = -np.log(1 - random.random(len(points))) / np.log(max(params.m, 2))
@@ -186,20 +182,22 @@ def _build_level(points: Matrix, nodes: Ints, params: GraphParams, degree: int, 
     def links(block: _Block) -> _Links:
         rows, pool = block
         candidates, distances = _nearest_others(points, rows, pool, min(nearby, len(pool) - 1), inner)
-        which, place = np.nonzero(_diverse(points, rows, candidates, distances, params.m, inner))
-        return rows[which], candidates[which, place], distances[which, place]
+        row_index, position = np.nonzero(
+            _select_diverse(points, rows, candidates, distances, params.m, inner)
+        )
+        return rows[row_index], candidates[row_index, position], distances[row_index, position]
 
     sources, targets, lengths = zip(*_in_threads(links, _blocks(points)), strict=True)
-    source, target, length = _both_ways(
+    source, target, length = _make_bidirectional(
         np.concatenate(sources), np.concatenate(targets), np.concatenate(lengths), count, degree
     )
-    source, target, length = _connected(points, source, target, length, inner)
+    source, target, length = _connect_components(points, source, target, length, inner)
     starts = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=count))]).astype(np.int64)
     return Level(nodes.astype(np.uint32), starts, nodes[target].astype(np.uint32), length)
 
 
 def _distances(rows: Matrix, others: Matrix, inner: bool) -> Matrix:
-    """Return distances (a, b); smaller is nearer."""
+    """Return the distances (a, b), where smaller is nearer."""
     result: Matrix = rows @ others.T
     if inner:
         np.subtract(np.float32(1), result, out=result)
@@ -212,87 +210,87 @@ def _distances(rows: Matrix, others: Matrix, inner: bool) -> Matrix:
 
 
 def _in_threads(work: Callable[[_Block], _Links], blocks: Iterator[_Block]) -> Iterator[_Links]:
-    """Yield what is made of blocks, in order; as many at a time as there are threads, and one more."""
+    """Yield the results of all blocks, in order. At most one more block than threads is pending."""
     threads = spare_threads()
     if threads < 2:
         yield from map(work, blocks)
         return
     with ThreadPoolExecutor(threads) as pool:
-        under_way: deque[Future[_Links]] = deque()
+        pending: deque[Future[_Links]] = deque()
         for block in blocks:
-            under_way.append(pool.submit(work, block))
-            if len(under_way) > threads:
-                yield under_way.popleft().result()
-        for future in under_way:
+            pending.append(pool.submit(work, block))
+            if len(pending) > threads:
+                yield pending.popleft().result()
+        for future in pending:
             yield future.result()
 
 
 def _blocks(points: Matrix) -> Iterator[_Block]:
-    """Yield rows, all of them in the end, and the rows among which their nearest are looked for."""
+    """Yield blocks that together have all rows, each with the candidate rows for neighbours."""
     count = len(points)
-    if count <= _WHOLE:
-        everything = np.arange(count)
+    if count <= _MAX_UNSPLIT_NODES:
+        all_rows = np.arange(count)
         for start in range(0, count, _BLOCK_NODES):
-            yield everything[start : start + _BLOCK_NODES], everything
+            yield all_rows[start : start + _BLOCK_NODES], all_rows
         return
     random = np.random.default_rng(0)
-    sample = points[np.sort(random.choice(count, min(count, 64 * count // _CELL), replace=False))]
-    centers = train_kmeans(sample, count // _CELL, iterations=10)
+    sample = points[np.sort(random.choice(count, min(count, 64 * count // _CELL_NODES), replace=False))]
+    centers = train_kmeans(sample, count // _CELL_NODES, iterations=10)
     owners = assign(points, centers)[0]
     order = np.argsort(owners, kind="stable")
     ends = np.cumsum(np.bincount(owners, minlength=len(centers)))
-    around = nearest(centers, Turned.of(centers), _CELLS_SEARCHED)
+    neighbours = nearest(centers, Turned.of(centers), _CELLS_SEARCHED)
     for cell in range(len(centers)):
-        mine = order[ends[cell - 1] if cell else 0 : ends[cell]]
-        pool = np.concatenate([order[ends[c - 1] if c else 0 : ends[c]] for c in around[cell].tolist()])
-        for start in range(0, len(mine), _BLOCK_NODES):
-            yield mine[start : start + _BLOCK_NODES], pool
+        cell_rows = order[ends[cell - 1] if cell else 0 : ends[cell]]
+        pool = np.concatenate([order[ends[c - 1] if c else 0 : ends[c]] for c in neighbours[cell].tolist()])
+        for start in range(0, len(cell_rows), _BLOCK_NODES):
+            yield cell_rows[start : start + _BLOCK_NODES], pool
 
 
 def _nearest_others(points: Matrix, rows: Ints, pool: Ints, count: int, inner: bool) -> tuple[Ints, Matrix]:
-    """Return the `wanted` nearest others of rows among a pool, nearest first, and the distances to them."""
+    """Return the `count` nearest other rows in a pool for each row, nearest first, and their distances."""
     if count < 1:
         return np.empty((len(rows), 0), np.int64), np.empty((len(rows), 0), np.float32)
     block = _distances(points[rows], points[pool], inner)
     block[rows[:, None] == pool[None, :]] = np.inf
-    some, scores = _smallest(block, count)
+    selected, scores = _smallest_values(block, count)
     order = np.argsort(scores, axis=1, kind="stable")[:, :count]
-    return pool[np.take_along_axis(some, order, axis=1)], np.take_along_axis(scores, order, axis=1)
+    return pool[np.take_along_axis(selected, order, axis=1)], np.take_along_axis(scores, order, axis=1)
 
 
-def _smallest(block: Matrix, count: int) -> tuple[Ints, Matrix]:
-    """Return the places of the `wanted` smallest values of each row, and the values; perhaps some more.
+def _smallest_values(block: Matrix, count: int) -> tuple[Ints, Matrix]:
+    """Return the column indices and values of at least the `count` smallest values of each row.
 
-    The `wanted`-th smallest of the least values of groups bounds those of the row: what does not exceed it is
-    found several times faster than by partitioning all values.
+    The `count`-th smallest group minimum is an upper bound of the requested values. Selecting the values up
+    to the bound is several times faster than a partition of all values.
     """
     groups = _GROUPS * count
     depth = block.shape[1] // groups
     if depth > 1:
         least = block[:, : depth * groups].reshape(len(block), depth, groups).min(axis=1)
         bound = np.partition(least, count - 1, axis=1)[:, count - 1]
-        which, place = np.nonzero(block <= bound[:, None])
-        counts = np.bincount(which, minlength=len(block))
+        row_index, position = np.nonzero(block <= bound[:, None])
+        counts = np.bincount(row_index, minlength=len(block))
         most = int(counts.max())
-        # Values that are all alike, or no numbers, are left to what sorts them anyhow.
+        # If many values are equal or NaN, the bound does not help: partition all values.
         if count <= int(counts.min()) and most <= _GROUPS * count:
-            some = np.zeros((len(block), most), np.int64)
+            selected = np.zeros((len(block), most), np.int64)
             scores = np.full((len(block), most), np.inf, np.float32)
-            column = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-            some[which, column] = place
-            scores[which, column] = block[which, place]
-            return some, scores
-    some = np.argpartition(block, count - 1, axis=1)[:, :count]
-    return some, np.take_along_axis(block, some, axis=1)
+            column = np.arange(len(row_index)) - np.repeat(np.cumsum(counts) - counts, counts)
+            selected[row_index, column] = position
+            scores[row_index, column] = block[row_index, position]
+            return selected, scores
+    selected = np.argpartition(block, count - 1, axis=1)[:, :count]
+    return selected, np.take_along_axis(block, selected, axis=1)
 
 
-def _diverse(
+def _select_diverse(
     points: Matrix, rows: Ints, candidates: Ints, distances: Matrix, most: int, inner: bool
 ) -> npt.NDArray[np.bool_]:
-    """Return which candidates each row keeps: those nearer to it than to any that it keeps already."""
+    """Return the mask of candidates that are nearer to their row than to any candidate kept before."""
     keep = np.zeros(candidates.shape, dtype=np.bool_)
     width = candidates.shape[1]
-    step = max(1, _BETWEEN_VALUES // max(width * width, 1))
+    step = max(1, _MAX_PAIR_DISTANCES // max(width * width, 1))
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         near = points[candidates[part]]
@@ -307,20 +305,20 @@ def _diverse(
         length = distances[part]
         closest = np.full(length.shape, np.inf, dtype=np.float32)
         room = np.full(len(length), most)
-        for place in range(width):
-            fits = (length[:, place] < closest[:, place]) & (room > 0)
-            keep[part, place] = fits
+        for position in range(width):
+            fits = (length[:, position] < closest[:, position]) & (room > 0)
+            keep[part, position] = fits
             room -= fits
             fitting = np.flatnonzero(fits)
-            rest = slice(place + 1, width)
-            closest[fitting, rest] = np.minimum(closest[fitting, rest], between[fitting, place, rest])
+            rest = slice(position + 1, width)
+            closest[fitting, rest] = np.minimum(closest[fitting, rest], between[fitting, position, rest])
     return keep
 
 
-def _both_ways(
+def _make_bidirectional(
     source: Ints, target: Ints, length: Matrix, count: int, degree: int
 ) -> tuple[Ints, Ints, Matrix]:
-    """Return links in both directions, at most `degree` of a node, the shortest; sorted by source."""
+    """Return bidirectional links sorted by source, with only the `degree` shortest links per node."""
     ends = np.concatenate([source, target])
     others = np.concatenate([target, source])
     sizes = np.concatenate([length, length])
@@ -329,31 +327,31 @@ def _both_ways(
     order = np.lexsort((sizes, ends))
     ends, others, sizes = ends[order], others[order], sizes[order]
     starts = np.searchsorted(ends, np.arange(count))
-    place = np.arange(len(ends)) - starts[ends]
-    keep = place < degree
+    position = np.arange(len(ends)) - starts[ends]
+    keep = position < degree
     return ends[keep], others[keep], sizes[keep]
 
 
-def _connected(
+def _connect_components(
     points: Matrix, source: Ints, target: Ints, length: Matrix, inner: bool
 ) -> tuple[Ints, Ints, Matrix]:
-    """Return the links with those added that make every node reachable from the first one."""
+    """Return the links plus new links, so that every node is reachable from node 0."""
     count = len(points)
     added: list[tuple[int, int, float]] = []
     reached = np.zeros(count, dtype=np.bool_)
-    _reach(reached, [0], source, target)
+    _mark_reachable(reached, [0], source, target)
     while not reached.all():
         outside, inside = np.flatnonzero(~reached), np.flatnonzero(reached)
-        some = outside[:: max(1, len(outside) // _MOST_LOOKED_AT)][:_MOST_LOOKED_AT]
-        near = inside[:: max(1, len(inside) // _MOST_LOOKED_AT)][:_MOST_LOOKED_AT]
-        block = _distances(points[some], points[near], inner)
+        selected = outside[:: max(1, len(outside) // _MAX_COMPARED)][:_MAX_COMPARED]
+        near = inside[:: max(1, len(inside) // _MAX_COMPARED)][:_MAX_COMPARED]
+        block = _distances(points[selected], points[near], inner)
         row, column = np.unravel_index(int(np.argmin(block)), block.shape)
-        far, close = int(some[row]), int(near[column])
+        far, close = int(selected[row]), int(near[column])
         added.append((close, far, float(block[row, column])))
-        _reach(reached, [far], source, target)
+        _mark_reachable(reached, [far], source, target)
     if not added:
         return source, target, length
-    # A link that connects takes the place of none: nodes may have a few more than `degree` then.
+    # These links do not replace others, so nodes can have a few more than `degree`.
     links = np.array([(a, b) for a, b, _ in added] + [(b, a) for a, b, _ in added], dtype=np.int64)
     sizes = np.array([d for *_, d in added] * 2, dtype=np.float32)
     source = np.concatenate([source, links[:, 0]])
@@ -362,8 +360,8 @@ def _connected(
     return source[order], target, np.concatenate([length, sizes])[order]
 
 
-def _reach(reached: npt.NDArray[np.bool_], begin: list[int], source: Ints, target: Ints) -> None:
-    """Mark what can be reached from some nodes along links sorted by source."""
+def _mark_reachable(reached: npt.NDArray[np.bool_], begin: list[int], source: Ints, target: Ints) -> None:
+    """Mark all nodes reachable from the nodes `begin`. Links are sorted by source."""
     starts = np.searchsorted(source, np.arange(len(reached) + 1))
     front = np.array(begin)
     reached[front] = True

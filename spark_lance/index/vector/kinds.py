@@ -1,15 +1,15 @@
-"""Indices of vectors: what manifests say of them, and the types of columns that they are of."""
+"""Vector index kinds: their labels in manifests, and the column types they support."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-# The label of such indices, and the newest version of them that is known.
+# Label of vector indices, and the newest supported version.
 VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
 
 
 def is_multi(kind: pa.DataType) -> bool:
-    """Return whether a row has a list of vectors; lists of large offsets and vectors of bytes are none."""
+    """Return whether a row has a list of float vectors. Large lists and byte vectors do not count."""
     return bool(
         pa.types.is_list(kind)
         and pa.types.is_fixed_size_list(kind.value_type)
@@ -18,12 +18,12 @@ def is_multi(kind: pa.DataType) -> bool:
 
 
 def vector_kind(kind: pa.DataType) -> pa.DataType:
-    """Return the type of one vector of a column, which is the column's if a row has one vector."""
+    """Return the type of a single vector of a column."""
     return kind.value_type if is_multi(kind) else kind
 
 
 def as_vectors_hint(kind: pa.DataType, size: int | str = "length") -> str:
-    """Return how a column of lists becomes one of vectors, for the end of an error; empty for other types.
+    """Return a hint, to end an error with, on how to convert a list column to vectors; "" for other types.
 
     Args:
         kind: the column's type.

@@ -1,8 +1,7 @@
-"""Rows of several vectors each: columns of lists of vectors, such as one vector per word of a text.
+"""Rows with several vectors each: columns of lists of vectors, such as one vector per word of a text.
 
-A query has several vectors, too. Each of them has a distance to the nearest of the row's vectors, and the sum
-of these is the distance of the row. Rows without a vector are not found. (Lance index format,
-multi-vectors.)
+A query also has several vectors. The distance of a row is the sum, over the query vectors, of the distance to
+the row's nearest vector. Rows without vectors are not returned. (Lance index format, multi-vectors.)
 """
 
 from __future__ import annotations
@@ -23,56 +22,58 @@ from spark_lance.index.vector.top_k import TopK, smallest
 
 Distances = npt.NDArray[np.float32]
 
-# Distances of vectors to vectors that are held at once.
-_BLOCK = 1 << 24
+# Maximum vector-to-vector distances in memory at a time.
+_MAX_DISTANCES = 1 << 24
 
 
 def flat_vectors(column: pa.Array | pa.ChunkedArray) -> tuple[Vectors, Ints]:
-    """Return the vectors of a column, of one or of several vectors a row, and the row of each, ascending."""
+    """Return the vectors (n, dim) of a column, and the row of each (n,), ascending."""
     array = one_array(column)
     if not is_multi(array.type):
-        matrix, there = as_matrix(array)
-        return matrix, np.flatnonzero(there)
+        matrix, has_vector = as_matrix(array)
+        return matrix, np.flatnonzero(has_vector)
     counts = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    matrix, there = as_matrix(array.flatten())
-    return matrix, np.repeat(np.arange(len(array)), counts)[there]
+    matrix, has_vector = as_matrix(array.flatten())
+    return matrix, np.repeat(np.arange(len(array)), counts)[has_vector]
 
 
 def row_distances(
     query: Vectors, matrix: Vectors, rows: Ints, metric: Metric, *, exactly: bool
 ) -> tuple[Ints, Distances]:
-    """Return the rows that have vectors, ascending, and the distance of each to a query.
+    """Return the rows that have vectors, ascending, and the distance (float32) of each to a query.
 
     Args:
         query: (q, dim).
         matrix: (n, dim), the vectors of all rows.
-        rows: (n,) the row of each, ascending.
-        metric: of single vectors.
-        exactly: whether distances are to have the precision of float32, which takes longer.
+        rows: (n,), the row of each vector, ascending.
+        metric: metric of single vectors.
+        exactly: whether to compute distances to float32 precision, which is slower.
     """
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
     sums = np.zeros(len(starts), np.float64)
-    most = max(1, _BLOCK // max(1, len(query)))
+    most = max(1, _MAX_DISTANCES // max(1, len(query)))
     first = 0
     while first < len(starts):
-        # Whole rows, of about as many vectors as may be held.
+        # Take whole rows, up to about `most` vectors.
         last = max(first + 1, int(np.searchsorted(starts, starts[first] + most, side="right")) - 1)
         stop = int(starts[last]) if last < len(starts) else len(rows)
-        part, own = matrix[starts[first] : stop], starts[first:last] - starts[first]
+        part, row_starts = matrix[starts[first] : stop], starts[first:last] - starts[first]
         if exactly:
             for vector in query:
-                sums[first:last] += np.minimum.reduceat(exact_distances(vector, part, metric), own)
+                sums[first:last] += np.minimum.reduceat(exact_distances(vector, part, metric), row_starts)
         else:
-            sums[first:last] = np.minimum.reduceat(distances(query, part, metric), own, axis=1).sum(axis=0)
+            sums[first:last] = np.minimum.reduceat(distances(query, part, metric), row_starts, axis=1).sum(
+                axis=0
+            )
         first = last
     return rows[starts], sums.astype(np.float32)
 
 
 def best_rows(hits: Sequence[TopK], count: int) -> npt.NDArray[np.uint64]:
-    """Return the rows that seem nearest, of what each vector of a query found, ascending.
+    """Return the `count` apparently nearest rows from the hits of each query vector, ascending.
 
-    A row that a vector did not find counts as far as the farthest that it found, which is too near: the more
-    each vector finds, the less that matters.
+    A row that is not in a vector's hits gets the distance of the farthest hit, which underestimates its
+    distance. The more hits each vector has, the less that matters.
     """
     addresses = np.unique(np.concatenate([np.empty(0, np.uint64), *(hit.addresses for hit in hits)]))
     sums: npt.NDArray[Any] = np.zeros(len(addresses), np.float32)

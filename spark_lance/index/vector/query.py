@@ -1,4 +1,4 @@
-"""The request of a search by vector, with the keys of pylance's `nearest`."""
+"""VectorQuery: a vector search request, with the keys of pylance's `nearest`."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from spark_lance.errors import OptionError, OptionTypeError, suggestion
 from spark_lance.index.vector.base.metrics import Metric, Vectors, metric_named
 from spark_lance.index.vector.kinds import as_vectors_hint, is_multi, vector_kind
 
-# Keys whose values are taken as they are.
-_PLAIN = ("k", "refine_factor", "ef", "use_index", "fast_search", "minimum_nprobes", "maximum_nprobes")
+# Keys that are passed on unchanged.
+_PASSED_KEYS = ("k", "refine_factor", "ef", "use_index", "fast_search", "minimum_nprobes", "maximum_nprobes")
 _NUMBERS = ("nprobes", "k", "refine_factor", "ef", "minimum_nprobes", "maximum_nprobes")
-_KEYS = {"column", "q", "metric", "nprobes", "distance_range", "approx_mode", *_PLAIN}
-# Partitions that are looked at if the query does not say how many.
+_KEYS = {"column", "q", "metric", "nprobes", "distance_range", "approx_mode", *_PASSED_KEYS}
+# Default number of partitions to search.
 _PROBES = 20
 
 
 @dataclass(frozen=True)
 class VectorQuery:
-    """The rows nearest to one or several vectors.
+    """A search for the rows nearest to one or several vectors.
 
     Attributes:
-        column: the column that is searched.
-        vectors: (queries, dim) floats, or uint8 for hamming; in a column of lists of vectors one query.
+        column: the column to search.
+        vectors: (queries, dim) floats, or uint8 for hamming. In a column of lists of vectors, they are one
+            query.
         k: rows per query.
-        metric: by default that of the index, l2 without one. An index of another metric is not used.
-        minimum_nprobes: partitions that are looked at in each segment.
-        maximum_nprobes: how many more may be looked at until there are k rows; all by default.
-        refine_factor: this many times k rows are fetched and compared exactly; always 10 times, if nothing
-            else is said, in a column of lists of vectors.
-        ef: nodes that a search in a graph keeps in mind.
+        metric: the index's metric by default, or l2 without an index. An index of another metric is not used.
+        minimum_nprobes: partitions to search in each segment.
+        maximum_nprobes: limit of partitions to search until there are k rows; all by default.
+        refine_factor: k times this many rows are fetched and compared exactly. The default for a column of
+            lists of vectors is 10.
+        ef: number of candidates of a graph search.
         use_index: False compares every row exactly.
-        fast_search: leaves out rows that are not indexed.
-        distance_range: [low, high) of the distances wanted.
+        fast_search: whether to skip rows that are not indexed.
+        distance_range: only return distances in [low, high).
     """
 
     column: str
@@ -54,19 +55,19 @@ class VectorQuery:
     distance_range: tuple[float | None, float | None] = field(default=(None, None))
 
     def __post_init__(self) -> None:
-        most = self.maximum_nprobes
-        for name, value in (("k", self.k), ("nprobes", self.minimum_nprobes), ("maximum_nprobes", most),
+        max_probes = self.maximum_nprobes
+        for name, value in (("k", self.k), ("nprobes", self.minimum_nprobes), ("maximum_nprobes", max_probes),
                             ("refine_factor", self.refine_factor)):  # fmt: skip
             if value is not None and value < 1:
                 raise OptionError(f"{name} of a vector search must be 1 or more, not {value}")
-        if most is not None and most < self.minimum_nprobes:
-            raise OptionError(f"minimum_nprobes {self.minimum_nprobes} is above maximum_nprobes {most}")
+        if max_probes is not None and max_probes < self.minimum_nprobes:
+            raise OptionError(f"minimum_nprobes {self.minimum_nprobes} is above maximum_nprobes {max_probes}")
         if self.ef is not None and self.ef < self.candidates:
             raise OptionError(f"ef must be at least k * refine_factor, {self.candidates}, not {self.ef}")
 
     @property
     def candidates(self) -> int:
-        """Candidates per query."""
+        """Number of candidates per query."""
         return self.k * (self.refine_factor or 1)
 
     @classmethod
@@ -74,7 +75,7 @@ class VectorQuery:
         """Return the query of a dict with pylance's keys.
 
         Raises:
-            OptionError: a key or value that a search does not have.
+            OptionError: a key is unknown, or a value is invalid.
         """
         unknown = sorted(set(nearest) - _KEYS)
         if unknown:
@@ -86,7 +87,7 @@ class VectorQuery:
         if missing:
             raise OptionTypeError(f"nearest needs {' and '.join(missing)}")
         _check_types(nearest)
-        options: dict[str, Any] = {key: nearest[key] for key in _PLAIN if nearest.get(key) is not None}
+        options: dict[str, Any] = {key: nearest[key] for key in _PASSED_KEYS if nearest.get(key) is not None}
         if nearest.get("nprobes") is not None:
             options["minimum_nprobes"] = options["maximum_nprobes"] = int(nearest["nprobes"])
         elif "maximum_nprobes" in options and "minimum_nprobes" not in options:
@@ -96,17 +97,17 @@ class VectorQuery:
         if nearest.get("distance_range") is not None:
             low, high = nearest["distance_range"]
             options["distance_range"] = (low, high)
-        return cls(column=nearest["column"], vectors=_matrix(nearest["q"]), **options)
+        return cls(column=nearest["column"], vectors=_as_matrix(nearest["q"]), **options)
 
     def answers(self, kind: pa.DataType) -> int:
-        """Return how many answers there are: one for each vector, or one for all if rows have several."""
+        """Return the number of results: one per vector, or one in total if rows have several vectors."""
         return 1 if is_multi(kind) else len(self.vectors)
 
     def fitted(self, kind: pa.DataType) -> VectorQuery:
-        """Return the query with vectors of the column's dimension and of a type to compare its values with.
+        """Return the query with its vectors converted for comparison with a column of type `kind`.
 
         Raises:
-            OptionError: the dimensions differ, or the values do not fit.
+            OptionError: the dimensions differ, or the values do not fit the column type.
         """
         kind = vector_kind(kind)
         if not pa.types.is_fixed_size_list(kind):
@@ -135,7 +136,7 @@ class VectorQuery:
 
 
 def _check_types(nearest: Mapping[str, Any]) -> None:
-    """Refuse values of the wrong type, which texts of options may hold."""
+    """Check the types of values, because options can come as text."""
     for key in _NUMBERS:
         value = nearest.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer)):
@@ -154,8 +155,8 @@ def _check_types(nearest: Mapping[str, Any]) -> None:
         raise OptionError(f"distance_range of a vector search must be two numbers or nulls, not {bounds!r}")
 
 
-def _matrix(value: Any) -> Vectors:
-    """Return one query, or several, as a matrix of numbers."""
+def _as_matrix(value: Any) -> Vectors:
+    """Return one or several query vectors as a matrix of numbers."""
     if isinstance(value, pa.Array | pa.ChunkedArray | pa.Scalar):
         value = value.as_py() if isinstance(value, pa.Scalar) else value.to_pylist()
     try:
@@ -163,8 +164,8 @@ def _matrix(value: Any) -> Vectors:
         if array.dtype.kind not in "fiub":
             array = array.astype(np.float64)
     except (ValueError, TypeError) as error:
-        several = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
-        lengths = {len(each) for each in several if isinstance(each, Sized)}
+        vectors = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+        lengths = {len(each) for each in vectors if isinstance(each, Sized)}
         if len(lengths) > 1:
             raise OptionError(
                 f"All query vectors must have the same length, not {', '.join(map(str, sorted(lengths)))}"

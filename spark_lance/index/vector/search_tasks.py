@@ -1,11 +1,11 @@
-"""Searches that are answered by tasks.
+"""Run searches as distributed tasks.
 
-A plan of a search can be pickled, and opens the table's version by itself. Each task answers with its best
-rows; the best of all answers are the answer of the search.
+A search plan can be pickled, and opens the table version by itself. Each task returns its best rows; the
+result of the search is the best rows of all tasks.
 
-Queries of a large batch are routed: each goes to the index partitions nearest to it, and to all rows without
-an index. These places are numbered, so that rows with a query and a place can be brought together by place:
-first the partitions of the plan's segments, segment by segment, then its tasks of fragments.
+Queries of a large batch are routed: each query goes to its nearest index partitions and to all unindexed
+fragments. These places are numbered, so that (query, place) rows can be grouped by place. Places are first
+the partitions of the plan's segments, segment by segment, then the fragment tasks.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class SearchPlan:
 
     Attributes:
         table: the version.
-        query: what is searched; its vectors are those of `run_task`.
+        query: the query. `run_task` searches for its vectors.
         tasks: the parts of the search.
-        filter: SQL; only rows for which it is true are found.
+        filter: SQL condition; only rows that match are returned.
     """
 
     table: SnapshotRef
@@ -41,12 +41,12 @@ class SearchPlan:
     filter: str | None
 
     def open(self) -> VectorSearch:
-        """Open the version for searching."""
+        """Open the version for search."""
         return VectorSearch(self.table.load(), self.query.column)
 
 
 def plan_search(snapshot: Snapshot, query: VectorQuery, filter: str | None = None) -> SearchPlan:
-    """Cut a search into tasks: a segment each, and fragments by rows.
+    """Split a search into one task per segment, and tasks of unindexed fragments by rows.
 
     Raises:
         OptionError: the query does not fit the column.
@@ -70,10 +70,10 @@ def run_task(plan: SearchPlan, task: SearchTask) -> list[TopK]:
 
 
 class Routing:
-    """The places of a search, in the process that opens it.
+    """Maps query vectors to the places of a search, and searches a place.
 
     Args:
-        plan: the search; the number of vectors in its query does not matter.
+        plan: the search. The number of vectors in its query does not matter.
     """
 
     def __init__(self, plan: SearchPlan) -> None:
@@ -84,27 +84,29 @@ class Routing:
             for task in plan.tasks
             for pair in (self._search.segments(task) if task.segments else [])
         ]
-        self._loose = [task for task in plan.tasks if task.fragments]
+        self._fragment_tasks = [task for task in plan.tasks if task.fragments]
         counts = [len(content.ivf) for _, _, content in self._segments]
-        # The first place of every segment, then that of the first task of fragments.
+        # The first place of each segment, then the place of the first fragment task.
         self._starts = np.cumsum([0, *counts])
 
     @property
     def dimension(self) -> int:
-        """How many numbers a vector has."""
+        """Number of values of a vector."""
         return int(self._plan.query.vectors.shape[1])
 
     def places(self, vectors: Vectors) -> npt.NDArray[np.int64]:
-        """Return the places where each of some vectors (q, dim) looks: (q, n)."""
+        """Return the places (q, n) to search for each vector (q, dim)."""
         probes = [
             start + content.ivf.probe(content.ivf.prepared(vectors), self._plan.query.minimum_nprobes)
             for start, (_, _, content) in zip(self._starts, self._segments, strict=False)
         ]
-        rest = self._starts[-1] + np.arange(len(self._loose))
-        return np.concatenate([*probes, np.broadcast_to(rest, (len(vectors), len(rest)))], axis=1)
+        fragment_places = self._starts[-1] + np.arange(len(self._fragment_tasks))
+        return np.concatenate(
+            [*probes, np.broadcast_to(fragment_places, (len(vectors), len(fragment_places)))], axis=1
+        )
 
     def answer(self, place: int, vectors: Vectors) -> list[TopK]:
-        """Return the best rows of a place for each of some vectors (q, dim).
+        """Return the best rows of a place for each vector (q, dim).
 
         Raises:
             FormatError, UnsupportedFormatError: files of the index or the table are damaged or not supported.
@@ -112,11 +114,11 @@ class Routing:
         search = self._search
         query = replace(self._plan.query, vectors=vectors).fitted(search.kind)
         if place >= self._starts[-1]:
-            task = self._loose[place - int(self._starts[-1])]
+            task = self._fragment_tasks[place - int(self._starts[-1])]
             return search.answer(query, task, search.allowed(self._plan.filter, task))
-        which = int(np.searchsorted(self._starts, place, side="right")) - 1
-        task, segment, content = self._segments[which]
+        segment_index = int(np.searchsorted(self._starts, place, side="right")) - 1
+        task, segment, content = self._segments[segment_index]
         allowed = search.allowed(self._plan.filter, task)
-        number = place - int(self._starts[which])
+        number = place - int(self._starts[segment_index])
         result = search.in_segment(query, segment, content, allowed).in_partition(number)
         return search.refined(query.vectors, result, task.metric) if task.exactly else result

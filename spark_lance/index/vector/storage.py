@@ -1,29 +1,29 @@
-"""The two files of a segment of a vector index.
+"""Read and write the two files of a vector index segment.
 
     index.idx        metadata `lance:index` {"type": "IVF_PQ", "distance_type": "l2"}, `lance:ivf` number of
                      the buffer with the IVF message (centroids)
                      without a graph: no rows, column __flat_marker: uint64, `lance:flat` one "" per partition
-                     with a graph: see below, `lance:hnsw` one text per partition
-    auxiliary.idx    _rowid: uint64 and the columns of the codes, partition by partition
+                     with a graph: see below, `lance:hnsw` one string per partition
+    auxiliary.idx    _rowid: uint64 and the code columns, partition by partition
                      metadata `distance_type`, `lance:ivf` number of the buffer with the IVF message (row
-                     ranges), `storage_metadata` a JSON list of one text: the JSON of the codes' parameters
+                     ranges), `storage_metadata` a JSON list of one string: the quantizer's JSON metadata
 
-Row ids are row addresses, or stable row ids in tables that have these. (Lance index format, storage V3.)
+Row ids are row addresses, or stable row ids if the table has them. (Lance index format, storage V3.)
 
-The graphs of an IVF_HNSW index, in index.idx.
+Graphs of an IVF_HNSW index, in index.idx:
 
     __vector_id: uint32            node: position of the vector in its partition
     __neighbors: list<uint32>
-    _distance: list<float32>       to each neighbour; not needed for searching
+    _distance: list<float32>       to each neighbour; not needed for search
 
-Rows lie partition by partition, in a partition level by level from 0, which has all nodes in order. Per
-partition there is a text, JSON:
+Rows are ordered by partition, then by level. Level 0 has all nodes in order. Each partition has a JSON
+string:
 
     {"entry_point": 364, "level_offsets": [0, 1142, 1197, 1198, ...],
      "params": {"max_level": 7, "m": 20, "ef_construction": 150, "prefetch_distance": 2}}
 
-`level_offsets` has max_level + 1 entries and counts from the partition's first row. An empty partition has an
-empty text. (Lance index format, HNSW.)
+`level_offsets` has max_level + 1 entries, relative to the partition's first row. An empty partition has an
+empty string. (Lance index format, HNSW.)
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ GRAPH_SCHEMA = pa.schema(
 
 
 def graph_note(graph: Graph | None) -> str:
-    """Return the text of a partition; None is the graph of an empty one."""
+    """Return the JSON string of a partition's graph; an empty partition has None as graph."""
     if graph is None:
         return ""
     sizes = [len(level.nodes) for level in graph.levels]
@@ -99,7 +99,7 @@ def read_graph(table: pa.Table, note: str, nodes: int, path: str) -> Graph:
     """Return a stored graph of `nodes` nodes.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: the graph is damaged.
     """
     try:
         notes = parse_object(note)
@@ -111,10 +111,10 @@ def read_graph(table: pa.Table, note: str, nodes: int, path: str) -> Graph:
     lists = table.column(1).combine_chunks()
     neighbors = lists.values.to_numpy()
     starts = lists.offsets.to_numpy().astype(np.int64)
-    measured = table.column(2).combine_chunks()
+    distance_lists = table.column(2).combine_chunks()
     distances = np.zeros(len(neighbors), dtype=np.float32)
-    if measured.null_count == 0 and len(measured.values) == len(neighbors):
-        distances = measured.values.fill_null(0).to_numpy(zero_copy_only=False)
+    if distance_lists.null_count == 0 and len(distance_lists.values) == len(neighbors):
+        distances = distance_lists.values.fill_null(0).to_numpy(zero_copy_only=False)
     ends_ok = all(a <= b for a, b in itertools.pairwise(offsets))
     if not offsets or not ends_ok or offsets[-1] > len(ids):
         raise FormatError("the levels of a graph do not lie in its rows", path)
@@ -124,10 +124,10 @@ def read_graph(table: pa.Table, note: str, nodes: int, path: str) -> Graph:
     for first, last in itertools.pairwise(offsets):
         if first == last:
             break
-        own = neighbors[starts[first] : starts[last]]
+        level_neighbors = neighbors[starts[first] : starts[last]]
         level_starts = starts[first : last + 1] - starts[first]
-        far = distances[starts[first] : starts[last]]
-        levels.append(Level(ids[first:last], level_starts, own, far))
+        level_distances = distances[starts[first] : starts[last]]
+        levels.append(Level(ids[first:last], level_starts, level_neighbors, level_distances))
     if not levels or len(levels[0].nodes) != nodes or not 0 <= entry < nodes:
         raise FormatError(f"a graph does not have all {nodes} nodes of its partition", path)
     return Graph(tuple(levels), entry, graph_params)
@@ -167,7 +167,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class VectorSegment:
-    """One segment of a vector index, as it is stored.
+    """The stored content of one vector index segment.
 
     Attributes:
         index, auxiliary: its files.
@@ -218,13 +218,13 @@ class VectorSegment:
 
     @property
     def training_loss(self) -> float | None:
-        """How far the vectors that centroids were found from lie from theirs, if the writer said so."""
+        """The k-means loss of the training, if the writer stored it."""
         message = self._centroid_message
         return float(message.loss) if message.HasField("loss") else None
 
     @property
     def value_type(self) -> np.dtype[Any]:
-        """The type of the column's values, which centroids are stored in."""
+        """The dtype of the column's values and of the stored centroids."""
         return self._centroids.dtype
 
     @cached_property
@@ -237,8 +237,8 @@ class VectorSegment:
 
     @cached_property
     def quantizer(self) -> Quantizer:
-        """How vectors are coded."""
-        # A list with one text, which is JSON again.
+        """The quantizer of the segment."""
+        # A JSON list with one string, which is JSON again.
         notes = self.auxiliary.parsed("storage_metadata", lambda text: parse_object(parse_json(text)[0]))
         loader = QUANTIZERS[INDEX_TYPES[self.kind][0]]
         return loader.load(notes, self.auxiliary.buffer, self.metric, self.auxiliary.arrow_schema)
@@ -255,12 +255,12 @@ class VectorSegment:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Rows of every partition."""
+        """Number of rows of each partition."""
         return self._ranges[1]
 
     @property
     def num_rows(self) -> int:
-        """Rows of all partitions."""
+        """Number of rows of all partitions."""
         return int(self.lengths.sum())
 
     def partition(self, number: int) -> Partition:
@@ -273,7 +273,7 @@ class VectorSegment:
         return self._rows(start, start + int(self._ranges[1][number]))
 
     def partitions(self) -> Iterator[Partition]:
-        """Yield all partitions in order; those that lie side by side are read together.
+        """Yield all partitions in order. Adjacent partitions are read together.
 
         Raises:
             FormatError: stored bytes are damaged.
@@ -288,15 +288,15 @@ class VectorSegment:
                 last += 1
             first = int(starts[number])
             run = self._rows(first, int(ends[last - 1]))
-            for place in range(number, last):
-                rows = slice(int(starts[place]) - first, int(ends[place]) - first)
+            for partition_number in range(number, last):
+                rows = slice(int(starts[partition_number]) - first, int(ends[partition_number]) - first)
                 yield Partition(run.row_ids[rows], {name: c[rows] for name, c in run.codes.items()})
             number = last
 
     def _rows(self, start: int, stop: int) -> Partition:
         names = [ROW_ID, *(field.name for field in self.quantizer.columns())]
         column_names = set(self.auxiliary.arrow_schema.names)
-        # Factors that only bound the error of an estimate may be missing.
+        # The columns of error factors are optional.
         table = self.auxiliary.read(
             [name for name in names if name in column_names or name == ROW_ID], start, stop
         )
@@ -343,20 +343,20 @@ def write_segment(
     """Write the files of a segment.
 
     Args:
-        store, directory: where; the directory of the segment.
+        store, directory: location of the segment.
         kind: a key of `INDEX_TYPES`.
-        ivf, quantizer: what training found.
-        partitions: all of them in order, empty ones too; codes row by row.
-        version: file version.
-        centroid_type: dtype that centroids are stored in, by default their own.
-        graphs: makes the graph of a partition, for the types that have one.
+        ivf, quantizer: the trained centroids and quantizer.
+        partitions: all partitions in order, including empty ones, with row-major codes.
+        version: file format version.
+        centroid_type: dtype of the stored centroids; their own by default.
+        graphs: builds the graph of a partition, for index types with graphs.
 
     Returns:
-        File name -> bytes.
+        File name -> size in bytes.
     """
     schema = pa.schema([pa.field(ROW_ID, pa.uint64()), *quantizer.columns()])
     lengths: list[int] = []
-    written: list[tuple[str, int]] = []
+    graph_notes: list[tuple[str, int]] = []
     index_schema = _MARKER if graphs is None else GRAPH_SCHEMA
     with (
         IndexFileWriter(store, f"{directory}/{AUXILIARY_FILE}", schema, version) as auxiliary,
@@ -369,8 +369,8 @@ def write_segment(
                 packed = {ROW_ID: partition.row_ids, **quantizer.pack(partition.codes)}
                 auxiliary.write([_as_arrow(packed[field.name], field.type) for field in schema])
             if graphs is not None:
-                written.append(_write_graph(index, graphs(partition) if count else None))
-        notes = quantizer.notes(_after_first(auxiliary, lengths))
+                graph_notes.append(_write_graph(index, graphs(partition) if count else None))
+        notes = quantizer.notes(_add_ranges_buffer(auxiliary, lengths))
         sizes = {
             AUXILIARY_FILE: auxiliary.finish(
                 {
@@ -381,7 +381,7 @@ def write_segment(
             )
         }
         centroids = ivf.centroids if centroid_type is None else ivf.centroids.astype(centroid_type)
-        message = _ranges_message([0] * len(lengths) if graphs is None else [rows for _, rows in written])
+        message = _ranges_message([0] * len(lengths) if graphs is None else [rows for _, rows in graph_notes])
         message.centroids_tensor.CopyFrom(pack_tensor(centroids))
         number = index.add_buffer(message.SerializeToString())
         metadata = {
@@ -391,13 +391,13 @@ def write_segment(
         if graphs is None:
             metadata["lance:flat"] = json.dumps([""] * len(lengths))
         else:
-            metadata["lance:hnsw"] = json.dumps([note for note, _ in written])
+            metadata["lance:hnsw"] = json.dumps([note for note, _ in graph_notes])
         sizes[INDEX_FILE] = index.finish(metadata)
     return sizes
 
 
 def _write_graph(file: IndexFileWriter, graph: Graph | None) -> tuple[str, int]:
-    """Write the graph of a partition, if it has one; return what readers need to know of it, and its rows."""
+    """Write the graph of a partition, if any; return its JSON string and number of rows."""
     if graph is None:
         return graph_note(None), 0
     columns = graph_columns(graph)
@@ -405,8 +405,8 @@ def _write_graph(file: IndexFileWriter, graph: Graph | None) -> tuple[str, int]:
     return graph_note(graph), len(columns[0])
 
 
-def _after_first(writer: IndexFileWriter, lengths: list[int]) -> Callable[[bytes], int]:
-    """Write the buffer with the row ranges, and return what adds further ones."""
+def _add_ranges_buffer(writer: IndexFileWriter, lengths: list[int]) -> Callable[[bytes], int]:
+    """Write the row ranges as buffer 1, and return the function that adds more buffers."""
     number = writer.add_buffer(_ranges_message(lengths).SerializeToString())
     assert number == 1
     return writer.add_buffer
@@ -438,6 +438,6 @@ def _as_arrow(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 
 def all_partitions(segment: VectorSegment) -> Iterator[Partition]:
-    """Yield the partitions of a segment in order, codes row by row."""
+    """Yield the partitions of a segment in order, with row-major codes."""
     for partition in segment.partitions():
         yield Partition(partition.row_ids, segment.quantizer.unpack(partition.codes))

@@ -91,7 +91,7 @@ def test_bounds_hold_a_point_as_they_do_one_by_one() -> None:
         high = pa.array([None if rng.random() < 0.1 else pair[1] for pair in pairs], kind)
         asked = probe(*(draw() for _ in range(9)))
         found = asked.maybe_between(low, high)
-        one_by_one = asked._any_between(low, high) & pc.is_valid(high).to_numpy(zero_copy_only=False)
+        one_by_one = asked._test_constants(low, high) & pc.is_valid(high).to_numpy(zero_copy_only=False)
         assert found is not None
         assert found.tolist() == one_by_one.tolist()
         assert 0 < found.sum() < len(found)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_lance.errors import FormatError
-from spark_lance.index.text.search import _limit
+from spark_lance.index.text.search import _kth_score
 from spark_lance.index.text.vocabulary import Vocabulary, similar_words
 
 
@@ -60,4 +60,4 @@ def test_the_score_that_a_number_of_texts_reach() -> None:
         for different in (1, 2, 50, 10**6):
             scores = draw.integers(0, different, size).astype(np.float32)
             for count in {1, min(7, size), size // 2 + 1, size}:
-                assert _limit(scores, count) == np.sort(scores)[size - count]
+                assert _kth_score(scores, count) == np.sort(scores)[size - count]

@@ -197,7 +197,7 @@ def test_a_large_partition_is_compared_in_parts(monkeypatch: pytest.MonkeyPatch,
     scorer = base.Scorer(points, lengths, -2.0)
     expected = -2 * (points @ asked.points[0]) + lengths + 1
     for most in (0, 1 << 23):
-        monkeypatch.setattr(base, "_MOST_ALONE", most)
+        monkeypatch.setattr(base, "_MAX_ONE_THREAD", most)
         found = np.full(size, np.nan, np.float32)
         scorer.estimate(asked, found)
         assert np.allclose(found, expected, rtol=1e-4, atol=1e-3)

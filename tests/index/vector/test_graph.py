@@ -32,8 +32,8 @@ def test_a_search_finds_nearly_all(metric: str) -> None:
 
 
 def test_large_levels_are_built_cell_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "_WHOLE", 500)
-    monkeypatch.setattr(graphs, "_CELL", 250)
+    monkeypatch.setattr(graphs, "_MAX_UNSPLIT_NODES", 500)
+    monkeypatch.setattr(graphs, "_CELL_NODES", 250)
     vectors = clustered(3000, 16, clusters=40)
     assert recall(vectors, build_graph(vectors, GraphParams()), "l2") > 0.9
 
@@ -97,7 +97,7 @@ def test_the_smallest_of_rows(kind: str) -> None:
         block[:, ::2] = np.inf
         block[7] = np.inf
     for wanted in (1, 8, 20):
-        places, values = graphs._smallest(block, wanted)
+        places, values = graphs._smallest_values(block, wanted)
         order = np.argsort(values, axis=1)[:, :wanted]
         found = np.take_along_axis(values, order, axis=1)
         assert np.array_equal(found, np.sort(block, axis=1)[:, :wanted])

@@ -86,7 +86,7 @@ def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for exactly in (False, True):
         whole = row_distances(query, matrix, rows, "cosine", exactly=exactly)
         with monkeypatch.context() as patched:
-            patched.setattr("spark_lance.index.vector.multi._BLOCK", 40)
+            patched.setattr("spark_lance.index.vector.multi._MAX_DISTANCES", 40)
             parts = row_distances(query, matrix, rows, "cosine", exactly=exactly)
         np.testing.assert_array_equal(whole[0], parts[0])
         np.testing.assert_allclose(whole[1], parts[1], rtol=1e-5)

@@ -112,7 +112,7 @@ def test_many_queries_in_blocks(
 
 @pytest.mark.parametrize("bound", [100, 1 << 16])
 def test_only_what_is_walked_is_decoded(bound: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_WORTH_WALKING", bound)
+    monkeypatch.setattr(search, "_MIN_GRAPH_ROWS", bound)
     vectors = np.random.default_rng(7).normal(size=(700, 16)).astype(np.float32)
     dataset = indexed(tmp_path / "t", vectors, "IVF_HNSW_SQ", partitions=1)
     vector_search = VectorSearch(dataset.snapshot, "v")

@@ -70,7 +70,7 @@ def test_a_row_that_is_there_twice_counts_once() -> None:
 
 
 def test_candidates_beyond_the_bounds_are_dropped(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(top_k, "_HELD", 50)
+    monkeypatch.setattr(top_k, "_MAX_CANDIDATES", 50)
     random = np.random.default_rng(1)
     gathered = BatchTopK(3, 4)
     seen: list[list[tuple[int, float]]] = [[] for _ in range(3)]
@@ -78,7 +78,7 @@ def test_candidates_beyond_the_bounds_are_dropped(monkeypatch) -> None:  # type:
         scores = random.normal(size=(3, 25)).astype(np.float32)
         addresses = (np.arange(25) + 25 * number).astype(np.uint64)
         gathered.add(np.arange(3), addresses, scores)
-        assert gathered._held <= 125
+        assert gathered._num_candidates <= 125
         for asker in range(3):
             seen[asker] += zip(addresses.tolist(), scores[asker].tolist(), strict=True)
     for found, all_of_it in zip(gathered.nearest(), seen, strict=True):

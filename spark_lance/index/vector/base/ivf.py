@@ -1,12 +1,13 @@
-"""The coarse half of an index: centroids, and which partition a vector belongs to.
+"""Inverted file (IVF): centroids, and the assignment of vectors to partitions.
 
     message IVF {
       uint64 offsets[], uint32 lengths[]    row range of each partition in the file that carries the message
       Tensor centroids_tensor               (partitions, dim), dtype of the column
     }
 
-With cosine, vectors have length 1 before they get here. With dot, centroids have length 1 and the largest
-inner product decides; else the smallest distance does. (Lance index format, IVF and metrics.)
+With cosine, input vectors are already normalized. With dot, centroids are normalized and a vector belongs to
+the centroid with the largest inner product. Otherwise it belongs to the nearest centroid. (Lance index
+format, IVF and metrics.)
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TENSOR_CODES = {kind: code for code, kind in _TENSOR_TYPES.items()}
 
 @dataclass(frozen=True)
 class Ivf:
-    """Centroids of a metric.
+    """The centroids of an index.
 
     Attributes:
         centroids: (partitions, dim), floats, or uint8 for hamming.
@@ -52,7 +53,7 @@ class Ivf:
 
     @classmethod
     def train(cls, sample: Vectors, partitions: int, metric: Metric, *, iterations: int = 50) -> Ivf:
-        """Find centroids for a sample (n, dim) of the vectors, which `prepared` has seen."""
+        """Train centroids on a sample (n, dim) of vectors prepared by `prepared`."""
         if metric == "hamming":
             return cls(_medoids(sample, partitions), metric)
         spherical = metric == "dot"
@@ -62,7 +63,7 @@ class Ivf:
         return len(self.centroids)
 
     def assign(self, vectors: Vectors) -> Ints:
-        """Return the partition of every vector (n, dim)."""
+        """Return the partition (n,) int64 of each vector (n, dim)."""
         self._check(vectors)
         if self.metric == "hamming":
             result: Ints = np.argmin(distances(vectors, self.centroids, "hamming"), axis=1)
@@ -70,7 +71,7 @@ class Ivf:
         return assign(vectors, self.centroids, spherical=self.metric == "dot")[0]
 
     def probe(self, queries: Vectors, count: int) -> Ints:
-        """Return the `count` nearest partitions of every query (q, dim), nearest first: (q, count)."""
+        """Return the `count` nearest partitions (q, count) of each query (q, dim), nearest first."""
         self._check(queries)
         if self.metric == "hamming":
             order = np.argsort(distances(queries, self.centroids, "hamming"), axis=1, kind="stable")
@@ -88,12 +89,12 @@ class Ivf:
         return Turned.of(self.centroids, spherical=self.metric == "dot")
 
     def prepared(self, vectors: Vectors) -> Vectors:
-        """Return vectors as the index sees them: of length 1 for cosine; floats of at least 32 bits."""
+        """Return vectors as float32 or float64, normalized for cosine; unchanged for hamming."""
         return prepared(vectors, self.metric)
 
 
 def prepared(vectors: Vectors, metric: Metric) -> Vectors:
-    """Return vectors as an index of a metric sees them, see `Ivf.prepared`."""
+    """Prepare vectors for an index of a metric, see `Ivf.prepared`."""
     if metric == "hamming":
         return vectors
     floats: Floats = vectors.astype(np.float64 if vectors.dtype == np.float64 else np.float32, copy=False)
@@ -101,7 +102,7 @@ def prepared(vectors: Vectors, metric: Metric) -> Vectors:
 
 
 def _medoids(sample: Vectors, partitions: int) -> Vectors:
-    """Bits have no mean, so centroids are the bitwise majority of clusters, found as k-means does."""
+    """Return centroids of bit vectors by k-means. Bits have no mean, so the bitwise majority is used."""
     random = np.random.default_rng(42)
     centroids = sample[np.sort(random.choice(len(sample), partitions, replace=len(sample) < partitions))]
     for _ in range(10):
@@ -117,16 +118,16 @@ def _medoids(sample: Vectors, partitions: int) -> Vectors:
 
 
 def partition_ranges(message: index_pb2.IVF, rows: int) -> tuple[Ints, Ints]:
-    """Return offsets and lengths of the partitions of a file that has `rows` rows.
+    """Return offsets and lengths (int64) of the partitions of a file with `rows` rows.
 
     Raises:
-        FormatError: a partition reaches beyond the file.
+        FormatError: a partition reaches beyond the end of the file.
     """
     offsets = np.array(message.offsets, dtype=np.uint64)
     lengths = np.array(message.lengths, dtype=np.uint64)
     if len(offsets) != len(lengths):
         raise FormatError(f"an index has {len(offsets)} partition offsets but {len(lengths)} lengths")
-    # The sum of two large numbers would wrap.
+    # Check single values first: the sum of two large ones could overflow.
     most = max((int(part.max()) for part in (offsets, lengths) if len(part)), default=0)
     if most > rows or (len(offsets) and int((offsets + lengths).max()) > rows):
         raise FormatError(f"a partition reaches beyond the {rows} rows of the index file")
@@ -134,17 +135,17 @@ def partition_ranges(message: index_pb2.IVF, rows: int) -> tuple[Ints, Ints]:
 
 
 def pack_tensor(array: Vectors) -> index_pb2.Tensor:
-    """Return an array as a message."""
+    """Encode an array as a Tensor message."""
     kind = array.dtype.newbyteorder("<") if array.dtype.itemsize > 1 else array.dtype
     data = np.ascontiguousarray(array, dtype=kind).tobytes()
     return index_pb2.Tensor(data_type=_TENSOR_CODES[kind], shape=array.shape, data=data)
 
 
 def unpack_tensor(message: index_pb2.Tensor) -> Vectors:
-    """Return the array of a message; bfloat16 becomes float32.
+    """Decode a Tensor message to an array. bfloat16 becomes float32.
 
     Raises:
-        FormatError: the message is damaged or of an unknown type.
+        FormatError: the message is damaged, or its type is unknown.
     """
     shape = tuple(message.shape)
     count = int(np.prod(np.array(shape, dtype=object))) if shape else 0

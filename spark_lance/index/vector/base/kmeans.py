@@ -1,7 +1,7 @@
-"""K-means, in blocks of rows so that the distances of a block to all centroids fit into the caches.
+"""K-means, in blocks of rows so that the distances of a block to all centroids fit in the cache.
 
-`spherical` clusters by inner product: centroids have length 1 and a row belongs to the one it has the largest
-product with (metric dot). Otherwise squared distances decide.
+`spherical` clusters by inner product (metric dot): centroids are normalized, and a row belongs to the
+centroid with the largest product. Otherwise a row belongs to the nearest centroid by squared distance.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from spark_lance.index.vector.base.metrics import Floats, unit
 
 _Matrix = npt.NDArray[np.float32]
 
-# Floats of one block of distances: 2 MiB, about what a core's own cache holds.
+# Values of one block of distances: 2 MiB, about the size of a core's own cache.
 _BLOCK_VALUES = 1 << 19
 _TOLERANCE = 1e-4
-# Rows per cluster that the first passes look at.
-_FEW_ROWS = 32
-# Passes over all rows after those.
-_LAST_PASSES = 10
-# A centroid whose cluster is split moves this far to both sides, relative to its length.
+# Sampled rows per cluster for the first passes.
+_SAMPLE_ROWS = 32
+# Maximum passes over all rows after the first passes.
+_MAX_FULL_PASSES = 10
+# Relative shift, to both sides, of a centroid whose cluster is split.
 _SPLIT = 1e-3
 
 
 def train_kmeans(
     rows: Floats, clusters: int, *, spherical: bool = False, iterations: int = 50, seed: int = 42
 ) -> _Matrix:
-    """Return the centroids of the rows.
+    """Train centroids on rows.
 
-    Starts from rows chosen at random, first with some of the rows, then with all. A cluster that loses all
-    its rows gets half of the largest one, so none is empty as long as there are as many different rows. Ends
-    when the mean distance no longer falls.
+    Starts from random rows, first with a sample of the rows, then with all rows. An empty cluster takes half
+    of the largest cluster, so no cluster is empty if there are enough distinct rows. Stops when the mean
+    distance no longer falls.
 
     Args:
         rows: (n, dim) floats.
-        clusters: how many; with fewer rows some centroids are repeated.
-        spherical: cluster by inner product.
-        iterations: most passes over the rows.
-        seed: of the random choice.
+        clusters: number of clusters. With fewer rows, some centroids are repeated.
+        spherical: whether to cluster by inner product.
+        iterations: maximum passes over the rows.
+        seed: random seed.
 
     Returns:
         (clusters, dim) float32.
@@ -54,23 +54,23 @@ def train_kmeans(
     if spherical:
         centroids = np.asarray(unit(centroids), dtype=np.float32)
     # Many passes over a few rows find rough centroids; few passes over all rows refine them.
-    few = max(_FEW_ROWS * clusters, len(data) // 8)
-    if 2 * few <= len(data):
-        some = data[np.sort(random.choice(len(data), few, replace=False))]
-        centroids = _passes(some, centroids, spherical, iterations)
-        iterations = min(iterations, _LAST_PASSES)
-    return _passes(data, centroids, spherical, iterations)
+    sample_size = max(_SAMPLE_ROWS * clusters, len(data) // 8)
+    if 2 * sample_size <= len(data):
+        selected = data[np.sort(random.choice(len(data), sample_size, replace=False))]
+        centroids = _run_passes(selected, centroids, spherical, iterations)
+        iterations = min(iterations, _MAX_FULL_PASSES)
+    return _run_passes(data, centroids, spherical, iterations)
 
 
-def _passes(data: _Matrix, centroids: _Matrix, spherical: bool, most: int) -> _Matrix:
-    """Return centroids after as many passes over the rows as make the mean distance fall."""
-    former = np.inf
-    for _ in range(most):
+def _run_passes(data: _Matrix, centroids: _Matrix, spherical: bool, max_passes: int) -> _Matrix:
+    """Return the centroids after passes over the rows, until the mean distance no longer falls."""
+    previous_loss = np.inf
+    for _ in range(max_passes):
         owners, scores = assign(data, centroids, spherical=spherical)
         loss = float(scores.mean(dtype=np.float64))
-        if former - loss <= _TOLERANCE * abs(former) and np.isfinite(former):
+        if previous_loss - loss <= _TOLERANCE * abs(previous_loss) and np.isfinite(previous_loss):
             break
-        former = loss
+        previous_loss = loss
         centroids = _means(data, owners, centroids)
         if spherical:
             centroids = np.asarray(unit(centroids), dtype=np.float32)
@@ -78,7 +78,7 @@ def _passes(data: _Matrix, centroids: _Matrix, spherical: bool, most: int) -> _M
 
 
 def assign(rows: Floats, centroids: Floats, *, spherical: bool = False) -> tuple[Ints, _Matrix]:
-    """Return for every row the number of its centroid, and the distance to it.
+    """Return the nearest centroid of each row, and the distance to it.
 
     Returns:
         (n,) int64 and (n,) float32: the squared distance, or minus the inner product if `spherical`.
@@ -97,11 +97,11 @@ def assign(rows: Floats, centroids: Floats, *, spherical: bool = False) -> tuple
 
 @dataclass(frozen=True)
 class Turned:
-    """Centroids, ready to be compared with many rows.
+    """Transposed centroids, prepared for comparison with many rows.
 
     Attributes:
-        points: (dim, clusters), times -2, or -1 if inner products decide.
-        lengths: squared, (clusters,); None if inner products decide.
+        points: (dim, clusters), multiplied by -2, or by -1 for inner products.
+        lengths: squared lengths (clusters,); None for inner products.
     """
 
     points: _Matrix
@@ -119,21 +119,21 @@ class Turned:
 
 
 def nearest(rows: Floats, centroids: Turned, count: int) -> Ints:
-    """Return for every row the numbers of its `count` nearest centroids, nearest first: (n, count) int64."""
+    """Return the `count` nearest centroids of each row, nearest first: (n, count) int64."""
     count = min(count, len(centroids))
     result = np.empty((len(rows), count), dtype=np.int64)
     for part, block in _scores(rows, centroids):
         if count < block.shape[1]:
-            some = np.argpartition(block, count - 1, axis=1)[:, :count]
+            selected = np.argpartition(block, count - 1, axis=1)[:, :count]
         else:
-            some = np.broadcast_to(np.arange(count), (len(block), count))
-        order = np.argsort(np.take_along_axis(block, some, axis=1), axis=1, kind="stable")
-        result[part] = np.take_along_axis(some, order, axis=1)
+            selected = np.broadcast_to(np.arange(count), (len(block), count))
+        order = np.argsort(np.take_along_axis(block, selected, axis=1), axis=1, kind="stable")
+        result[part] = np.take_along_axis(selected, order, axis=1)
     return result
 
 
 def _scores(rows: Floats, centroids: Turned) -> Iterator[tuple[slice, _Matrix]]:
-    """Yield blocks of rows with what orders their centroids, the row's own length left out."""
+    """Yield blocks of rows with scores (rows, clusters) that rank centroids like distances do."""
     step = max(64, _BLOCK_VALUES // max(len(centroids), 1))
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
@@ -144,10 +144,10 @@ def _scores(rows: Floats, centroids: Turned) -> Iterator[tuple[slice, _Matrix]]:
 
 
 def _means(rows: _Matrix, owners: Ints, centroids: _Matrix) -> _Matrix:
-    """Return the mean of every cluster; empty ones take half of the largest."""
+    """Return the mean of each cluster. Empty clusters take half of the largest one."""
     clusters = len(centroids)
     counts = np.bincount(owners, minlength=clusters)
-    # Numpy sorts 16-bit numbers by radix, which is many times faster.
+    # numpy uses radix sort for 16-bit integers, which is many times faster.
     order = np.argsort(owners.astype(np.uint16) if clusters <= 1 << 16 else owners, kind="stable")
     full = np.flatnonzero(counts)
     starts = (np.cumsum(counts) - counts)[full]
@@ -156,8 +156,8 @@ def _means(rows: _Matrix, owners: Ints, centroids: _Matrix) -> _Matrix:
     sizes = counts.astype(np.float64)
     for empty in np.flatnonzero(counts == 0):
         largest = int(np.argmax(sizes))
-        apart = np.abs(means[largest]) * np.float32(_SPLIT) + np.float32(1e-7)
-        means[empty] = means[largest] + apart
-        means[largest] -= apart
+        shift = np.abs(means[largest]) * np.float32(_SPLIT) + np.float32(1e-7)
+        means[empty] = means[largest] + shift
+        means[largest] -= shift
         sizes[largest] = sizes[empty] = sizes[largest] / 2
     return means

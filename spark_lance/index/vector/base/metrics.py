@@ -1,11 +1,11 @@
 """Distances between vectors.
 
-    l2        sum (q - v)^2, not its root
+    l2        sum (q - v)^2, without the square root
     cosine    1 - <q, v> / (|q| |v|)
     dot       1 - <q, v>
-    hamming   number of bits that differ, of uint8 vectors
+    hamming   number of different bits of uint8 vectors
 
-Arrays in, arrays out. Vectors are rows of a matrix; products go through BLAS. (Lance index format, metrics.)
+Vectors are the rows of a matrix. Products use BLAS. (Lance index format, metrics.)
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ Floats = npt.NDArray[np.floating[Any]]
 Vectors = npt.NDArray[Any]
 
 _ALIASES = {"euclidean": "l2"}
-_ONES = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
+_BIT_COUNTS = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
 
 def metric_named(name: str) -> Metric:
-    """Return the metric of a name, whatever its case.
+    """Return the metric of a name, ignoring case.
 
     Raises:
-        OptionError: there is none; the message lists those there are.
+        OptionError: the name is unknown. The message lists the valid names.
     """
-    folded = _ALIASES.get(name.lower(), name.lower())
-    if folded not in METRICS:
+    lowered = _ALIASES.get(name.lower(), name.lower())
+    if lowered not in METRICS:
         raise OptionError(
             f"there is no metric {name!r}: use one of {', '.join(METRICS)}{suggestion(name, METRICS)}"
         )
-    return cast("Metric", folded)
+    return cast("Metric", lowered)
 
 
 def unit(vectors: Floats) -> Floats:
-    """Return vectors scaled to length 1; those of length 0 stay. Shape (n, dim), floats."""
+    """Return float vectors (n, dim) normalized to length 1. Zero vectors stay zero."""
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     lengths[lengths == 0] = 1
     return cast("Floats", (vectors / lengths[:, None]).astype(vectors.dtype))
 
 
 def distances(queries: Vectors, vectors: Vectors, metric: Metric) -> npt.NDArray[np.float32]:
-    """Return all distances, as fast as possible: those of l2 lose digits where vectors are much alike.
+    """Return all distances, optimized for speed: l2 loses precision for almost equal vectors.
 
     Args:
         queries: (q, dim); vectors: (n, dim); floats, or uint8 for hamming.
@@ -76,13 +76,13 @@ def distances(queries: Vectors, vectors: Vectors, metric: Metric) -> npt.NDArray
 
 
 def exact_distances(query: Vectors, vectors: Vectors, metric: Metric) -> npt.NDArray[np.float32]:
-    """Return the distances of one query (dim,) to vectors (n, dim), to the precision of float32."""
+    """Return the distances of one query (dim,) to vectors (n, dim), to float32 precision."""
     if metric == "hamming":
         return _hamming(query, vectors)
     q, v = _as_floats(query), _as_floats(vectors)
     if metric == "l2":
-        apart = v - q
-        products = np.einsum("ij,ij->i", apart, apart)
+        differences = v - q
+        products = np.einsum("ij,ij->i", differences, differences)
     else:
         products = v @ q
         if metric == "cosine":
@@ -95,9 +95,9 @@ def exact_distances(query: Vectors, vectors: Vectors, metric: Metric) -> npt.NDA
 
 
 def _as_floats(vectors: Vectors) -> Floats:
-    """Arithmetic is done in float32, and in float64 for float64."""
+    """Return float64 vectors unchanged, and others as float32."""
     return vectors.astype(np.float64 if vectors.dtype == np.float64 else np.float32, copy=False)
 
 
 def _hamming(query: Vectors, vectors: Vectors) -> npt.NDArray[np.float32]:
-    return cast("npt.NDArray[np.float32]", _ONES[vectors ^ query].sum(axis=1, dtype=np.float32))
+    return cast("npt.NDArray[np.float32]", _BIT_COUNTS[vectors ^ query].sum(axis=1, dtype=np.float32))

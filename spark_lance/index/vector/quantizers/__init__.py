@@ -1,4 +1,4 @@
-"""QUANTIZERS: the ways in which the vectors of a partition are kept, by the names that index types have."""
+"""QUANTIZERS: the quantizer classes by their names in index types."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""The common part of all encodings of the vectors of a partition.
+"""Base classes of the vector encodings of a partition.
 
-However vectors are kept, the estimate of a distance has one form, which BLAS computes for many queries and
-rows at once:
+All encodings estimate a distance by the same formula, which BLAS computes for many queries and rows at once:
 
     distance(query, row) = gain[query] * add[row] + scale[row] * <q, point[row]> + shift[query]
 
-`points`, `add` and `scale` come from the stored codes of a partition (`Scorer`); q, `shift` and `gain`, which
-is mostly 1, from the query and the partition's centroid (`Quantizer.ask`).
+`points`, `add` and `scale` come from the stored codes of a partition (`Scorer`). q, `shift` and `gain`
+(usually 1) come from the query and the partition's centroid (`Quantizer.ask`).
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from spark_lance.index.vector.base.ivf import Ivf
 from spark_lance.index.vector.base.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.quantized_points import Matrix, QuantizedPoints, squares
 
-# BLAS takes all cores for products of somewhat more numbers than this, and waits for them with its own core
-# busy: a query that looks at ten partitions waits ten times for cores that others use. With more it pays.
+# Above `_ONE_THREAD` values, BLAS uses all cores for a product and busy-waits for them. A query of ten
+# partitions would wait ten times for cores that others use. Above `_MOST_ALONE` values, all cores are faster.
 _ONE_THREAD = 1 << 18
-_MOST_ALONE = 1 << 23
-# Vectors of fewer values are read from memory no faster by a loop of numpy than by BLAS.
-_WIDE = 64
+_MAX_ONE_THREAD = 1 << 23
+# For narrower vectors, a numpy loop reads memory no faster than BLAS.
+_MIN_EINSUM_WIDTH = 64
 _ROUNDING = float(np.finfo(np.float32).epsneg)
 # Column name -> one row per vector: (n,) or (n, width).
 Codes = Mapping[str, npt.NDArray[Any]]
@@ -38,11 +37,11 @@ Codes = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Queries:
-    """Queries as all partitions see them: `vectors` (q, dim), prepared, and what is made of each once.
+    """A batch of query vectors, before they are prepared for a partition.
 
     Attributes:
-        vectors: (q, dim).
-        turned: (q, dim), rotated where the quantizer rotates, else the vectors themselves.
+        vectors: (q, dim), prepared by `Ivf.prepared`.
+        turned: (q, dim), rotated if the quantizer rotates, otherwise the same as `vectors`.
     """
 
     vectors: Vectors
@@ -52,18 +51,18 @@ class Queries:
         return len(self.vectors)
 
     def __getitem__(self, rows: slice | npt.NDArray[np.integer[Any]]) -> Queries:
-        """Return some of the queries."""
+        """Return the selected queries."""
         return Queries(self.vectors[rows], self.turned[rows])
 
 
 @dataclass(frozen=True)
 class PreparedQuery:
-    """Queries as the rows of a partition are compared with them.
+    """Queries prepared for comparison with the rows of one partition.
 
     Attributes:
         points: (q, width) float32.
         shift: (q,) float32.
-        gain: (q,) float32, or one number for all queries.
+        gain: (q,) float32, or one value for all queries.
     """
 
     points: Matrix
@@ -73,15 +72,15 @@ class PreparedQuery:
 
 @dataclass(frozen=True)
 class Scorer:
-    """The rows of one partition, ready to be compared.
+    """The rows of one partition, ready for comparison.
 
     Attributes:
-        points: (n, width) float32, or codes that stand for such.
+        points: (n, width) float32, or codes for such points.
         add: (n,) float32.
-        scale: (n,) float32, or one number for all rows.
-        direct: whether distances are squared differences. The nearest of one query are computed so (`some`),
-            without the rounding of the sum above, which is felt where they are near 0.
-        whole: whether points and queries are whole numbers whose products add up without rounding.
+        scale: (n,) float32, or one value for all rows.
+        direct: whether distances are squared differences. `some` then computes them directly for the nearest
+            rows, without the rounding error of the formula, which matters for distances near 0.
+        whole: whether points and queries are integers whose products have no rounding error.
     """
 
     points: Matrix | QuantizedPoints
@@ -91,7 +90,7 @@ class Scorer:
     whole: bool = False
 
     def distances(self, query: PreparedQuery) -> Matrix:
-        """Return the distances of queries to all rows: (q, n) float32."""
+        """Return the estimated distances of queries to all rows: (q, n) float32."""
         result: Matrix
         if isinstance(self.points, QuantizedPoints):
             result = np.empty((len(query.points), self.points.shape[0]), dtype=np.float32)
@@ -104,68 +103,68 @@ class Scorer:
         return np.maximum(result, 0, out=result) if self.direct else result
 
     def estimate(self, query: PreparedQuery, out: Matrix, *, afar: bool = False) -> None:
-        """Write the distances of one query to all rows into an array (n,) float32, rounded as sums are.
+        """Write the estimated distances of one query to all rows into `out`.
 
         Args:
             query: the query.
-            out: where to.
-            afar: whether the rows are in memory rather than in the caches of a core.
+            out: (n,) float32.
+            afar: whether the rows are probably not in a core's cache.
         """
         if isinstance(self.points, QuantizedPoints):
             self.points.products(query.points, out[None])
         elif (
             afar
-            and self.points.shape[1] >= _WIDE
-            and self.points.size <= _MOST_ALONE
+            and self.points.shape[1] >= _MIN_EINSUM_WIDTH
+            and self.points.size <= _MAX_ONE_THREAD
             and (self.direct or self.whole)
         ):
-            # Reads memory half as fast again as BLAS, but adds in another order: where that does not matter.
+            # Reads memory 1.5 times as fast as BLAS. The order of the sum differs, which is fine here.
             np.einsum("ij,j->i", self.points, query.points[0], out=out, casting="same_kind")
         else:
             self._products(self.points, query, out)
         self.finish(query, out)
 
     def finish(self, query: PreparedQuery, out: Matrix) -> None:
-        """Make the distances of one query to all rows of its products with their points."""
+        """Turn the products of one query with all points, in `out`, into distances."""
         out *= self.scale
         out += self.add if isinstance(query.gain, float) else self.add * query.gain[0]
         out += query.shift[0]
 
     def _products(self, points: Matrix, query: PreparedQuery, out: Matrix) -> None:
-        """Write the products of one query with all rows, by one thread of BLAS unless there are very many."""
+        """Write the products of one query with all rows, in one BLAS thread unless there are very many."""
         rows, width = points.shape
-        step = rows if points.size > _MOST_ALONE else max(1, _ONE_THREAD // max(1, width))
+        step = rows if points.size > _MAX_ONE_THREAD else max(1, _ONE_THREAD // max(1, width))
         for start in range(0, rows, step):
             part = slice(start, start + step)
             np.matmul(points[part], query.points[0], out=out[part], casting="same_kind")
 
     def part(self, rows: slice) -> Scorer:
-        """Return some of the rows."""
+        """Return a slice of the rows."""
         points = self.points.part(rows) if isinstance(self.points, QuantizedPoints) else self.points[rows]
         scale = self.scale if isinstance(self.scale, float) else self.scale[rows]
         return replace(self, points=points, add=self.add[rows], scale=scale)
 
     def decoded(self) -> Scorer:
-        """Return the rows as floats."""
+        """Return a scorer with the points decoded to floats."""
         return (
             replace(self, points=self.points.floats()) if isinstance(self.points, QuantizedPoints) else self
         )
 
     def rounding(self, query: PreparedQuery) -> float:
-        """Return how far estimates of direct distances of one query may be off at most."""
-        return self._rounding * (self._most + float(query.shift[0])) if self.direct else 0.0
+        """Return the maximum error of the estimates of one query; 0 unless `direct`."""
+        return self._rounding * (self._max_add + float(query.shift[0])) if self.direct else 0.0
 
     @cached_property
-    def _most(self) -> float:
+    def _max_add(self) -> float:
         return float(self.add.max(initial=0))
 
     @cached_property
     def _rounding(self) -> float:
-        # A sum of n products is off by n rounding errors of their size at most; there are two such sums.
+        # The error of a sum of n products is at most n rounding errors, and there are two such sums.
         return 2 * int(self.points.shape[1]) * _ROUNDING
 
     def some(self, query: PreparedQuery, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
-        """Return the distances of one query to some rows."""
+        """Return the distances of one query to the given rows."""
         if self.direct:
             return squares(self.points[rows] - query.points)
         scale = self.scale if isinstance(self.scale, float) else self.scale[rows]
@@ -175,159 +174,159 @@ class Scorer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Memory size in bytes."""
         scale = 0 if isinstance(self.scale, float) else self.scale.nbytes
         return self.points.nbytes + self.add.nbytes + scale
 
 
 def estimate_each(group: Sequence[tuple[Scorer, PreparedQuery]], out: Matrix, *, afar: bool = False) -> None:
-    """Write the distances of one query to the rows of several partitions, as `Scorer.estimate` does.
+    """Write the estimated distances of one query to the rows of several partitions. See `Scorer.estimate`.
 
     Args:
-        group: the rows of each partition, all kept alike, and the query as the partition sees it.
-        out: (n,) float32, n the rows of all partitions.
-        afar: whether the rows are in memory rather than in the caches of a core.
+        group: the rows of each partition, all with the same encoding, and the query prepared for it.
+        out: (n,) float32, for the rows of all partitions.
+        afar: whether the rows are probably not in a core's cache.
     """
-    coded = [scorer.points for scorer, _ in group if isinstance(scorer.points, QuantizedPoints)]
-    together = len(coded) == len(group)
-    if together:
-        type(coded[0]).products_of_each(coded, [query.points for _, query in group], out)
+    quantized = [scorer.points for scorer, _ in group if isinstance(scorer.points, QuantizedPoints)]
+    is_quantized = len(quantized) == len(group)
+    if is_quantized:
+        type(quantized[0]).products_of_each(quantized, [query.points for _, query in group], out)
     start = 0
     for scorer, query in group:
-        mine = out[start : start + len(scorer.add)]
-        if together:
-            scorer.finish(query, mine)
+        part_out = out[start : start + len(scorer.add)]
+        if is_quantized:
+            scorer.finish(query, part_out)
         else:
-            scorer.estimate(query, mine, afar=afar)
-        start += len(mine)
+            scorer.estimate(query, part_out, afar=afar)
+        start += len(part_out)
 
 
 class Training(Protocol):
-    """How a quantizer is trained; see `IndexParams`, which is this."""
+    """Training parameters of a quantizer. `IndexParams` implements this protocol."""
 
     @property
     def metric(self) -> Metric:
-        """Metric of the index."""
+        """Distance metric of the index."""
 
     @property
     def num_sub_vectors(self) -> int | None:
-        """Parts of a vector that have codes of their own."""
+        """Number of sub-vectors, each with its own code."""
 
     @property
     def num_bits(self) -> int | None:
-        """Bits of a code."""
+        """Number of bits per code."""
 
     @property
     def codebook(self) -> Vectors | None:
-        """Codewords that need not be found any more."""
+        """A trained codebook to use instead of training one."""
 
     @property
     def sample_rate(self) -> int:
-        """Rows per codeword that are looked at."""
+        """Number of sampled rows per codeword."""
 
     @property
     def max_iterations(self) -> int:
-        """The most iterations of each k-means."""
+        """Maximum iterations of each k-means."""
 
     @property
     def rotation(self) -> Literal["fast", "matrix"]:
-        """How vectors are rotated."""
+        """Kind of rotation."""
 
     @property
     def rotation_signs(self) -> bytes | None:
-        """Signs of the rotation "fast" that are used instead of random ones."""
+        """Sign bytes for the rotation "fast"; random signs by default."""
 
 
 class Quantizer(ABC):
-    """One way of keeping vectors; an instance has what training found.
+    """A vector encoding. An instance has the trained parameters.
 
-    Vectors given to it are prepared (`Ivf.prepared`); codes are row by row, except between `pack` and
-    `unpack`, the order in which a partition is stored.
+    Input vectors are prepared by `Ivf.prepared`. Codes are row-major, except in the stored order that `pack`
+    returns and `unpack` accepts.
     """
 
     name: ClassVar[str]
-    # The format version of indices whose codes are these.
+    # The index format version for this encoding.
     index_version: ClassVar[int] = 1
     # Whether estimates of cosine distances are squared distances of vectors of length 1.
     squares_cosine: ClassVar[bool] = True
-    # Whether vectors of bits can be kept, for the metric hamming.
+    # Whether bit vectors are supported, for the metric hamming.
     keeps_bits: ClassVar[bool] = False
-    # Whether vectors are rotated before they are coded.
+    # Whether vectors are rotated before encoding.
     rotates: ClassVar[bool] = False
 
     @classmethod
     def codewords(cls, bits: int | None) -> int:
-        """Return how many codewords training finds for codes of `bits` bits; 0 if it finds none."""
+        """Return the number of codewords to train for codes of `bits` bits; 0 if there is no codebook."""
         return 0
 
     @classmethod
     @abstractmethod
     def fit(cls, sample: Vectors, ivf: Ivf, training: Training, dtype: np.dtype[Any]) -> Quantizer:
-        """Return the quantizer for vectors like those of a sample.
+        """Train a quantizer on a sample of vectors.
 
         Args:
             sample: (n, dim), prepared; n is at least 1.
             ivf: the partitions of the index.
-            training: how it is trained.
-            dtype: of the column's values.
+            training: training parameters.
+            dtype: dtype of the column's values.
 
         Raises:
-            OptionError: what is asked does not fit the vectors.
+            OptionError: the parameters do not fit the vectors.
         """
 
     @abstractmethod
     def columns(self) -> list[pa.Field]:
-        """Return the stored columns, without that of row ids."""
+        """Return the stored columns, without the row id column."""
 
     @abstractmethod
     def encode(self, vectors: Vectors, owners: npt.NDArray[np.int64], ivf: Ivf) -> Codes:
-        """Return the codes of vectors (n, dim) that lie in the partitions `owners` (n,)."""
+        """Return the codes of vectors (n, dim) in the partitions `owners` (n,)."""
 
     @abstractmethod
     def notes(self, add_buffer: Callable[[bytes], int]) -> dict[str, Any]:
-        """Return what the file says of the quantizer (JSON); larger parts become buffers of the file."""
+        """Return the file's JSON metadata of the quantizer. Larger parts are added as buffers."""
 
     @abstractmethod
     def summary(self) -> dict[str, int]:
-        """Return what the manifest's details say: fields of their message."""
+        """Return the fields of the details message in the manifest."""
 
     def figures(self) -> dict[str, Any]:
-        """Return the other figures of a segment about its codes, by pylance's names."""
+        """Return more index statistics about the codes, by pylance's names."""
         return {}
 
     @abstractmethod
     def same_codes(self, other: Quantizer) -> bool:
-        """Return whether codes of the other, row by row, mean the same here."""
+        """Return whether row-major codes of the other quantizer are valid for this one."""
 
     @abstractmethod
     def scorer(self, codes: Codes) -> Scorer:
-        """Return the rows of one partition, given in stored order."""
+        """Return a scorer for the rows of one partition, whose codes are in stored order."""
 
     def queries(self, vectors: Vectors) -> Queries:
-        """Return queries for `ask` of vectors (q, dim), which `Ivf.prepared` has seen."""
+        """Return the queries for `ask`, given vectors (q, dim) prepared by `Ivf.prepared`."""
         return Queries(vectors, vectors)
 
     @abstractmethod
     def ask(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
-        """Return queries as they are compared with the rows of the partition that a centroid has."""
+        """Prepare queries for the partition of a centroid."""
 
     def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[PreparedQuery]:
-        """Return one query as it is compared with the rows of each of some partitions (p, dim).
+        """Prepare one query for each of several partitions with centroids (p, dim).
 
-        To be overridden where the centroid matters: here all partitions see the query alike.
+        By default the centroid does not matter. Override this if it does.
         """
         return [self.ask(query, centroids[0])] * len(centroids) if len(centroids) else []
 
     def pack(self, codes: Codes) -> Codes:
-        """Return the codes of one partition in the order in which they are stored."""
+        """Return the codes of one partition in stored order."""
         return codes
 
     def unpack(self, codes: Codes) -> Codes:
-        """Return the stored codes of one partition row by row."""
+        """Return the stored codes of one partition in row-major order."""
         return codes
 
     def comparable(self, codes: Codes) -> Matrix:
-        """Return what the codes of one partition, row by row, stand for: what a graph is built of."""
+        """Return the points (n, width) of row-major codes, as input to build a graph."""
         points = self.scorer(self.pack(codes)).points
         return points.floats() if isinstance(points, QuantizedPoints) else points
 
@@ -339,27 +338,27 @@ class Quantizer(ABC):
         """Return the quantizer of a file.
 
         Args:
-            notes: what the file says, see `notes`.
-            buffer: returns a global buffer of the file.
-            metric: of the index.
+            notes: the file's JSON metadata, see `notes`.
+            buffer: returns a global buffer of the file by number.
+            metric: metric of the index.
             columns: the file's columns.
 
         Raises:
-            FormatError: what the file says is malformed.
-            UnsupportedFormatError: a newer form.
+            FormatError: the metadata is malformed.
+            UnsupportedFormatError: the file uses an unsupported feature.
         """
 
 
 def each_of(points: Matrix, shift: Matrix) -> list[PreparedQuery]:
-    """Return one query as several partitions see it: points (p, width), or (1, width) for all, shift (p,)."""
-    alike = len(points) == 1
+    """Return one query prepared for several partitions: points (p, width) or (1, width), shift (p,)."""
+    is_shared = len(points) == 1
     return [
-        PreparedQuery(points if alike else points[i : i + 1], shift[i : i + 1]) for i in range(len(shift))
+        PreparedQuery(points if is_shared else points[i : i + 1], shift[i : i + 1]) for i in range(len(shift))
     ]
 
 
 def no_shift(count: int) -> Matrix:
-    """Return shifts of queries that have none."""
+    """Return zero shifts (count,) float32."""
     return np.zeros(count, dtype=np.float32)
 
 

@@ -1,6 +1,6 @@
-"""FLAT: vectors as they are.
+"""FLAT: unencoded vectors.
 
-    flat: fixed_size_list<T>[dim]      T the type of the column; of length 1 with cosine
+    flat: fixed_size_list<T>[dim]      T is the type of the column; normalized with cosine
     metadata {"dim": 32}
 
 (Lance index format, FLAT.)
@@ -35,7 +35,7 @@ from spark_lance.index.vector.quantizers.quantized_points import Matrix, squares
 
 @dataclass(frozen=True)
 class Flat(Quantizer):
-    """Vectors of `dim` values of a numpy `dtype`."""
+    """Flat quantizer: vectors of `dim` values with a numpy `dtype`."""
 
     name = "FLAT"
     squares_cosine = False
@@ -46,7 +46,7 @@ class Flat(Quantizer):
 
     @classmethod
     def fit(cls, sample: Vectors, ivf: Ivf, training: Training, dtype: np.dtype[Any]) -> Flat:
-        """Return the form of the sample's vectors."""
+        """Return the quantizer for the shape and dtype of the sample."""
         return cls(sample.shape[1], dtype, training.metric)
 
     def columns(self) -> list[pa.Field]:
@@ -54,7 +54,7 @@ class Flat(Quantizer):
         return [vector_column("flat", self.dim, pa.from_numpy_dtype(self.dtype))]
 
     def encode(self, vectors: Vectors, owners: npt.NDArray[np.int64], ivf: Ivf) -> Codes:
-        """Return the vectors in the type of the column."""
+        """Return the vectors with the dtype of the column."""
         return {"flat": vectors.astype(self.dtype, copy=False)}
 
     def notes(self, add_buffer: Callable[[bytes], int]) -> dict[str, Any]:
@@ -62,15 +62,15 @@ class Flat(Quantizer):
         return {"dim": self.dim}
 
     def summary(self) -> dict[str, int]:
-        """Return what the manifest's details say."""
+        """Return no fields: the details message is empty."""
         return {}
 
     def same_codes(self, other: Quantizer) -> bool:
-        """Return whether codes of the other mean the same here."""
+        """Return whether the other quantizer is flat with the same dimension."""
         return isinstance(other, Flat) and other.dim == self.dim
 
     def scorer(self, codes: Codes) -> Scorer:
-        """Return the vectors; bits of hamming as numbers, whose distance is that of l2."""
+        """Return a scorer over the vectors. Hamming bits become 0 and 1, with the same l2 distance."""
         if self.metric == "hamming":
             points: Matrix = np.unpackbits(codes["flat"], axis=1).astype(np.float32)
             return Scorer(points, squares(points), -2.0, direct=True)
@@ -80,13 +80,13 @@ class Flat(Quantizer):
         ones = np.ones(len(points), dtype=np.float32)
         if self.metric == "dot":
             return Scorer(points, ones, -1.0)
-        # Other writers may keep vectors of other lengths.
+        # Other writers may store vectors that are not normalized.
         lengths: Matrix = np.sqrt(squares(points))
         lengths[lengths == 0] = 1
         return Scorer(points, ones, np.float32(-1) / lengths)
 
     def ask(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
-        """Return the queries; the centroid does not matter."""
+        """Return the queries as points. The centroid does not matter."""
         vectors = queries.vectors
         points: Matrix = (np.unpackbits(vectors, axis=1) if self.metric == "hamming" else vectors).astype(
             np.float32

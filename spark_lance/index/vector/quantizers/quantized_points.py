@@ -1,7 +1,7 @@
-"""Points that are stored as codes, in a fraction of the bytes of floats, and decoded a few at a time.
+"""Points stored as codes, which take a fraction of the memory of floats.
 
-A comparison with many queries decodes some rows at a time, as many as stay in the caches of a core, and
-multiplies them. The time of decoding is little compared with the products.
+A comparison with many queries decodes one tile of rows at a time, small enough for a core's cache, and
+multiplies it. Decoding takes little time compared with the products.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ import numpy.typing as npt
 from spark_lance.index.vector.base.metrics import Vectors
 
 Matrix = npt.NDArray[np.float32]
-# Which rows: some one after the other, or any.
+# A row selection: a range, or arbitrary indices.
 Rows = slice | npt.NDArray[np.integer[Any]]
 
-# Values that are decoded at a time for one query: a quarter of the 1 MB that caches of level 2 often have.
+# Values per tile for one query: a quarter of a typical 1 MB level-2 cache.
 _TILE_VALUES = 1 << 16
-# And for several, whose products BLAS spreads over all cores: these wait for each other after each tile.
+# Values per tile for several queries. BLAS uses all cores, which wait for each other after each tile.
 _SHARED_TILE_VALUES = 1 << 20
 
 
 class QuantizedPoints(ABC):
-    """Points (n, width) float32 as codes."""
+    """Base class of encoded points (n, width) float32."""
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
-        """How many points there are, of how many values."""
+        """(number of points, values per point)."""
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Memory size in bytes."""
 
     @abstractmethod
     def part(self, rows: slice) -> QuantizedPoints:
-        """Return some of the points."""
+        """Return a slice of the points."""
 
     @abstractmethod
     def decode(self, rows: Rows, out: Matrix) -> None:
-        """Write the points of some rows into an array of their shape, C-contiguous."""
+        """Decode the points of the given rows into `out`, a C-contiguous array of their shape."""
 
     def __getitem__(self, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
-        """Return some points as floats."""
+        """Return the points of the given rows as floats."""
         result = np.empty((len(rows), self.shape[1]), dtype=np.float32)
         self.decode(rows, result)
         return result
@@ -69,9 +69,9 @@ class QuantizedPoints(ABC):
 
     def products(self, queries: Matrix, out: Matrix) -> None:
         """Write the products of queries (q, width) with all points into an array (q, n)."""
-        alone = len(queries) == 1
-        for rows, tile in self._tiles(_TILE_VALUES if alone else _SHARED_TILE_VALUES):
-            if alone:
+        is_single = len(queries) == 1
+        for rows, tile in self._tiles(_TILE_VALUES if is_single else _SHARED_TILE_VALUES):
+            if is_single:
                 np.matmul(tile, queries[0], out=out[0, rows])
             else:
                 np.matmul(queries, tile.T, out=out[:, rows])
@@ -80,12 +80,12 @@ class QuantizedPoints(ABC):
     def products_of_each(
         cls, parts: Sequence[QuantizedPoints], queries: Sequence[Matrix], out: Matrix
     ) -> None:
-        """Write the products of one query with the points of several partitions, one after the other.
+        """Write the products of one query with the points of several partitions, concatenated.
 
         Args:
             parts: the points of each partition, all of this class.
-            queries: (1, width) each: the query as each partition sees it.
-            out: (n,), n the rows of all partitions.
+            queries: the query prepared for each partition, (1, width) each.
+            out: (n,), for the rows of all partitions.
         """
         start = 0
         for points, query in zip(parts, queries, strict=True):
@@ -94,24 +94,24 @@ class QuantizedPoints(ABC):
             start = end
 
     def _tiles(self, values: int) -> Iterator[tuple[slice, Matrix]]:
-        """Yield points by rows, about so many values; the next ones take the place of those before."""
+        """Yield tiles of about `values` decoded values with their rows. Tiles share one buffer."""
         count, width = self.shape
         step = max(1, min(count, values // max(1, width)))
-        room = np.empty((step, width), dtype=np.float32)
+        buffer = np.empty((step, width), dtype=np.float32)
         for start in range(0, count, step):
             rows = slice(start, min(start + step, count))
-            tile = room[: rows.stop - start]
+            tile = buffer[: rows.stop - start]
             self.decode(rows, tile)
             yield rows, tile
 
 
 @dataclass(frozen=True)
 class NarrowCodes(QuantizedPoints):
-    """Points whose values are small whole numbers, or these less a number.
+    """Points whose values are small integers minus a constant.
 
     Attributes:
         codes: (n, width), unsigned.
-        center: what values are less than their codes.
+        center: the constant.
     """
 
     codes: npt.NDArray[Any]
@@ -119,21 +119,21 @@ class NarrowCodes(QuantizedPoints):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many points there are, of how many values."""
+        """(number of points, values per point)."""
         return self.codes.shape[0], self.codes.shape[1]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Memory size in bytes."""
         return self.codes.nbytes
 
     def part(self, rows: slice) -> NarrowCodes:
-        """Return some of the points."""
+        """Return a slice of the points."""
         return NarrowCodes(self.codes[rows], self.center)
 
     def decode(self, rows: Rows, out: Matrix) -> None:
-        """Write the points of some rows into an array."""
-        # In two steps, as numpy takes twice the time to subtract a float from whole numbers.
+        """Decode the points of the given rows into `out`."""
+        # Two steps: numpy takes twice as long to subtract a float from integers.
         np.copyto(out, self.codes[rows])
         if self.center:
             np.subtract(out, np.float32(self.center), out=out)

@@ -1,37 +1,37 @@
-"""RQ (RaBitQ): one sign per dimension of a rotated vector, and some more bits of its values.
+"""RQ (RaBitQ): one sign bit per dimension of a rotated vector, and optionally more bits of its values.
 
     _rabit_codes: fixed_size_list<uint8>[dim / 8]      sign bits: 1 where the rotated value is not negative
-    __add_factors, __scale_factors: float32            for the estimate by signs alone
-    __error_factors: float32                           how far that estimate may be off
-    __blocked_ex_codes, __add_factors_ex, __scale_factors_ex      with more than one bit: the codes below the
-                                                       sign, and the factors of the estimate by all bits
+    __add_factors, __scale_factors: float32            for the estimate from the signs only
+    __error_factors: float32                           error bound of that estimate
+    __blocked_ex_codes, __add_factors_ex, __scale_factors_ex      with more than one bit: the bits below the
+                                                       sign, and factors of the estimate from all bits
     metadata {"rotate_mat_position": null, "fast_rotation_signs": [bytes], "rotation_type": "fast",
               "code_dim": 32, "num_bits": 5, "packed": true, "query_estimator": "raw_query"}
 
-The coded vector is r, the rotated difference between a vector and its centroid (whatever the metric). With s
-the signs as +-0.5, or u, the centred integer codes, in their place:
+The encoded vector is r, the rotated difference between a vector and its centroid (for every metric). s are
+the signs as +-0.5; with more bits, the centred integer codes u take the place of s:
 
     l2, cosine   add = n2 + 2 n2 <cR, s> / <r, s>          scale = -2 n2 / <r, s>    shift = |q - c|^2
     dot          add = 1 - <r, cR> + n2 <cR, s> / <r, s>   scale = -n2 / <r, s>      shift = 1 - <q, c> - gain
 
-n2 is the squared length of r, cR the rotated centroid; the query is rotated, too. With dot, `add` counts by
-the query's gain <q, c> / |c|^2: 1 - add is how far the estimate is off for the centroid, and gain how much of
-the centroid is in the query. The bits are packed as described below. Older files have `query_estimator`
-"residual_query": the rotated query minus centroid is compared with signs by factors of another form. (Lance
-index format, RQ; the gain as pylance has it.)
+n2 is the squared length of r, and cR the rotated centroid. The query is rotated, too. With dot, `add` is
+multiplied by the query's gain <q, c> / |c|^2. 1 - add is the error of the estimate for the centroid, and the
+gain is the query's component along the centroid. Older files have `query_estimator` "residual_query": the
+rotated query minus centroid is compared with the signs, and the factors have another form. (Lance index
+format, RQ; the gain as in pylance.)
 
-The layout of the bits of RQ codes in memory.
+Bit layout of RQ codes:
 
-Sign codes of a partition, L bytes a row, are packed in blocks of 32 rows. For each of the L bytes of a row, a
-block has 32 bytes. With perm = 0 8 1 9 2 10 3 11 4 12 5 13 6 14 7 15 and j < 16
+The sign codes of a partition, L bytes per row, are packed in blocks of 32 rows. For each of the L bytes of a
+row, a block has 32 bytes. With perm = 0 8 1 9 2 10 3 11 4 12 5 13 6 14 7 15 and j < 16
 
     byte j        low halves of row perm[j] (low) and of row perm[j] + 16 (high)
     byte 16 + j   the high halves likewise
 
-The rows left over after the last block follow it, column by column.
+The rows after the last full block follow it, column by column.
 
-Extra codes of a row have `width` = 1 to 8 bits a dimension, in blocks of 64 dimensions (zeros fill up the
-last one). Run k of a block is its dimensions 16k to 16k + 15, b counts within a run:
+The extra codes of a row have `width` = 1 to 8 bits per dimension, in blocks of 64 dimensions. The last block
+is padded with zeros. Run k of a block has dimensions 16k to 16k + 15; b is the position in a run:
 
     1   8 bytes, lowest bit first
     2   16 bytes: byte b has dimensions b, b + 16, b + 32, b + 48 from the lowest bits up
@@ -46,16 +46,17 @@ last one). Run k of a block is its dimensions 16k to 16k + 15, b counts within a
 
 (Lance index format, RQ.)
 
-Random rotations of vectors, which spread a vector's values evenly over all dimensions.
+Random rotations, which spread a vector's values evenly over all dimensions:
 
     fast     four rounds, each: negate the values whose sign bit is set, then a Walsh-Hadamard transform. The
-             transform covers T values, T the largest power of two that fits: all if the dimension is T, else
-             the first T in rounds 0 and 2, the last T in rounds 1 and 3, after which the halves (x, y)
-             become (x + y, x - y), and all is multiplied by 1/4 at the end.
-             Sign bits: 4 * ceil(dim / 8) bytes, a run of them per round, lowest bit first.
+             transform covers T values, where T is the largest power of two that fits. If T is the dimension,
+             that is all values. Otherwise it covers the first T in rounds 0 and 2 and the last T in rounds 1
+             and 3; after each round the halves (x, y) become (x + y, x - y), and at the end all values are
+             multiplied by 1/4.
+             Sign bits: 4 * ceil(dim / 8) bytes, one run per round, lowest bit first.
     matrix   M times the vector
 
-Lengths and inner products stay the same. (Lance index format, RQ.)
+Rotations preserve lengths and inner products. (Lance index format, RQ.)
 """
 
 from __future__ import annotations
@@ -88,16 +89,16 @@ from spark_lance.index.vector.quantizers.quantized_points import Matrix, NarrowC
 from spark_lance.proto import index_pb2
 
 _ROUNDS = 4
-# Values that are transformed by one product with a matrix.
+# Maximum values per matrix product of a Walsh-Hadamard transform.
 _RUN = 128
 
 
 @dataclass(frozen=True)
 class FastRotation:
-    """Sign flips and Walsh-Hadamard transforms.
+    """Rotation by sign flips and Walsh-Hadamard transforms.
 
     Attributes:
-        dim: values of a vector.
+        dim: number of values of a vector.
         signs: the stored sign bytes.
     """
 
@@ -110,7 +111,7 @@ class FastRotation:
 
     @classmethod
     def random(cls, dim: int, seed: int = 42) -> FastRotation:
-        """Return a rotation by random signs."""
+        """Return a rotation with random signs."""
         return cls(dim, np.random.default_rng(seed).bytes(_ROUNDS * -(-dim // 8)))
 
     def same(self, other: Rotation) -> bool:
@@ -166,10 +167,10 @@ Rotation = FastRotation | MatrixRotation
 
 
 def _hadamard(values: Matrix) -> Matrix:
-    """Return the Walsh-Hadamard transform of rows (n, 2^k), natural order, without a factor.
+    """Return the Walsh-Hadamard transform of rows (n, 2^k), in natural order, not normalized.
 
-    The transform of a * b values is a transform of b within runs of b values and then one of a across the
-    runs. BLAS does the first for whole blocks of rows at once.
+    The transform of a * b values is a size-b transform in each run of b values, then a size-a transform
+    across the runs. BLAS computes the first for whole blocks of rows.
     """
     rows, size = values.shape
     run = min(size, _RUN)
@@ -191,20 +192,19 @@ def _hadamard_matrix(size: int) -> Matrix:
     return (1 - 2 * odd).astype(np.float32)
 
 
-# Arrays of uint8; numpy does not keep that through operations with plain numbers, as far as type checkers
-# know.
+# Arrays of uint8. Type checkers lose the dtype in operations with Python integers.
 Bytes = npt.NDArray[Any]
 
 _PACKED_ROWS = 32
 _PERM = np.array([0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15])
 _BLOCK_DIMS = 64
-# Width of the codes -> bits that do not go to the plane of top bits.
-_LOWER = {1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 6, 7: 6, 8: 8}
+# Width of the codes -> number of lower bits, which are not in the plane of top bits.
+_LOWER_BITS = {1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 6, 7: 6, 8: 8}
 _TOP_BITS = np.array([8 * (b % 8) + 2 * k + b // 8 for k in range(4) for b in range(16)])
 
 
 def pack_signs(rows: Bytes) -> Bytes:
-    """Return the plain sign codes of a partition (n, L) as they are stored, in an array of that shape."""
+    """Pack the row-major sign codes of a partition (n, L); the result has the same shape."""
     count, length = rows.shape
     full = count - count % _PACKED_ROWS
     blocks = rows[:full].reshape(-1, _PACKED_ROWS, length)
@@ -212,12 +212,12 @@ def pack_signs(rows: Bytes) -> Bytes:
     low = (one & 15) | (other & 15) << 4
     high = (one >> 4) | (other >> 4) << 4
     packed = np.concatenate([low, high], axis=1).transpose(0, 2, 1)
-    rest = rows[full:].T
-    return np.concatenate([packed.reshape(-1), rest.reshape(-1)]).reshape(count, length).astype(np.uint8)
+    residuals = rows[full:].T
+    return np.concatenate([packed.reshape(-1), residuals.reshape(-1)]).reshape(count, length).astype(np.uint8)
 
 
 def unpack_signs(packed_signs: Bytes) -> Bytes:
-    """Return stored sign codes of a partition, (n, L), row by row."""
+    """Unpack the stored sign codes of a partition to row-major (n, L)."""
     count, length = packed_signs.shape
     flat = packed_signs.reshape(-1)
     full = count - count % _PACKED_ROWS
@@ -232,18 +232,18 @@ def unpack_signs(packed_signs: Bytes) -> Bytes:
 
 
 def extra_bytes(dim: int, width: int) -> int:
-    """Return the bytes of the extra codes of a row."""
+    """Return the number of bytes of a row's extra codes."""
     return -(-dim // _BLOCK_DIMS) * _BLOCK_DIMS * width // 8
 
 
 def pack_extra(codes: Bytes, width: int) -> Bytes:
-    """Return extra codes (n, dim), each below 2^width, as stored bytes (n, extra_bytes)."""
+    """Pack extra codes (n, dim), each below 2^width, to bytes (n, extra_bytes)."""
     count, dim = codes.shape
     blocks = -(-dim // _BLOCK_DIMS)
-    filled = np.zeros((count, blocks * _BLOCK_DIMS), dtype=np.uint8)
-    filled[:, :dim] = codes
-    values = filled.reshape(count, blocks, _BLOCK_DIMS)
-    bits = _LOWER[width]
+    padded = np.zeros((count, blocks * _BLOCK_DIMS), dtype=np.uint8)
+    padded[:, :dim] = codes
+    values = padded.reshape(count, blocks, _BLOCK_DIMS)
+    bits = _LOWER_BITS[width]
     parts = [_pack_lower(values & ((1 << bits) - 1), width, bits)]
     if width != bits:
         parts.append(_pack_top(values >> bits))
@@ -251,10 +251,10 @@ def pack_extra(codes: Bytes, width: int) -> Bytes:
 
 
 def unpack_extra(packed_bits: Bytes, dim: int, width: int) -> Bytes:
-    """Return stored extra codes as (n, dim)."""
+    """Unpack stored extra codes to (n, dim)."""
     count = len(packed_bits)
     blocks = packed_bits.reshape(count, -(-dim // _BLOCK_DIMS), _BLOCK_DIMS * width // 8)
-    bits = _LOWER[width]
+    bits = _LOWER_BITS[width]
     values = _unpack_lower(blocks[:, :, : _BLOCK_DIMS * bits // 8], width, bits)
     if width != bits:
         values = values | (_unpack_top(blocks[:, :, -8:]) << bits)
@@ -311,19 +311,19 @@ def _unpack_top(packed_bits: Bytes) -> Bytes:
 _SIGNS, _EXTRA = "_rabit_codes", "__blocked_ex_codes"
 _ADD, _SCALE, _ERROR = "__add_factors", "__scale_factors", "__error_factors"
 _ADD_EX, _SCALE_EX = "__add_factors_ex", "__scale_factors_ex"
-_MOST_BITS = 9
+_MAX_BITS = 9
 _CONFIDENCE = 1.9
-# Scales that are tried for the integer codes, as multiples of the one at which the largest value just fits.
-_STRETCHES = np.linspace(1.0, 2.4, 12)
+# Candidate scales of the integer codes, as multiples of the scale at which the largest value just fits.
+_SCALES = np.linspace(1.0, 2.4, 12)
 _BLOCK_ROWS = 8192
 
 
 def read_rotation(model: str, num_bits: int | None) -> tuple[int, bytes]:
-    """Return the bits of a code and the signs of a model that `build_rq_model` returned.
+    """Return the number of bits and the sign bytes of a model from `build_rq_model`.
 
     Args:
-        model: JSON with the metadata of an index: num_bits, fast_rotation_signs.
-        num_bits: what the caller expects, None for any.
+        model: JSON with num_bits and fast_rotation_signs.
+        num_bits: the expected number of bits; None for any.
 
     Raises:
         OptionError: the model has no fast rotation, or another number of bits.
@@ -342,15 +342,15 @@ def read_rotation(model: str, num_bits: int | None) -> tuple[int, bytes]:
 
 @dataclass(frozen=True)
 class RabitQuantizer(Quantizer):
-    """A rotation, and the number of bits of a dimension.
+    """RaBitQ quantizer: a rotation and a number of bits per dimension.
 
     Attributes:
-        dim: values of a vector, a multiple of 8.
-        bits: of a dimension, 1 to 9.
-        rotation: of the vectors.
-        metric: of the index.
+        dim: number of values of a vector, a multiple of 8.
+        bits: bits per dimension, 1 to 9.
+        rotation: rotation of the vectors.
+        metric: metric of the index.
         packed: whether sign codes are stored in blocks of rows.
-        residual_query: whether the file has the older form of factors.
+        residual_query: whether the file has the older factors.
     """
 
     name = "RQ"
@@ -365,7 +365,7 @@ class RabitQuantizer(Quantizer):
 
     @classmethod
     def fit(cls, sample: Vectors, ivf: Ivf, training: Training, dtype: np.dtype[Any]) -> RabitQuantizer:
-        """Draw a rotation for codes of 5 bits, or those that are asked for."""
+        """Return a quantizer with the given or random signs. Codes have 5 bits by default."""
         quantizer = cls.train(sample.shape[1], training.num_bits or 5, training.metric, training.rotation)
         signs = training.rotation_signs
         if signs is None:
@@ -379,15 +379,15 @@ class RabitQuantizer(Quantizer):
     def train(
         cls, dim: int, bits: int, metric: Metric, rotation: Literal["fast", "matrix"] = "fast"
     ) -> RabitQuantizer:
-        """Draw a rotation.
+        """Return a quantizer with a random rotation.
 
         Raises:
-            OptionError: the dimension or the number of bits is not possible.
+            OptionError: the dimension, the number of bits or the kind of rotation is invalid.
         """
-        if dim % 8 or not 1 <= bits <= _MOST_BITS:
+        if dim % 8 or not 1 <= bits <= _MAX_BITS:
             raise OptionError(
                 f"RQ with {bits} bits for vectors of {dim} values: the dimension must be a multiple of 8, "
-                f"and bits go from 1 to {_MOST_BITS}"
+                f"and bits go from 1 to {_MAX_BITS}"
             )
         kinds: dict[str, Callable[[int], Rotation]] = {
             "fast": FastRotation.random,
@@ -407,21 +407,21 @@ class RabitQuantizer(Quantizer):
         return fields
 
     def encode(self, vectors: Vectors, owners: npt.NDArray[np.int64], ivf: Ivf) -> Codes:
-        """Return codes and factors."""
+        """Return the codes and factors of vectors."""
         turned = self.rotation(ivf.centroids)
         parts = []
         for start in range(0, len(vectors), _BLOCK_ROWS):
             part = slice(start, start + _BLOCK_ROWS)
-            rest = self.rotation(vectors[part] - ivf.centroids[owners[part]])
-            parts.append(self._encode(rest, turned[owners[part]]))
+            residuals = self.rotation(vectors[part] - ivf.centroids[owners[part]])
+            parts.append(self._encode(residuals, turned[owners[part]]))
         if not parts:
             parts = [self._encode(np.empty((0, self.dim), np.float32), np.empty((0, self.dim), np.float32))]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _encode(self, rest: Matrix, centroids: Matrix) -> dict[str, npt.NDArray[Any]]:
-        positive = ~np.signbit(rest)
+    def _encode(self, residuals: Matrix, centroids: Matrix) -> dict[str, npt.NDArray[Any]]:
+        positive = ~np.signbit(residuals)
         signs = positive.astype(np.float32) - np.float32(0.5)
-        add, scale, error = self._factors(rest, centroids, signs)
+        add, scale, error = self._factors(residuals, centroids, signs)
         codes: dict[str, npt.NDArray[Any]] = {
             _SIGNS: np.packbits(positive, axis=1, bitorder="little"),
             _ADD: add,
@@ -430,24 +430,26 @@ class RabitQuantizer(Quantizer):
         }
         if self.bits > 1:
             width = self.bits - 1
-            levels = _levels(np.abs(rest), width)
+            levels = _quantize(np.abs(residuals), width)
             values = np.where(positive, levels, (1 << width) - 1 - levels).astype(np.uint8)
             centred = (positive.astype(np.float32) * (1 << width)) + values - np.float32((1 << width) - 0.5)
             codes[_EXTRA] = pack_extra(values, width)
-            codes[_ADD_EX], codes[_SCALE_EX], _ = self._factors(rest, centroids, centred)
+            codes[_ADD_EX], codes[_SCALE_EX], _ = self._factors(residuals, centroids, centred)
         return codes
 
-    def _factors(self, rest: Matrix, centroids: Matrix, codes: Matrix) -> tuple[Matrix, Matrix, Matrix]:
-        """Return add, scale and error of rows for the codes that stand for them."""
-        wide = rest.astype(np.float64)
-        square = np.einsum("ij,ij->i", wide, wide)
-        along = np.einsum("ij,ij->i", wide, codes)
-        inverse = np.divide(square, along, out=np.zeros_like(square), where=along != 0)
+    def _factors(self, residuals: Matrix, centroids: Matrix, codes: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+        """Return the factors add, scale and error of rows, each (n,) float32, for their codes."""
+        residuals64 = residuals.astype(np.float64)
+        square = np.einsum("ij,ij->i", residuals64, residuals64)
+        projections = np.einsum("ij,ij->i", residuals64, codes)
+        inverse = np.divide(square, projections, out=np.zeros_like(square), where=projections != 0)
         dot_products = inverse * np.einsum("ij,ij->i", centroids, codes, dtype=np.float64)
-        spread = np.divide(square * (self.dim / 4), along**2, out=np.zeros_like(square), where=along != 0)
+        spread = np.divide(
+            square * (self.dim / 4), projections**2, out=np.zeros_like(square), where=projections != 0
+        )
         error = np.sqrt(square) * _CONFIDENCE * np.sqrt(np.maximum(spread - 1, 0) / max(self.dim - 1, 1))
         if self.metric == "dot":
-            base = 1 - np.einsum("ij,ij->i", wide, centroids)
+            base = 1 - np.einsum("ij,ij->i", residuals64, centroids)
             factors = (base + dot_products, -inverse, error)
         else:
             factors = (square + 2 * dot_products, -2 * inverse, 2 * error)
@@ -455,7 +457,7 @@ class RabitQuantizer(Quantizer):
         return add, scale, off
 
     def notes(self, add_buffer: Callable[[bytes], int]) -> dict[str, Any]:
-        """Return the rotation and the form of the codes; a matrix becomes a buffer."""
+        """Return the rotation and the format of the codes. A rotation matrix is added as a buffer."""
         fast = isinstance(self.rotation, FastRotation)
         position = None
         signs: list[int] | None = None
@@ -474,19 +476,19 @@ class RabitQuantizer(Quantizer):
         }
 
     def pack(self, codes: Codes) -> Codes:
-        """Return the sign codes of a partition in blocks."""
+        """Return the codes with the signs in blocks, if `packed`."""
         return {**codes, _SIGNS: pack_signs(codes[_SIGNS])} if self.packed else codes
 
     def unpack(self, codes: Codes) -> Codes:
-        """Return the sign codes of a partition row by row."""
+        """Return the codes with the signs in row-major order."""
         return {**codes, _SIGNS: unpack_signs(codes[_SIGNS])} if self.packed else codes
 
     def summary(self) -> dict[str, int]:
-        """Return what the manifest's details say."""
+        """Return the number of bits and the rotation type."""
         return {"num_bits": self.bits, "rotation_type": int(isinstance(self.rotation, MatrixRotation))}
 
     def same_codes(self, other: Quantizer) -> bool:
-        """Return whether codes of the other mean the same here."""
+        """Return whether the other quantizer has the same bits, factors and rotation."""
         return (
             isinstance(other, RabitQuantizer)
             and (self.bits, self.residual_query) == (other.bits, other.residual_query)
@@ -494,11 +496,11 @@ class RabitQuantizer(Quantizer):
         )
 
     def scorer(self, codes: Codes) -> Scorer:
-        """Return signs, or all bits where there are more, as centred numbers."""
+        """Return a scorer over the centred signs, or over all bits if there are more."""
         rows = self.unpack(codes)
         positive = np.unpackbits(rows[_SIGNS], axis=1, bitorder="little")
         if self.residual_query:
-            # d = add + scale * sum(+-q) / sqrt(dim): twice the halves that the others have.
+            # d = add + scale * sum(+-q) / sqrt(dim), with signs of +-1 instead of +-0.5.
             factor = np.float32(2 / np.sqrt(self.dim))
             return Scorer(NarrowCodes(positive, 0.5), rows[_ADD], rows[_SCALE] * factor)
         if self.bits == 1:
@@ -509,28 +511,28 @@ class RabitQuantizer(Quantizer):
         return Scorer(NarrowCodes(levels, (1 << width) - 0.5), rows[_ADD_EX], rows[_SCALE_EX])
 
     def queries(self, vectors: Vectors) -> Queries:
-        """Return the queries, and rotated."""
+        """Return the queries together with their rotation."""
         return Queries(vectors, self.rotation(vectors))
 
     def ask(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
-        """Return the rotated queries."""
-        rest = (queries.vectors - centroid).astype(np.float32)
-        points = self.rotation(rest) if self.residual_query else queries.turned
+        """Return the rotated queries with shift and gain."""
+        residuals = (queries.vectors - centroid).astype(np.float32)
+        points = self.rotation(residuals) if self.residual_query else queries.turned
         if self.metric != "dot":
-            return PreparedQuery(points, squares(rest))
-        along = queries.vectors.astype(np.float32) @ centroid.astype(np.float32)
+            return PreparedQuery(points, squares(residuals))
+        projections = queries.vectors.astype(np.float32) @ centroid.astype(np.float32)
         length = squares(centroid[None])
         if self.residual_query or not length[0]:
-            return PreparedQuery(points, -along)
-        gain = along / length
-        return PreparedQuery(points, 1 - along - gain, gain)
+            return PreparedQuery(points, -projections)
+        gain = projections / length
+        return PreparedQuery(points, 1 - projections - gain, gain)
 
     def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[PreparedQuery]:
-        """Return one query as seen from each centroid."""
+        """Return one rotated query with the shift for each centroid."""
         if self.metric == "dot":
             return [self.ask(query, centroid) for centroid in centroids]
-        rest: Matrix = (query.vectors - centroids).astype(np.float32, copy=False)
-        return each_of(self.rotation(rest) if self.residual_query else query.turned, squares(rest))
+        residuals: Matrix = (query.vectors - centroids).astype(np.float32, copy=False)
+        return each_of(self.rotation(residuals) if self.residual_query else query.turned, squares(residuals))
 
     @classmethod
     def load(
@@ -554,7 +556,7 @@ class RabitQuantizer(Quantizer):
                 raise UnsupportedFormatError(f"RQ codes with a rotation {kind!r}")
         except (KeyError, TypeError, ValueError, DecodeError) as error:
             raise FormatError(f"malformed metadata of RQ codes: {error!r}") from error
-        if not 1 <= bits <= _MOST_BITS or dim % 8 or dim < 8:
+        if not 1 <= bits <= _MAX_BITS or dim % 8 or dim < 8:
             raise FormatError(f"RQ codes of {bits} bits for {dim} values")
         if bits > 1 and _EXTRA not in columns.names:
             raise UnsupportedFormatError("RQ codes whose further bits are in an older column")
@@ -565,11 +567,11 @@ class RabitQuantizer(Quantizer):
         return replace(quantizer, residual_query=True) if estimator == "residual_query" else quantizer
 
 
-def _levels(sizes: Matrix, width: int) -> npt.NDArray[np.uint8]:
-    """Return whole numbers below 2^width in proportion to the sizes of a row's values (n, dim).
+def _quantize(sizes: Matrix, width: int) -> npt.NDArray[np.uint8]:
+    """Quantize absolute values (n, dim) to integers below 2^width, with one scale per row.
 
-    Several scales are tried. Each row takes the one whose centred numbers point most nearly where the values
-    do.
+    Several scales are tried. Each row gets the scale whose centred integers have the highest cosine
+    similarity with the values.
     """
     most = (1 << width) - 1
     largest = sizes.max(axis=1, keepdims=True, initial=0)
@@ -577,8 +579,8 @@ def _levels(sizes: Matrix, width: int) -> npt.NDArray[np.uint8]:
     unit = sizes * (np.float32(most + 0.5) / largest)
     best = np.zeros(sizes.shape, dtype=np.uint8)
     best_score = np.full(len(sizes), -1.0, dtype=np.float32)
-    for stretch in _STRETCHES:
-        levels = np.floor(unit * np.float32(stretch) + np.float32(1e-5))
+    for scale in _SCALES:
+        levels = np.floor(unit * np.float32(scale) + np.float32(1e-5))
         np.minimum(levels, most, out=levels)
         centred = levels + np.float32(0.5)
         score = np.einsum("ij,ij->i", centred, sizes) / np.sqrt(np.einsum("ij,ij->i", centred, centred))

@@ -1,10 +1,10 @@
-"""SQ: every value of a vector as one of 256 steps between two bounds that hold for all.
+"""SQ: each value of a vector is one of 256 steps between a lower and an upper bound, common to all values.
 
     __sq_code: fixed_size_list<uint8>[dim]
     metadata {"dim": 32, "num_bits": 8, "bounds": {"start": -4.88, "end": 3.76}}
 
-A value's code is (value - start) * 255 / (end - start) in float64, cut off, not rounded, and kept within 0
-and 255. l2 and cosine compare codes with the codes of the query, dot the decoded values with the query.
+A value's code is (value - start) * 255 / (end - start), computed in float64, truncated, and clipped to 0 and
+255. l2 and cosine compare codes with the query's codes; dot compares decoded values with the query.
 (Lance index format, SQ.)
 """
 
@@ -34,13 +34,13 @@ from spark_lance.index.vector.quantizers.quantized_points import Matrix, NarrowC
 
 _COLUMN = "__sq_code"
 _STEPS = 255
-# Up to here every whole number is one of float32.
-_WHOLE = 1 << 24
+# float32 represents all integers up to this one exactly.
+_MAX_EXACT = 1 << 24
 
 
 @dataclass(frozen=True)
 class ScalarQuantizer(Quantizer):
-    """Bounds of the values of vectors with `dim` values."""
+    """Scalar quantizer: the bounds of all values of vectors with `dim` values."""
 
     name = "SQ"
     dim: int
@@ -50,12 +50,12 @@ class ScalarQuantizer(Quantizer):
 
     @classmethod
     def train(cls, sample: Vectors, metric: Metric) -> ScalarQuantizer:
-        """Take the bounds of a sample (n, dim)."""
+        """Return a quantizer with the bounds of a sample (n, dim)."""
         return cls(sample.shape[1], float(sample.min()), float(sample.max()), metric)
 
     @classmethod
     def fit(cls, sample: Vectors, ivf: Ivf, training: Training, dtype: np.dtype[Any]) -> ScalarQuantizer:
-        """Take the bounds of a sample."""
+        """Return a quantizer with the bounds of a sample."""
         return cls.train(sample, training.metric)
 
     @property
@@ -81,25 +81,25 @@ class ScalarQuantizer(Quantizer):
         return {"dim": self.dim, "num_bits": 8, "bounds": {"start": self.start, "end": self.end}}
 
     def summary(self) -> dict[str, int]:
-        """Return what the manifest's details say."""
+        """Return the number of bits."""
         return {"num_bits": 8}
 
     def same_codes(self, other: Quantizer) -> bool:
-        """Return whether codes of the other mean the same here."""
+        """Return whether the other quantizer has the same bounds."""
         return isinstance(other, ScalarQuantizer) and (self.start, self.end) == (other.start, other.end)
 
     def scorer(self, codes: Codes) -> Scorer:
-        """Return the codes as numbers."""
-        # A copy, as what was read may be part of something larger.
+        """Return a scorer over the codes."""
+        # Copy, because the array may be a view of a larger one.
         points = NarrowCodes(codes[_COLUMN].copy())
         if self.metric == "dot":
             return Scorer(points, np.ones(len(points.codes), dtype=np.float32), -float(self._step))
         square = self._step**2
         add = points.squares() * np.float32(square)
-        return Scorer(points, add, -2 * square, whole=points.shape[1] * _STEPS**2 <= _WHOLE)
+        return Scorer(points, add, -2 * square, whole=points.shape[1] * _STEPS**2 <= _MAX_EXACT)
 
     def comparable(self, codes: Codes) -> Matrix:
-        """Return the values that the codes stand for."""
+        """Return the decoded values of the codes."""
         decoded: Matrix = codes[_COLUMN].astype(np.float32)
         decoded *= np.float32(self._step)
         decoded += np.float32(self.start)
