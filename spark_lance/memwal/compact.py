@@ -1,17 +1,17 @@
-"""Bringing SSTables into the table, and collecting what is not needed any more.
+"""Compact SSTables into the table, and collect files that are no longer needed.
 
-    compact    of each shard, oldest generation first: of each key the newest row. Deleted keys are deleted in
-               one commit, the others updated or inserted in the next, which also says which SSTables are in
-               the table now. A crash between the two does no harm: the work is done again, with the same
-               outcome
-    drain      the shard's manifest stops to name them. Epoch, generation and replay position stay, so a
-               writer that is at work goes on
-    collect    what nothing names is deleted after a time of grace: SSTables, old manifests of shards, entries
-               of logs whose rows are in SSTables. Never the last entry of a log: it is where a writer that
-               was displaced finds out
+    compact    for each shard, oldest generation first, write the newest row of each key. One commit deletes
+               the deleted keys. The next commit updates and inserts the other rows, and records which
+               SSTables are in the table. After a crash between the two commits, the work is repeated with the
+               same result
+    drain      remove these SSTables from the shard's manifest. Epoch, generation and replay position do not
+               change, so an active writer is not affected
+    collect    after a grace period, delete files that nothing refers to: SSTables, old shard manifests, and
+               log entries whose rows are in SSTables. The last entry of a log is never deleted: a displaced
+               writer detects its successor there
 
-Without a primary key, rows are appended; the same commit says so, so they come in once. (MemWAL, compaction
-and garbage collection.)
+Without a primary key, rows are appended. The same commit records the SSTables, so the rows are appended only
+once. (MemWAL, compaction and garbage collection.)
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from spark_lance.table.writing.write import write_fragments
 logger = logging.getLogger(__name__)
 
 _FOLD_BYTES = 256 << 20
-_KEPT_MANIFESTS = 5
+_MIN_MANIFESTS = 5
 _WINDOW_BYTES = 64 << 20
 
 
@@ -67,10 +67,11 @@ class WalCompaction:
     """The result of a compaction.
 
     Attributes:
-        version: the newest version of the table after it.
-        sstables: SSTables whose rows are in the table now.
-        rows_upserted, rows_deleted: rows that were written, and old ones that only went.
-        shards: the shards that had SSTables.
+        version: the newest version of the table after the compaction.
+        sstables: the number of SSTables that were compacted into the table.
+        rows_upserted, rows_deleted: the numbers of written rows, and of rows that were deleted without a new
+            version.
+        shards: the number of shards that had SSTables.
     """
 
     version: int
@@ -92,8 +93,13 @@ class WalCompaction:
 
 @dataclass(frozen=True)
 class WalCollection:
-    """The result of a collection: counts of SSTables, log entries and shard manifests, and the bytes of all;
-    `paths` of the deleted files, or of those to delete."""
+    """The result of a collection.
+
+    Attributes:
+        sstables, wal_entries, shard_manifests: the numbers of deleted SSTables, log entries and manifests.
+        bytes_removed: the total size of the deleted files.
+        paths: the paths of the deleted files, or with `dry_run` of the files to delete.
+    """
 
     sstables: int = 0
     wal_entries: int = 0
@@ -113,10 +119,10 @@ class WalCollection:
 
 
 def shards_of(snapshot: Snapshot, shards: Iterable[uuid.UUID] | None = None) -> list[uuid.UUID]:
-    """Return the shards of a table, or those of some that it has.
+    """Return the ids of all shards of a table, or of the given shards after checking that they exist.
 
     Raises:
-        OptionError: the table has no MemWAL, or no such shard.
+        OptionError: the table has no MemWAL, or a shard does not exist.
     """
     if compacted_generations(snapshot) is None:
         raise OptionError(f"{snapshot.root} has no MemWAL: initialize_mem_wal() makes one")
@@ -136,19 +142,19 @@ def compact_wal(
     flush: bool = False,
     max_bytes: int = _FOLD_BYTES,
 ) -> WalCompaction:
-    """Bring the SSTables of shards into the table, shard by shard.
+    """Compact the SSTables of shards into the table, shard by shard.
 
     Args:
-        snapshot: the table.
-        shards: those to look at; all by default.
-        flush: make SSTables of what is only in logs first. That claims each shard: a writer that is at work
-            is fenced.
-        max_bytes: about the bytes of rows that are held at once; a single SSTable may have more.
+        snapshot: a version of the table.
+        shards: the ids of the shards; all by default.
+        flush: whether to write the rows of logs to SSTables first. This claims each shard, so active writers
+            are fenced.
+        max_bytes: the approximate limit for rows in memory; a single SSTable may exceed it.
 
     Raises:
-        OptionError: the table has no MemWAL.
-        WalHoleError, WalEntryError: with `flush`: a log is damaged.
-        CommitError: other writers were in the way; see its subclasses. What was brought in stays.
+        OptionError: the table has no MemWAL, or a shard does not exist.
+        WalHoleError, WalEntryError: a log is damaged (only with `flush`).
+        CommitError: the commit conflicted; see its subclasses. Earlier commits of the compaction are kept.
     """
     shard_ids = shards_of(snapshot, shards)
     result = WalCompaction(snapshot.version)
@@ -161,7 +167,7 @@ def compact_wal(
 def compact_shard(
     snapshot: Snapshot, shard: uuid.UUID, *, flush: bool = False, max_bytes: int = _FOLD_BYTES
 ) -> WalCompaction:
-    """Bring the SSTables of one shard into the table; arguments and errors as of `compact_wal`."""
+    """Compact the SSTables of one shard into the table; arguments and errors are as in `compact_wal`."""
     store, paths = snapshot.store, ShardPaths(snapshot.root, shard)
     at = snapshot.at(load_latest(TableRef(store, snapshot.root)))
     if flush:
@@ -171,9 +177,10 @@ def compact_shard(
     result = WalCompaction(at.version)
     if manifest is None:
         return result
-    begin = (compacted_generations(at) or {}).get(shard, 0)
+    compacted_generation = (compacted_generations(at) or {}).get(shard, 0)
     waiting = sorted(
-        (entry for entry in manifest.sstables if entry.generation > begin), key=lambda entry: entry.generation
+        (entry for entry in manifest.sstables if entry.generation > compacted_generation),
+        key=lambda entry: entry.generation,
     )
     while waiting:
         run: list[SsTable] = []
@@ -197,10 +204,10 @@ def compact_shard(
             newest = at.at(load_latest(TableRef(store, snapshot.root)))
             if (compacted_generations(newest) or {}).get(shard, 0) < mark.generation:
                 raise
-            # Another compaction of the shard was first; the rest is its own, too.
+            # Another compaction of the shard was first, and does the rest of the work, too.
             at = newest
             break
-        _force(at, after)
+        _sync_new_files(at, after)
         at = at.at(after)
         result = result.and_also(WalCompaction(after.version, len(run), upserted, deleted))
     drain(at, paths)
@@ -208,11 +215,11 @@ def compact_shard(
 
 
 def drain(snapshot: Snapshot, paths: ShardPaths) -> None:
-    """Take SSTables that are in the table out of a shard's manifest."""
-    reached = (compacted_generations(snapshot) or {}).get(paths.shard, 0)
+    """Remove SSTables that are in the table from a shard's manifest."""
+    compacted_generation = (compacted_generations(snapshot) or {}).get(paths.shard, 0)
 
     def change(message: ShardManifest) -> bool:
-        remaining = [entry for entry in message.sstables if entry.generation > reached]
+        remaining = [entry for entry in message.sstables if entry.generation > compacted_generation]
         if len(remaining) == len(message.sstables):
             return False
         copies = ShardManifest(sstables=remaining)
@@ -224,8 +231,7 @@ def drain(snapshot: Snapshot, paths: ShardPaths) -> None:
 
 
 def _fold(at: Snapshot, parts: Sequence[SstablePart], mark: CompactedSsTable) -> tuple[Manifest, int, int]:
-    """Bring the newest rows of some SSTables into the table; return the version, and rows written and
-    deleted."""
+    """Commit the newest rows of some SSTables; return the version, and the rows written and deleted."""
     key = [field.name for field in primary_key(at.schema)]
     fields = wal_fields(at.schema)
     choices, keys = choose(parts, key)
@@ -237,30 +243,30 @@ def _fold(at: Snapshot, parts: Sequence[SstablePart], mark: CompactedSsTable) ->
     )
     if not key:
         return _append(at, live, mark), live.num_rows, 0
-    deleted = 0
-    dead = _without(keys, live.select(key), key)
-    if dead.num_rows:
-        gone = merge_rows(at, dead, MergeRules(tuple(key), matched="delete"))
-        at, deleted = at.at(gone.manifest), gone.num_deleted_rows
+    deleted_count = 0
+    deleted_keys = _keys_without_rows(keys, live.select(key), key)
+    if deleted_keys.num_rows:
+        delete_result = merge_rows(at, deleted_keys, MergeRules(tuple(key), matched="delete"))
+        at, deleted_count = at.at(delete_result.manifest), delete_result.num_deleted_rows
     rules = MergeRules(tuple(key), matched="update", insert=True)
-    return merge_rows(at, live, rules, compacted=[mark]).manifest, live.num_rows, deleted
+    return merge_rows(at, live, rules, compacted=[mark]).manifest, live.num_rows, deleted_count
 
 
-def _without(keys: pa.Table, live: pa.Table, names: Sequence[str]) -> pa.Table:
+def _keys_without_rows(keys: pa.Table, live: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return the keys that no live row has."""
     index = KeyIndex([live[name] for name in names])
     return keys.filter(pa.array(index.lookup([keys[name] for name in names]) < 0))
 
 
 def _append(at: Snapshot, rows: pa.Table, mark: CompactedSsTable) -> Manifest:
-    """Append rows of a table without a key, and say where they are from in the same commit."""
+    """Append rows to a table without a key, and record their SSTables in the same commit."""
     written = write_fragments(rows.to_batches(), at.table, at.schema, version=at.manifest.file_version)
     added = [table_pb2.DataFragment.FromString(data) for data in written]
     return commit_moves(RowChanges(at, RowSet()), added, (), SYSTEM_ENV, compacted=[mark])
 
 
-def _force(before: Snapshot, after: Manifest) -> None:
-    """Force what a compaction wrote to the disk: soon its SSTables are gone, which may have been there."""
+def _sync_new_files(before: Snapshot, after: Manifest) -> None:
+    """Sync the files of a compaction to disk, because the SSTables, which may be on disk, will be deleted."""
     if not before.store.is_local:
         return
     paths_before = {file.path for fragment in before.fragments for file in fragment.files}
@@ -286,52 +292,55 @@ def collect_wal(
     older_than: timedelta = GRACE,
     dry_run: bool = False,
 ) -> WalCollection:
-    """Delete what shards do not need any more.
+    """Delete files that shards no longer need.
 
     Args:
-        snapshot: the newest version of the table.
-        shards: those to look at; all by default.
-        older_than: the grace for readers and writers that are at work: only what was written before is
-            deleted.
-        dry_run: delete nothing.
+        snapshot: a version of the table.
+        shards: the ids of the shards; all by default.
+        older_than: the grace period for active readers and writers: only older files are deleted.
+        dry_run: delete nothing, and only report the files.
 
     Raises:
-        OptionError: the table has no MemWAL.
+        OptionError: the table has no MemWAL, or a shard does not exist.
     """
     latest = snapshot.at(load_latest(snapshot.table))
     limit = datetime.now(timezone.utc) - clamped_age(older_than)
     result = WalCollection()
     for shard in shards_of(latest, shards):
-        its = _collectable(latest, ShardPaths(latest.root, shard), limit)
-        result = result.and_also(its)
-    result = result.and_also(_left_by_tasks(latest, limit))
+        shard_result = _collect_shard(latest, ShardPaths(latest.root, shard), limit)
+        result = result.and_also(shard_result)
+    result = result.and_also(_collect_stages(latest, limit))
     if not dry_run:
         snapshot.store.delete_many(result.paths, latest.root)
         _remove_empty(latest, result.paths)
     return result
 
 
-def _collectable(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalCollection:
+def _collect_shard(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalCollection:
     store = at.store
     manifest = load_shard(store, paths)
     if manifest is None:
         return WalCollection()
-    reached = (compacted_generations(at) or {}).get(paths.shard, 0)
+    compacted_generation = (compacted_generations(at) or {}).get(paths.shard, 0)
     listed = {entry.path.rpartition("/")[2] for entry in manifest.sstables}
-    gone: list[StoredObject] = []
+    old_files: list[StoredObject] = []
     sstables = 0
     for name in store.list_directories(paths.directory):
         generation = sstable_generation(name)
-        # A flush that is under way has not named its SSTable yet.
+        # An active flush has not listed its SSTable yet.
         if generation is None or name in listed or generation >= manifest.current_generation:
             continue
         files = store.list_to_delete(paths.sstable(name), paths.root, recursive=True)
-        if files and (generation <= reached or name not in listed) and all(_is_old(f, limit) for f in files):
-            gone += files
+        if (
+            files
+            and (generation <= compacted_generation or name not in listed)
+            and all(_is_old(f, limit) for f in files)
+        ):
+            old_files += files
             sstables += 1
     entries = _old_entries(store, paths, manifest.replay_after_wal_entry_position, limit)
     manifests = _old_manifests(store, paths, limit)
-    everything = [*gone, *entries, *manifests]
+    everything = [*old_files, *entries, *manifests]
     return WalCollection(
         sstables,
         len(entries),
@@ -341,11 +350,11 @@ def _collectable(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalCollect
     )
 
 
-def _left_by_tasks(at: Snapshot, limit: datetime) -> WalCollection:
-    """Return what tasks left for shards whose job never came to an end."""
-    gone = collectable_stages(at.table, limit)
+def _collect_stages(at: Snapshot, limit: datetime) -> WalCollection:
+    """Return the staged files of jobs that never finished."""
+    staged_files = collectable_stages(at.table, limit)
     return WalCollection(
-        bytes_removed=sum(item.size for item in gone), paths=tuple(item.path for item in gone)
+        bytes_removed=sum(item.size for item in staged_files), paths=tuple(item.path for item in staged_files)
     )
 
 
@@ -354,7 +363,7 @@ def _is_old(item: StoredObject, limit: datetime) -> bool:
 
 
 def _old_entries(store: Store, paths: ShardPaths, flushed: int, limit: datetime) -> list[StoredObject]:
-    """Return the entries whose rows are in SSTables, but for the last file of the log."""
+    """Return the old entries whose rows are in SSTables, except the last file of the log."""
     files = {
         numbers[0]: item
         for item in store.list_to_delete(paths.entries, paths.root)
@@ -369,17 +378,17 @@ def _old_entries(store: Store, paths: ShardPaths, flushed: int, limit: datetime)
 
 
 def _old_manifests(store: Store, paths: ShardPaths, limit: datetime) -> list[StoredObject]:
-    """Return the manifests of a shard but for some of the newest."""
+    """Return the old manifests of a shard, except the newest `_MIN_MANIFESTS`."""
     files = {
         numbers[0]: item
         for item in store.list_to_delete(paths.manifests, paths.root)
         if (numbers := numbers_in([item.name]))
     }
-    return [files[version] for version in sorted(files)[:-_KEPT_MANIFESTS] if _is_old(files[version], limit)]
+    return [files[version] for version in sorted(files)[:-_MIN_MANIFESTS] if _is_old(files[version], limit)]
 
 
 def _remove_empty(snapshot: Snapshot, paths: Iterable[str]) -> None:
-    """Remove directories of this machine in which nothing is left."""
+    """Remove empty directories of a local store."""
     folders = {path.rpartition("/")[0] for path in paths}
     folders |= {folder.rpartition("/")[0] for folder in folders}
     for folder in sorted(folders, key=len, reverse=True):

@@ -1,19 +1,19 @@
-"""WAL entries and their rows: one Arrow IPC stream per write of a shard, in a file of its own.
+"""WAL entries and their rows: one Arrow IPC stream per write to a shard, in a separate file.
 
     stream      schema message | record batches | end of stream        uncompressed, or LZ4 or ZSTD bodies
-    metadata    writer_epoch    decimal, of the writer; mandatory
-    of schema   generation      decimal, of the SSTable that the rows will be in; absent: the current one
-                fence_sentinel  "true": a mark without fields and rows that a new writer puts at the end
+    metadata    writer_epoch    decimal, the epoch of the writer; mandatory
+    of schema   generation      decimal, the generation of the rows' SSTable; absent: the current generation
+                fence_sentinel  "true": an entry without fields and rows, which a new writer adds at the end
 
-The fields are the table's columns in its order, those outside the key nullable, and `_tombstone: bool`, which
-is true in rows that stand for a deleted key; their other columns are null. Field metadata `lance:field_id` is
-the id of the field, nested ones too. Columns are found by that id, otherwise by name; missing ones are null.
+The fields are the table's columns in order, nullable except for the key, and `_tombstone: bool`. It is true
+in rows that delete a key; their other columns are null. Field metadata `lance:field_id` is the id of the
+field, also for nested fields. Columns are matched by this id, or else by name; missing columns are null.
 (MemWAL, WAL entry.)
 
-Positions are consecutive. Replay goes from one to the next until the first that is missing, so a reader sees
-a prefix of what was written. An entry behind a missing one is a loss, and it is reported.
+Positions are consecutive. A replay reads entries until the first missing position, so a reader sees a prefix
+of the writes. If later entries exist, rows are lost, and an error is raised.
 
-The file of an entry is created only if it is absent.
+The file of an entry is created only if it does not exist.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class WalEntry:
     """An entry that was read.
 
     Attributes:
-        position: its place in the log, from 1 on.
-        epoch: of its writer.
-        generation: of the SSTable that its rows will be in; None: the shard's current one.
-        rows: with the columns of `log_schema`; None of a sentinel.
-        metadata: all of the entry's schema.
-        nbytes: of the entry.
+        position: the position in the log, from 1.
+        epoch: the epoch of the writer.
+        generation: the generation of the rows' SSTable; None for the shard's current generation.
+        rows: the rows, with the columns of `log_schema`; None for a sentinel.
+        metadata: the metadata of the entry's schema.
+        nbytes: the size of the entry in bytes.
     """
 
     position: int
@@ -64,7 +64,7 @@ class WalEntry:
 
 
 def wal_fields(schema: Schema) -> tuple[Field, ...]:
-    """Return the fields of a table as rows that are not in it yet have them: all but the key may be null."""
+    """Return the fields of a table for logged rows: all fields except the key are nullable."""
     return tuple(field if field.key_position is not None else _nullable(field) for field in schema.fields)
 
 
@@ -73,13 +73,13 @@ def _nullable(field: Field) -> Field:
 
 
 def log_schema(schema: Schema) -> pa.Schema:
-    """Return the Arrow schema of logged rows: the columns of a table, and the mark of deleted keys."""
+    """Return the Arrow schema of logged rows: the columns of a table, and `_tombstone`."""
     fields = [_with_ids(field.arrow_field(), field) for field in wal_fields(schema)]
     return pa.schema([*fields, pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
 
 
 def _with_ids(arrow: pa.Field, field: Field) -> pa.Field:
-    """Return an Arrow field that carries the ids of the field and of those inside it."""
+    """Return an Arrow field with the ids of the field and of its children in the metadata."""
     metadata = {**(arrow.metadata or {}), FIELD_ID: str(field.id).encode()}
     kind = arrow.type
     if field.children and pa.types.is_struct(kind):
@@ -103,26 +103,26 @@ def pack_entry(
     """Return the bytes of an entry.
 
     Args:
-        rows: with the columns of `schema`.
+        rows: the rows, with the columns of `schema`.
         schema: see `log_schema`.
-        epoch, generation: of the writer, and of its rows.
-        metadata: further pairs, which other readers pass over.
+        epoch, generation: the epoch of the writer, and the generation of the rows.
+        metadata: more key-value pairs, which other readers ignore.
     """
-    own: dict[bytes | str, bytes | str] = {EPOCH: str(epoch), GENERATION: str(generation)}
-    own.update(metadata or {})
+    schema_metadata: dict[bytes | str, bytes | str] = {EPOCH: str(epoch), GENERATION: str(generation)}
+    schema_metadata.update(metadata or {})
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema.with_metadata(own)) as writer:
+    with pa.ipc.new_stream(sink, schema.with_metadata(schema_metadata)) as writer:
         for batch in rows.to_batches() if isinstance(rows, pa.Table) else rows:
-            writer.write_batch(batch.replace_schema_metadata(own))
+            writer.write_batch(batch.replace_schema_metadata(schema_metadata))
     return sink.getvalue()
 
 
 def pack_sentinel(epoch: int, mark: str) -> bytes:
-    """Return the bytes of the mark with which a new writer stops the one before it.
+    """Return the bytes of a sentinel, with which a new writer stops its predecessor.
 
     Args:
-        epoch: of the new writer.
-        mark: text that no other writer has, so that it knows its own sentinel.
+        epoch: the epoch of the new writer.
+        mark: a unique text, by which the writer recognizes its own sentinel.
     """
     metadata = {EPOCH: str(epoch), SENTINEL: "true", b"spark_lance.mark": mark}
     sink = pa.BufferOutputStream()
@@ -135,11 +135,14 @@ def read_entry(store: Store, paths: ShardPaths, position: int, schema: Schema) -
     """Read an entry.
 
     Args:
-        schema: of the table, to which the rows are fitted.
+        store: the table's store.
+        paths: the paths of the shard.
+        position: the position of the entry.
+        schema: the table's schema, to which the rows are converted.
 
     Raises:
-        FileNotFoundError: there is none at this position.
-        WalEntryError: it is cut off, damaged, or does not say who wrote it.
+        FileNotFoundError: the entry does not exist.
+        WalEntryError: the entry is truncated, damaged, or has no epoch.
     """
     path = paths.entry(position)
     data = store.read(path)
@@ -147,7 +150,7 @@ def read_entry(store: Store, paths: ShardPaths, position: int, schema: Schema) -
         check_arrow_stream(data)
         with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
             rows = reader.read_all()
-        # Arrow takes the end of the bytes for the end of a stream; a whole one says so itself.
+        # Arrow accepts a truncated stream, but a complete one ends with this marker.
         if not data.endswith(b"\xff\xff\xff\xff\0\0\0\0"):
             raise WalEntryError("the entry is cut off")
         rows.validate(full=True)
@@ -155,21 +158,21 @@ def read_entry(store: Store, paths: ShardPaths, position: int, schema: Schema) -
         epoch = int(metadata[EPOCH])
         generation = int(metadata[GENERATION]) if GENERATION in metadata else None
     except FormatError as error:
-        raise _damaged(error, path, position) from None
+        raise _damaged_entry(error, path, position) from None
     except (pa.ArrowException, OSError, MemoryError) as error:
-        raise _damaged(error, path, position) from error
+        raise _damaged_entry(error, path, position) from error
     except (KeyError, ValueError) as error:
-        raise _damaged(f"it has no {error} in its metadata", path, position) from error
+        raise _damaged_entry(f"it has no {error} in its metadata", path, position) from error
     if metadata.get(SENTINEL) == b"true":
         return WalEntry(position, epoch, generation, None, metadata, len(data))
     try:
         result = fit_rows(rows, schema)
     except (pa.ArrowException, WalEntryError) as error:
-        raise _damaged(error, path, position) from error
+        raise _damaged_entry(error, path, position) from error
     return WalEntry(position, epoch, generation, result, metadata, len(data))
 
 
-def _damaged(why: object, path: str, position: int) -> WalEntryError:
+def _damaged_entry(why: object, path: str, position: int) -> WalEntryError:
     return WalEntryError(
         f"entry {position} of the log cannot be read, so the rows of that write are lost: {why}. "
         "accept_loss=True goes on without them",
@@ -178,10 +181,10 @@ def _damaged(why: object, path: str, position: int) -> WalEntryError:
 
 
 def fit_rows(rows: pa.Table, schema: Schema) -> pa.Table:
-    """Return logged rows with the columns that a table has now, and the mark of deleted keys.
+    """Return logged rows converted to the table's current columns, and `_tombstone`.
 
     Raises:
-        WalEntryError: a value does not fit, or a column of the key is missing.
+        WalEntryError: a value does not fit, or a key column is missing.
     """
     fields, arrays = [], []
     by_id = {_field_id(field): place for place, field in enumerate(rows.schema)}
@@ -191,7 +194,7 @@ def fit_rows(rows: pa.Table, schema: Schema) -> pa.Table:
         if place is None:
             place = rows.schema.get_field_index(field.name)
             if place >= 0 and _field_id(rows.schema.field(place)) not in (None, field.id):
-                place = -1  # another column, which had the name before
+                place = -1  # another column, which had this name before
         if place < 0:
             if not arrow.nullable:
                 raise WalEntryError(f"the key column {field.name!r} is missing")
@@ -215,10 +218,7 @@ def _field_id(field: pa.Field) -> int | None:
 
 
 def _fit_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return values as a type that differs in names, nullability and metadata of inner fields at most.
-
-    Fields inside of structs are found as columns are; all else is a cast.
-    """
+    """Return values in another type, with fields of structs matched by name; other values are cast."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if array.type == kind:
@@ -238,12 +238,12 @@ def _fit_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 @dataclass(frozen=True)
 class Tail:
-    """The end of a shard's log, which is in no SSTable.
+    """The end of a shard's log, whose rows are not in SSTables.
 
     Attributes:
-        entries: in order, sentinels too.
-        next_position: the first position that nobody has written.
-        lost: whether entries were missing or damaged, and were passed over.
+        entries: the entries in order, including sentinels.
+        next_position: the first free position.
+        lost: whether missing or damaged entries were skipped.
     """
 
     entries: tuple[WalEntry, ...]
@@ -254,17 +254,19 @@ class Tail:
 def read_tail(
     store: Store, paths: ShardPaths, after: int, schema: Schema, *, accept_loss: bool = False
 ) -> Tail:
-    """Read all entries behind a position.
+    """Read all entries after a position.
 
     Args:
+        store: the table's store.
+        paths: the paths of the shard.
         after: the last position whose rows are in SSTables.
-        schema: of the table.
-        accept_loss: pass over entries that are missing or damaged, where others come behind them.
+        schema: the table's schema.
+        accept_loss: whether to skip missing or damaged entries that have later entries.
 
     Raises:
-        WalHoleError: an entry is missing, and there are later ones.
+        WalHoleError: an entry is missing, and later entries exist.
         WalEntryError: an entry cannot be read.
-        TailMovedError: entries were collected meanwhile: begin anew with the newest manifest.
+        TailMovedError: entries were collected concurrently: read again with the newest manifest.
     """
 
     def read(position: int) -> WalEntry | None:
@@ -282,11 +284,11 @@ def read_tail(
     listed = [number for number in numbers_in(list(store.list(paths.entries))) if number > after]
     missing = _first_missing(listed, after + 1)
     while missing <= (listed[-1] if listed else 0):
-        # A listing is no snapshot: what it did not show may have come while it was made.
+        # A listing is not atomic: an entry that it lacks may have been created during the listing.
         if not store.exists(paths.entry(missing)):
             _check_collected(store, paths, missing)
             if not accept_loss:
-                raise _hole(paths, missing, listed)
+                raise _hole_error(paths, missing, listed)
             lost = True
             break
         listed = sorted({*listed, missing})
@@ -302,13 +304,13 @@ def read_tail(
 
 
 def _first_missing(listed: Sequence[int], position: int) -> int:
-    there = set(listed)
-    while position in there:
+    present = set(listed)
+    while position in present:
         position += 1
     return position
 
 
-def _hole(paths: ShardPaths, missing: int, listed: Sequence[int]) -> WalHoleError:
+def _hole_error(paths: ShardPaths, missing: int, listed: Sequence[int]) -> WalHoleError:
     later = [number for number in listed if number > missing]
     return WalHoleError(
         f"entry {missing} of the log is missing, and {len(later)} later ones are there, up to {later[-1]}: "
@@ -318,7 +320,7 @@ def _hole(paths: ShardPaths, missing: int, listed: Sequence[int]) -> WalHoleErro
 
 
 class TailMovedError(Exception):
-    """Entries to read have become an SSTable and were collected: the read starts again."""
+    """Entries to read were written to an SSTable and collected: the read must start again."""
 
 
 def _check_collected(store: Store, paths: ShardPaths, position: int) -> None:
@@ -328,7 +330,7 @@ def _check_collected(store: Store, paths: ShardPaths, position: int) -> None:
 
 
 def rows_of(entries: Sequence[WalEntry], schema: Schema) -> pa.Table:
-    """Return the rows of entries as one table, oldest first, each column in one chunk if it can be."""
+    """Return the rows of entries as one table, oldest first, each column in one chunk if possible."""
     tables = [entry.rows for entry in entries if entry.rows is not None]
     if not tables:
         fields = [field.arrow_field() for field in wal_fields(schema)]
@@ -339,40 +341,39 @@ def rows_of(entries: Sequence[WalEntry], schema: Schema) -> pa.Table:
 
 
 def by_generation(entries: Sequence[WalEntry], current: int) -> Iterator[tuple[int, list[WalEntry]]]:
-    """Yield generations and their entries, oldest first; entries of older ones than the current are
-    flushed."""
+    """Yield (generation, entries) from the current generation on, oldest first; older entries are flushed."""
     pending: list[WalEntry] = []
     generation = current
     for entry in entries:
-        its = current if entry.generation is None else entry.generation
-        if entry.rows is None or its < current:
+        entry_generation = current if entry.generation is None else entry.generation
+        if entry.rows is None or entry_generation < current:
             continue
-        if its != generation and pending:
+        if entry_generation != generation and pending:
             yield generation, pending
             pending = []
-        generation = its
+        generation = entry_generation
         pending.append(entry)
     if pending:
         yield generation, pending
 
 
 def entry_mark() -> str:
-    """Return text that no other entry has."""
+    """Return a unique text for an entry."""
     return uuid.uuid4().hex
 
 
 def plain_schema(schema: Schema) -> pa.Schema:
-    """Return the schema of logged rows in memory: that of the log, without metadata of columns."""
+    """Return the schema of logged rows in memory: the schema of the log without field metadata."""
     return pa.schema([pa.field(field.name, field.type, field.nullable) for field in log_schema(schema)])
 
 
 def logged_rows(schema: Schema, reader: pa.RecordBatchReader) -> pa.Table:
-    """Return rows as they are logged: all columns of the table in its order, and the mark of deletions.
+    """Return rows in the schema of the log: all columns of the table in order, and `_tombstone`.
 
-    Columns that are missing and may be null are null.
+    Missing nullable columns are null.
 
     Raises:
-        SchemaError: the rows do not fit the table, or a value must not be null.
+        SchemaError: the rows do not fit the table, or a NOT NULL column has a null.
     """
     aligner = Aligner(reader.schema, Schema(wal_fields(schema), schema.metadata))
     present = aligner.arrow_schema.names
@@ -383,14 +384,14 @@ def logged_rows(schema: Schema, reader: pa.RecordBatchReader) -> pa.Table:
     for column in schema.fields:
         if not column.nullable and rows[column.name].null_count:
             raise SchemaError(f"column {column.name!r} must not be null, but a value of the data is")
-    return _whole(schema, rows, dead=False)
+    return _complete_rows(schema, rows, dead=False)
 
 
 def check_rows(rows: pa.Table) -> None:
-    """Check that all text is UTF-8: a log that holds other bytes could not be read.
+    """Check that all text is valid UTF-8, because a log with other bytes could not be read.
 
     Raises:
-        SchemaError: a text is not; the message names the field, the row and the byte.
+        SchemaError: a text is not valid; the message has the field, the row and the byte.
     """
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         first = 0
@@ -400,27 +401,27 @@ def check_rows(rows: pa.Table) -> None:
 
 
 def logged_keys(schema: Schema, reader: pa.RecordBatchReader) -> pa.Table:
-    """Return keys as the deletions of their rows are logged; other columns are passed over.
+    """Return the log rows that delete keys; other columns of the input are ignored.
 
     Raises:
         OptionError: the table has no primary key.
-        SchemaError: a column of the key is missing, or null.
+        SchemaError: a key column is missing or has a null.
     """
-    own = Schema(tuple(field for field in schema.fields if field.key_position is not None))
-    if not own.fields:
+    key_schema = Schema(tuple(field for field in schema.fields if field.key_position is not None))
+    if not key_schema.fields:
         raise OptionError("rows are deleted by their primary key, and the table declares none")
-    names = [field.name for field in own.fields]
+    names = [field.name for field in key_schema.fields]
     absent = [name for name in names if name not in reader.schema.names]
     if absent:
         raise SchemaError(f"the keys lack the column {absent[0]!r}")
     table = reader.read_all().select(names)
-    aligner = Aligner(table.schema, own)
+    aligner = Aligner(table.schema, key_schema)
     batches = [aligner.align(batch) for batch in table.to_batches()]
-    return _whole(schema, pa.Table.from_batches(batches, aligner.arrow_schema), dead=True)
+    return _complete_rows(schema, pa.Table.from_batches(batches, aligner.arrow_schema), dead=True)
 
 
-def _whole(schema: Schema, rows: pa.Table, *, dead: bool) -> pa.Table:
-    """Return rows with all columns of the log, each in one chunk; columns that are missing are null."""
+def _complete_rows(schema: Schema, rows: pa.Table, *, dead: bool) -> pa.Table:
+    """Return rows with all columns of the log, each in one chunk; missing columns are null."""
     count = rows.num_rows
     columns = []
     plain = plain_schema(schema)

@@ -1,13 +1,13 @@
-"""A table with the rows that are not in it yet: the base version, SSTables that were not compacted, and logs.
+"""Read a table with the rows of its MemWAL: the base version, SSTables that are not yet compacted, and logs.
 
-Shards are read first and the base version is loaded after them, so that an SSTable which is no longer listed
-is in the base. SSTables that are still listed but already in the base version (`compacted_sstables`) are left
-out: else they would hide later changes of the table. After the read, the shards are checked again. If entries
-of a log became an SSTable and were collected meanwhile, the read starts again.
+The shards are listed first, then the base version is loaded. So an SSTable that is no longer listed is in the
+base version. SSTables that are still listed but already in the base version (`compacted_sstables`) are
+ignored: they would hide later changes of the table. After the read, the shards are checked again. If entries
+of a log became an SSTable and were collected concurrently, the read starts again.
 
-    hidden rows of the base     those with a key of any row of a shard, live or not
-    rows of a shard             the newest of each key, see `newest`
-    a filter                    comes after that: it sees no old values
+    hidden rows of the base     rows whose key is in a shard, as a live row or a tombstone
+    rows of a shard             the newest row of each key, see `fresh_sources`
+    a filter                    is applied after that, so it never sees old values
 
 A reader sees a prefix of each shard's writes. (MemWAL, reading.)
 """
@@ -53,7 +53,7 @@ _WINDOW_BYTES = 64 << 20
 
 
 def compacted_generations(snapshot: Snapshot) -> dict[uuid.UUID, int] | None:
-    """Return the generation of each shard up to which SSTables are in a version; None without a MemWAL."""
+    """Return shard -> highest generation that is in the version; None if the table has no MemWAL."""
     details = mem_wal_details(snapshot.manifest.indices)
     if details is None:
         return None
@@ -65,10 +65,10 @@ class Shard:
     """The rows of a shard that are not in the base version.
 
     Attributes:
-        paths: of the shard.
-        manifest: as it was read.
-        parts: oldest first.
-        next_position: the first position of its log that nobody had written.
+        paths: the paths of the shard.
+        manifest: the shard's manifest.
+        parts: the parts with rows, oldest first.
+        next_position: the first free position of its log at the time of the read.
     """
 
     paths: ShardPaths
@@ -79,13 +79,13 @@ class Shard:
 
 @dataclass(frozen=True)
 class ChosenRows:
-    """Rows of one part that count, read as the columns of a scan. Can be pickled.
+    """The current rows of one part, for the columns of a scan. Can be pickled.
 
     Attributes:
         choice: the rows.
-        names: the columns, system columns too, which are null here.
-        fields: the stored fields among them and those that a filter needs.
-        schema: of what is yielded.
+        names: the columns, including system columns, which are null.
+        fields: the stored fields among the columns, and the fields that a filter needs.
+        schema: the schema of the result.
     """
 
     choice: RowChoice
@@ -95,18 +95,18 @@ class ChosenRows:
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are before a filter."""
+        """The number of rows before filtering."""
         return len(self.choice.rows)
 
     def tables(self, condition: Condition | None, target_bytes: int = _WINDOW_BYTES) -> Iterator[pa.Table]:
-        """Yield the rows that a condition keeps, in tables of about `target_bytes`."""
+        """Yield the rows that match a condition, in tables of about `target_bytes`."""
         for rows, _ in self.numbered(condition, target_bytes):
             yield rows
 
     def numbered(
         self, condition: Condition | None, target_bytes: int = _WINDOW_BYTES
     ) -> Iterator[tuple[pa.Table, npt.NDArray[np.int64]]]:
-        """Yield tables as `tables` does, and which of the chosen rows these are."""
+        """Yield the tables of `tables`, each with the positions of its rows in `choice.rows`."""
         start = 0
         columns = set() if condition is None else set(condition.columns)
         for table in self._read_stored(target_bytes):
@@ -126,7 +126,7 @@ class ChosenRows:
             yield pa.Table.from_arrays([table[name] for name in self.names], schema=self.schema), numbers
 
     def _read_stored(self, target_bytes: int) -> Iterator[pa.Table]:
-        # Some column must be read, or nothing would tell how many rows there are.
+        # `fields` has at least one column, which determines the number of rows.
         yield from self.choice.part.tables(self.fields, self.choice.rows, target_bytes)
 
 
@@ -135,8 +135,8 @@ class FreshRows:
     """A base version and the shards' rows that are not in it.
 
     Attributes:
-        base: the version.
-        shards: those that have rows which are not in it.
+        base: the base version.
+        shards: the shards with rows that are not in the base version.
     """
 
     base: Snapshot
@@ -145,7 +145,7 @@ class FreshRows:
 
     @cached_property
     def key_names(self) -> tuple[str, ...]:
-        """The columns of the primary key; none if the table has none."""
+        """The columns of the primary key; empty if the table has no key."""
         return tuple(field.name for field in primary_key(self.base.schema))
 
     @cached_property
@@ -153,19 +153,19 @@ class FreshRows:
         choices: list[RowChoice] = []
         keys = []
         for shard in self.shards:
-            its, present = choose(shard.parts, self.key_names)
-            choices += its
+            shard_choices, present = choose(shard.parts, self.key_names)
+            choices += shard_choices
             keys.append(present)
         return choices, keys
 
     @property
     def choices(self) -> list[RowChoice]:
-        """The rows of all shards that count."""
+        """The current rows of all shards."""
         return self._choice[0]
 
     @cached_property
     def hidden(self) -> dict[int, BitMap]:
-        """The live rows of the base that a shard has a newer state of: fragment id -> offsets."""
+        """The live rows of the base whose key is in a shard: fragment id -> physical offsets."""
         tables = [table for table in self._choice[1] if table.num_rows]
         if not self.key_names or not tables:
             return {}
@@ -175,22 +175,23 @@ class FreshRows:
         """Return the live rows of the base that have one of some keys.
 
         Returns:
-            fragment id -> offsets; their addresses as a table with one column; and the row of `keys` of each.
+            Fragment id -> physical offsets; the addresses of the rows, as a table with one column; and for
+            each address the position of its key in `keys`.
         """
         index = KeyIndex([keys[name] for name in self.key_names])
         fields = [self.base.schema.field(name) for name in self.key_names]
         scan = self.base.scan(self.key_names, with_row_address=True)
         hidden: dict[int, BitMap] = {}
-        addresses, askers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        addresses, key_rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
         for task in key_tasks(scan, fields, keys):
             for table in task.tables(_WINDOW_BYTES):
                 places, rows = index.pairs(index.lookup([table[name] for name in self.key_names]))
                 row_addresses = table[ROW_ADDRESS].to_numpy()[places]
                 addresses.append(row_addresses)
-                askers.append(rows)
+                key_rows.append(rows)
                 for number, part in runs_by_fragment(row_addresses):
                     hidden[number] = hidden.get(number, BitMap()) | BitMap(offsets_of(row_addresses[part]))
-        return hidden, pa.table({ROW_ADDRESS: np.concatenate(addresses)}), np.concatenate(askers)
+        return hidden, pa.table({ROW_ADDRESS: np.concatenate(addresses)}), np.concatenate(key_rows)
 
     def scan(
         self,
@@ -199,11 +200,11 @@ class FreshRows:
         with_row_id: bool = False,
         with_row_address: bool = False,
     ) -> FreshScan:
-        """Plan to read columns; those that say where a row is are null in rows that are not in the base.
+        """Return a scan of columns. Row ids and row addresses are null in rows of shards.
 
         Raises:
             SchemaError: a column does not exist or is named twice.
-            OptionError: `_rowoffset` is among them.
+            OptionError: `_rowoffset` is among the columns.
         """
         plain = self.base.scan(columns, with_row_id=with_row_id, with_row_address=with_row_address)
         if ROW_OFFSET in plain.names:
@@ -214,47 +215,49 @@ class FreshRows:
         return FreshScan(**fields, fresh=self)
 
     def lookup(self, keys: pa.Table, names: Sequence[str]) -> pa.Table:
-        """Return the rows of some keys, in the order of the keys; keys without a row are passed over.
+        """Return the rows of some keys, in the order of the keys; keys without a row are skipped.
 
         Args:
-            keys: the columns of the primary key, in the types of the table.
-            names: the columns wanted.
+            keys: the columns of the primary key, in the table's types.
+            names: the columns of the result.
         """
         index = KeyIndex([keys[name] for name in self.key_names])
         is_found = np.zeros(index.size, np.bool_)
         scan = self.scan(names)
         parts: list[pa.Table] = []
-        askers: list[npt.NDArray[np.int64]] = []
+        owners_by_part: list[npt.NDArray[np.int64]] = []
         for shard in self.shards:
             for part in reversed(shard.parts):
-                its = part.keys(self.key_names)
-                codes = index.lookup([its.columns[name] for name in self.key_names])
+                part_keys = part.keys(self.key_names)
+                codes = index.lookup([part_keys.columns[name] for name in self.key_names])
                 places = np.flatnonzero(codes >= 0)
                 places = places[newest_of(codes[places])]
                 places = places[~is_found[codes[places]]]
                 is_found[codes[places]] = True
-                places = places[~its.dead[places]]
+                places = places[~part_keys.dead[places]]
                 if len(places):
-                    choice = RowChoice(part, its.numbers[places])
+                    choice = RowChoice(part, part_keys.numbers[places])
                     parts += scan.rows_of(choice).tables(None)
-                    askers.append(codes[places])
-        left = pick_rows(keys, np.flatnonzero((index.codes >= 0) & ~np.append(is_found, False)[index.codes]))
-        if left.num_rows:
-            from_base, rows = self._base_lookup(left, index, scan)
+                    owners_by_part.append(codes[places])
+        remaining_keys = pick_rows(
+            keys, np.flatnonzero((index.codes >= 0) & ~np.append(is_found, False)[index.codes])
+        )
+        if remaining_keys.num_rows:
+            from_base, rows = self._base_lookup(remaining_keys, index, scan)
             parts.append(from_base)
-            askers.append(rows)
+            owners_by_part.append(rows)
         if not parts:
             return scan.arrow_schema.empty_table()
-        table, owners = pa.concat_tables(parts), np.concatenate(askers)
+        table, owners = pa.concat_tables(parts), np.concatenate(owners_by_part)
         order = np.argsort(owners, kind="stable")
         first = np.searchsorted(owners[order], index.codes, side="left")
-        there = first < np.searchsorted(owners[order], index.codes, side="right")
-        return pick_rows(table, order[first[there]])
+        exists = first < np.searchsorted(owners[order], index.codes, side="right")
+        return pick_rows(table, order[first[exists]])
 
     def _base_lookup(
         self, keys: pa.Table, index: KeyIndex, scan: FreshScan
     ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-        """Return rows of the base and the code of the key of each."""
+        """Return the rows of the base with one of some keys, and the code of each row's key."""
         names = list(dict.fromkeys([*scan.names, *self.key_names]))
         plain = self.base.scan(names)
         fields = [self.base.schema.field(name) for name in self.key_names]
@@ -262,8 +265,8 @@ class FreshRows:
         key_index = KeyIndex([keys[name] for name in self.key_names])
         for task in key_tasks(plain, fields, keys):
             for table in task.tables(_WINDOW_BYTES):
-                there = key_index.lookup([table[name] for name in self.key_names]) >= 0
-                tables.append(pick_rows(table, np.flatnonzero(there)))
+                is_match = key_index.lookup([table[name] for name in self.key_names]) >= 0
+                tables.append(pick_rows(table, np.flatnonzero(is_match)))
         rows = pa.concat_tables(tables)
         codes = index.lookup([rows[name] for name in self.key_names])
         columns = pa.Table.from_arrays([rows[name] for name in scan.names], schema=scan.arrow_schema)
@@ -271,28 +274,28 @@ class FreshRows:
 
 
 def newest_of(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the places of the last row of each code, ascending."""
+    """Return the position of the last row of each code, ascending."""
     _, last = np.unique(codes[::-1], return_index=True)
     return np.sort(len(codes) - 1 - last)
 
 
 @dataclass(frozen=True)
 class FreshScan(Scan):
-    """A scan of the base without its hidden rows, and then of the rows of the shards.
+    """A scan of the base without its hidden rows, followed by the rows of the shards.
 
-    The base is what its tasks read; the rows of the shards come from `parts`.
+    The tasks read only the base; `parts` returns the rows of the shards.
     """
 
     fresh: FreshRows = field(kw_only=True)
 
     def tasks(self, filter_columns: Sequence[str] = ()) -> list[ScanTask]:
         """Return one task per fragment of the base, without the hidden rows."""
-        return [self._visible(task) for task in super().tasks(filter_columns)]
+        return [self._hide_rows(task) for task in super().tasks(filter_columns)]
 
     def _tasks_for_rows(self, *arguments: object) -> list[ScanTask]:
-        return [self._visible(task) for task in super()._tasks_for_rows(*arguments)]  # type: ignore[arg-type]
+        return [self._hide_rows(task) for task in super()._tasks_for_rows(*arguments)]  # type: ignore[arg-type]
 
-    def _visible(self, task: ScanTask) -> ScanTask:
+    def _hide_rows(self, task: ScanTask) -> ScanTask:
         hidden = self.fresh.hidden.get(task.message.id)
         if hidden is None:
             return task
@@ -306,18 +309,18 @@ class FreshScan(Scan):
     def tables(
         self, filter: Filter | None = None, target_bytes: int = _WINDOW_BYTES, ahead: bool = True
     ) -> Iterator[pa.Table]:
-        """Yield the rows of the base and then those of the shards, in tables of about `target_bytes`."""
+        """Yield the rows of the base, then the rows of the shards, in tables of about `target_bytes`."""
         yield from super().tables(filter, target_bytes, ahead)
         condition = None if filter is None else self.condition(filter)
         for part in self.parts(condition):
             yield from part.tables(condition, target_bytes)
 
     def parts(self, condition: Condition | None = None) -> list[ChosenRows]:
-        """Return the rows of the shards that count, part by part; the filter is for their reading."""
+        """Return the current rows of the shards, part by part, with the columns that `condition` needs."""
         return [self.rows_of(choice, condition) for choice in self.fresh.choices]
 
     def rows_of(self, choice: RowChoice, condition: Condition | None = None) -> ChosenRows:
-        """Return rows of a part as they are read for this scan."""
+        """Return rows of a part for the columns of this scan and of a condition."""
         log_fields = {field.name: field for field in wal_fields(self.manifest.schema)}
         columns = [*self.names, *(() if condition is None else condition.columns)]
         fields = tuple(log_fields[name] for name in dict.fromkeys(columns) if name in log_fields)
@@ -326,7 +329,7 @@ class FreshScan(Scan):
         return ChosenRows(choice, self.names, fields, self.arrow_schema)
 
     def slice(self, offset: int, limit: int | None, target_bytes: int = _WINDOW_BYTES) -> Iterator[pa.Table]:
-        """Yield `limit` rows after the first `offset` ones."""
+        """Yield at most `limit` rows after the first `offset` rows."""
         for table in self.tables(None, target_bytes):
             if limit == 0:
                 return
@@ -338,7 +341,7 @@ class FreshScan(Scan):
                 yield piece
 
     def live_rows(self, fragment: table_pb2.DataFragment) -> int:
-        """Return the rows of a fragment of the base that are neither deleted nor hidden."""
+        """Return the number of rows of a fragment of the base that are neither deleted nor hidden."""
         return super().live_rows(fragment) - len(self.fresh.hidden.get(fragment.id, ()))
 
     def count(self) -> int:
@@ -347,18 +350,19 @@ class FreshScan(Scan):
 
 
 def open_fresh(table: TableRef, *, accept_loss: bool = False) -> FreshRows:
-    """Look at the newest version of a table and at all that is not in it yet.
+    """Return the newest version of a table and the rows of its shards.
 
     Args:
-        accept_loss: pass over entries of logs that are missing or damaged.
+        table: the table.
+        accept_loss: whether to skip missing or damaged log entries.
 
     Raises:
-        WalHoleError, WalEntryError: entries of a log are missing or damaged.
-        TableNotFoundError: there is no table.
-        UnsupportedFormatError: the table has blobs, which logs do not hold.
-        FormatError: an SSTable that is listed is gone or damaged.
+        WalHoleError, WalEntryError: log entries are missing or damaged.
+        TableNotFoundError: the table does not exist.
+        UnsupportedFormatError: the table has blobs, which a MemWAL does not support.
+        FormatError: a listed SSTable does not exist or is damaged.
     """
-    gone: Exception | None = None
+    last_error: Exception | None = None
     for _ in range(_ATTEMPTS):
         before = _load_shards(table)
         base = indexed_snapshot(table, load_latest(table))
@@ -371,12 +375,12 @@ def open_fresh(table: TableRef, *, accept_loss: bool = False) -> FreshRows:
                 for paths, manifest in before
             ]
         except (TailMovedError, FileNotFoundError) as error:
-            gone = error
+            last_error = error
             continue
-        if _stood_still(shards, _load_shards(table)):
+        if _is_consistent(shards, _load_shards(table)):
             return FreshRows(base, tuple(shard for shard in shards if shard.parts))
     raise FormatError(
-        f"an SSTable that a shard lists is gone, or the shards change too fast to be read: {gone}",
+        f"an SSTable that a shard lists is gone, or the shards change too fast to be read: {last_error}",
         path=table.root,
     )
 
@@ -387,7 +391,7 @@ def _load_shards(table: TableRef) -> list[tuple[ShardPaths, ShardManifest]]:
         paths = ShardPaths(table.root, shard)
         manifest = load_shard(table.store, paths)
         if manifest is None:
-            # A log without a manifest is replayed from its begin.
+            # A log without a manifest is replayed from its start.
             manifest = ShardManifest(current_generation=1)
         result.append((paths, manifest))
     return result
@@ -396,11 +400,11 @@ def _load_shards(table: TableRef) -> list[tuple[ShardPaths, ShardManifest]]:
 def _open_shard(
     base: Snapshot, paths: ShardPaths, manifest: ShardManifest, compacted: int, accept_loss: bool
 ) -> Shard:
-    """Open the rows of a shard that are not in the base.
+    """Return a shard with its rows that are not in the base.
 
     Raises:
-        FileNotFoundError: an SSTable is gone.
-        TailMovedError: the log has moved on.
+        FileNotFoundError: an SSTable does not exist.
+        TailMovedError: entries of the log were collected concurrently.
     """
     schema = base.schema
     parts: list[Part] = []
@@ -409,7 +413,11 @@ def _open_shard(
             parts += open_sstable(TableRef(base.store, paths.sstable(entry.path)), schema)
     after = manifest.replay_after_wal_entry_position
     tail = read_tail(base.store, paths, after, schema, accept_loss=accept_loss)
-    entries = [entry for _, its in by_generation(tail.entries, manifest.current_generation) for entry in its]
+    entries = [
+        entry
+        for _, generation_entries in by_generation(tail.entries, manifest.current_generation)
+        for entry in generation_entries
+    ]
     rows = rows_of(entries, schema)
     if rows.num_rows:
         positions = tuple(entry.position for entry in entries)
@@ -419,10 +427,10 @@ def _open_shard(
     return Shard(paths, manifest, tuple(parts), tail.next_position)
 
 
-def _stood_still(shards: Sequence[Shard], now: Sequence[tuple[ShardPaths, ShardManifest]]) -> bool:
-    """Whether no entry behind those that were read had become part of an SSTable before the reading ended.
+def _is_consistent(shards: Sequence[Shard], now: Sequence[tuple[ShardPaths, ShardManifest]]) -> bool:
+    """Return whether no entry after the entries that were read was flushed during the read.
 
-    Entries that an SSTable holds may have been collected, and then a log seems to end before them.
+    Flushed entries can be collected, and then the log seems to end before them.
     """
     flushed = {paths.shard: manifest.replay_after_wal_entry_position for paths, manifest in now}
     return all(flushed.get(shard.paths.shard, 0) < shard.next_position for shard in shards)

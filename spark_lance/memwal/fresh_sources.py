@@ -1,16 +1,16 @@
-"""Rows that are not in the table yet: in fragments of SSTables and at the end of a log, and those that count.
+"""The parts of a shard, fragments of SSTables and the end of the log, and the choice of their current rows.
 
-A part is read twice: its keys, to choose the rows that count, and then columns of the chosen ones. Rows are
-named by their physical number in the part. Parts can be pickled and read anywhere.
+A part is read twice: first its keys, to choose the current rows, then columns of the chosen rows. Rows are
+identified by their physical offset in the part. Parts can be pickled and read anywhere.
 
-An SSTable is a Lance table with the columns that the table had, by their field ids, and `_tombstone`. The id
-of `_tombstone` was free then and may be a column of the table's by now, so it gets another one for the read.
-(MemWAL, SSTable.)
+An SSTable is a Lance table with the table's columns at that time, with their field ids, and `_tombstone`. The
+id of `_tombstone` was free at that time, but the table may have a column with this id now. So the read uses
+another id for it. (MemWAL, SSTable.)
 
-The newest row of each key counts, unless it marks a deletion. Inside an SSTable or the log the later row is
-newer; the log is newer than SSTables, these than each other by generation. A tombstone hides older rows
-exactly like a live one. Without a primary key every row counts. (MemWAL, reading.)
-"""
+The current row of a key is its newest row, unless that row is a tombstone. Inside an SSTable or the log, the
+later row is newer. The log is newer than SSTables, and an SSTable of a higher generation is newer. A
+tombstone hides older rows just like a live row. Without a primary key, every row is current. (MemWAL,
+reading.)"""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _KEY_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Keys:
-    """The rows of a part as far as they are needed to choose among them.
+    """The keys of a part's rows.
 
     Attributes:
-        columns: those of the key, in the order of the part.
-        dead: whether a row stands for a deleted key.
-        numbers: their physical numbers, ascending.
+        columns: the key columns, in the order of the part.
+        dead: whether each row is a tombstone.
+        numbers: int64, the physical offsets of the rows, ascending.
     """
 
     columns: pa.Table
@@ -58,22 +58,24 @@ class Keys:
 
 
 class Part(Protocol):
-    """Rows in one place."""
+    """A source of rows: a fragment of an SSTable, or the end of a log."""
 
     @property
     def num_rows(self) -> int:
-        """Rows, those that do not count included."""
+        """The number of rows, including rows that are not current."""
 
     def keys(self, names: Sequence[str]) -> Keys:
-        """Return columns of the key of all rows."""
+        """Return the keys of all rows."""
 
     def tables(
         self, fields: Sequence[Field], rows: npt.NDArray[np.int64], target_bytes: int
     ) -> Iterator[pa.Table]:
-        """Yield columns of the rows of ascending numbers, in tables of about `target_bytes`.
+        """Yield columns of rows, in tables of about `target_bytes`.
 
         Args:
-            fields: of the table, as `wal_fields` gives them.
+            fields: results of `wal_fields`.
+            rows: ascending physical offsets.
+            target_bytes: target size of one table in bytes.
         """
 
 
@@ -84,8 +86,8 @@ class SstablePart(OfTable):
     Attributes:
         table: the SSTable.
         fragment: the serialized message.
-        mark: the field of `_tombstone`; None if the SSTable has none, and no row stands for a deletion.
-        key: the fields of the key, as the table has them now.
+        mark: the field `_tombstone`; None if the SSTable does not have it, so that it has no tombstones.
+        key: the current fields of the table's key.
     """
 
     table: TableRef
@@ -95,11 +97,11 @@ class SstablePart(OfTable):
 
     @property
     def num_rows(self) -> int:
-        """Rows, masked ones included."""
+        """The number of rows, including masked rows."""
         return int(table_pb2.DataFragment.FromString(self.fragment).physical_rows)
 
     def keys(self, names: Sequence[str]) -> Keys:
-        """Return columns of the key of the rows that are not masked."""
+        """Return the keys of the rows that are not masked."""
         fields = [field for field in self.key if field.name in names]
         marks = () if self.mark is None else (self.mark,)
         columns = (*(field.name for field in fields), *(mark.name for mark in marks), ROW_ADDRESS)
@@ -118,7 +120,7 @@ class SstablePart(OfTable):
     def tables(
         self, fields: Sequence[Field], rows: npt.NDArray[np.int64], target_bytes: int
     ) -> Iterator[pa.Table]:
-        """Yield columns of rows; columns that the table got later are null."""
+        """Yield columns of rows; columns that were added to the table later are null."""
         task = self._task(tuple(fields), tuple(field.name for field in fields))
         yield from replace(task, selection=BitMap(rows.astype(np.uint32)).serialize()).tables(target_bytes)
 
@@ -131,27 +133,27 @@ def open_sstable(table: TableRef, schema: Schema) -> list[SstablePart]:
 
     Args:
         table: the SSTable.
-        schema: of the table as it is now.
+        schema: the current schema of the table.
 
     Raises:
-        FileNotFoundError: the SSTable is gone.
-        FormatError: it is damaged.
+        FileNotFoundError: the SSTable does not exist.
+        FormatError: the SSTable is damaged.
     """
     manifest = read_manifest(table.store, manifest_path(table.root, 1, Naming.V2), Naming.V2)
     key = tuple(field for field in wal_fields(schema) if field.key_position is not None)
     tombstone = next((field for field in manifest.schema.fields if field.name == TOMBSTONE), None)
     if tombstone is not None and tombstone.logical_type != "bool":
         raise FormatError(f"column {TOMBSTONE} of an SSTable is {tombstone.logical_type}", path=manifest.path)
-    # Free in the table as it is now, and in the SSTable.
-    free = 1 + max(node.id for each in (schema, manifest.schema) for node in each.walk())
-    mark = None if tombstone is None else replace(tombstone, id=free, nullable=True)
+    # An id that is free in the current schema of the table and in the SSTable.
+    free_id = 1 + max(node.id for each in (schema, manifest.schema) for node in each.walk())
+    mark = None if tombstone is None else replace(tombstone, id=free_id, nullable=True)
     parts = []
     for fragment in manifest.fragments:
         message = table_pb2.DataFragment()
         message.CopyFrom(fragment)
         for file in message.files:
             if tombstone is not None and tombstone.id in file.fields:
-                file.fields[list(file.fields).index(tombstone.id)] = free
+                file.fields[list(file.fields).index(tombstone.id)] = free_id
         parts.append(SstablePart(table, message.SerializeToString(), mark, key))
     return parts
 
@@ -161,10 +163,11 @@ class LogPart:
     """The end of a shard's log, or a part of it.
 
     Attributes:
-        store, paths: of the shard.
-        positions: of the entries.
-        schema: of the table, to which rows are fitted.
-        rows: of all entries, oldest first; read again where a pickle was opened.
+        store, paths: the table's store, and the paths of the shard.
+        positions: the positions of the entries.
+        schema: the table's schema, to which rows are converted.
+        num_rows: the number of rows.
+        rows: the rows of all entries, oldest first; read again after unpickling.
     """
 
     store: Store
@@ -179,7 +182,7 @@ class LogPart:
 
     @property
     def rows(self) -> pa.Table:
-        """All rows, with the columns of the table and the mark of deleted keys.
+        """All rows, with the columns of the table and `_tombstone`.
 
         Raises:
             FileNotFoundError: an entry was collected.
@@ -191,7 +194,7 @@ class LogPart:
         return self._rows[0]
 
     def keys(self, names: Sequence[str]) -> Keys:
-        """Return columns of the key of all rows."""
+        """Return the keys of all rows."""
         rows = self.rows
         dead = rows[TOMBSTONE].to_numpy(zero_copy_only=False)
         return Keys(rows.select(list(names)), dead, np.arange(rows.num_rows))
@@ -213,11 +216,11 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RowChoice:
-    """The rows of a part that count.
+    """The current rows of a part.
 
     Attributes:
-        part: where they are.
-        rows: their physical numbers, ascending.
+        part: the part.
+        rows: int64, the physical offsets of the rows, ascending.
     """
 
     part: Part
@@ -225,7 +228,7 @@ class RowChoice:
 
 
 def newest_rows(codes: Int64Array) -> Int64Array:
-    """Return the place of the last row of each key, ascending; a key with a null, -1, is a key for itself."""
+    """Return the position of the last row of each code, ascending; every row with the code -1 is included."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     last = np.append(ordered[1:] != ordered[:-1], True) if len(ordered) else np.zeros(0, np.bool_)
@@ -233,37 +236,37 @@ def newest_rows(codes: Int64Array) -> Int64Array:
 
 
 def choose(parts: Sequence[Part], names: Sequence[str]) -> tuple[list[RowChoice], pa.Table]:
-    """Choose the rows of a shard that count.
+    """Choose the current rows of a shard.
 
     Args:
-        parts: of the shard, oldest first.
-        names: the columns of the primary key; none if the table has none.
+        parts: the parts of the shard, oldest first.
+        names: the columns of the primary key; empty if the table has no key.
 
     Returns:
-        The parts that have such rows, oldest first; and the keys, each once, of all rows, tombstones
-        included: rows of the table with one of these are hidden.
+        The parts that have current rows, oldest first; and the distinct keys of all rows, including
+        tombstones. Rows of the table with one of these keys are hidden.
     """
     keys_of_parts = [part.keys(names) for part in parts]
     if not names:
         live = [keys.numbers[~keys.dead] for keys in keys_of_parts]
         choices = [RowChoice(part, rows) for part, rows in zip(parts, live, strict=True) if len(rows)]
         return choices, pa.table({})
-    keys = _joined(keys_of_parts, names)
+    keys = _concat_keys(keys_of_parts, names)
     codes = KeyIndex([keys[name] for name in names]).codes if keys.num_rows else np.empty(0, np.int64)
     newest = newest_rows(codes)
     choices = []
     start = 0
-    for part, its in zip(parts, keys_of_parts, strict=True):
-        stop = start + len(its.numbers)
+    for part, part_keys in zip(parts, keys_of_parts, strict=True):
+        stop = start + len(part_keys.numbers)
         places = newest[np.searchsorted(newest, start) : np.searchsorted(newest, stop)] - start
-        places = places[~its.dead[places]]
+        places = places[~part_keys.dead[places]]
         if len(places):
-            choices.append(RowChoice(part, its.numbers[places]))
+            choices.append(RowChoice(part, part_keys.numbers[places]))
         start = stop
     return choices, keys.take(pa.array(newest))
 
 
-def _joined(keys_of_parts: Sequence[Keys], names: Sequence[str]) -> pa.Table:
+def _concat_keys(keys_of_parts: Sequence[Keys], names: Sequence[str]) -> pa.Table:
     tables = [keys.columns for keys in keys_of_parts]
     return (
         pa.concat_tables(tables) if tables else pa.table({name: pa.array([], pa.int64()) for name in names})

@@ -5,8 +5,8 @@
     {root}/_mem_wal/{shard uuid}/wal/{reversed position}.arrow
     {root}/_mem_wal/{shard uuid}/{8 hex digits}_gen_{generation}/      an SSTable: a small Lance table
 
-A reversed number is its 64 binary digits, least significant first, so that names of one after the other begin
-differently: 1 is "1000...0", 2 is "0100...0". Versions and positions count from 1; 0 stands for none.
+A reversed number is its 64 binary digits, least significant first, so that the names of consecutive numbers
+have different prefixes: 1 is "1000...0", 2 is "0100...0". Versions and positions count from 1; 0 means none.
 (MemWAL, directory layout.)
 """
 
@@ -23,28 +23,29 @@ from spark_lance.io.locations import join
 from spark_lance.table.format.table_ref import TableRef
 
 MEM_WAL_DIR = "_mem_wal"
-# Longer than a reader needs to open what it has looked at, and than a writer goes without a look.
+# Longer than a reader takes to open the files that it has listed, and than a writer goes without checking its
+# epoch.
 GRACE = timedelta(hours=1)
 _DIGITS = 64
 _NAME = re.compile(r"([01]{64})\.(binpb|arrow)", re.ASCII)
 _SSTABLE = re.compile(r"[0-9a-f]{8}_gen_([0-9]{1,19})", re.ASCII)
 
 
-def _reversed(number: int) -> str:
+def _reverse_digits(number: int) -> str:
     return f"{number:0{_DIGITS}b}"[::-1]
 
 
 def numbers_in(names: list[str]) -> list[int]:
-    """Return the numbers in names of manifests or of WAL entries, ascending; other names have none."""
+    """Return the numbers in the names of manifests or WAL entries, ascending; other names are ignored."""
     matches = (_NAME.fullmatch(name) for name in names)
     return sorted(int(match[1][::-1], 2) for match in matches if match is not None)
 
 
 def parse_shard_id(text: str | uuid.UUID) -> uuid.UUID:
-    """Return the id of a shard.
+    """Return the id of a shard from text.
 
     Raises:
-        OptionError: it is not a UUID.
+        OptionError: the text is not a UUID.
     """
     try:
         return text if isinstance(text, uuid.UUID) else uuid.UUID(text)
@@ -54,10 +55,10 @@ def parse_shard_id(text: str | uuid.UUID) -> uuid.UUID:
 
 @dataclass(frozen=True)
 class ShardPaths:
-    """Where the files of a shard are.
+    """The paths of a shard's files.
 
     Attributes:
-        root: of the table.
+        root: the root path of the table.
         shard: the shard's id.
     """
 
@@ -86,30 +87,30 @@ class ShardPaths:
 
     def manifest(self, version: int) -> str:
         """Return the path of a manifest."""
-        return join(self.manifests, f"{_reversed(version)}.binpb")
+        return join(self.manifests, f"{_reverse_digits(version)}.binpb")
 
     def entry(self, position: int) -> str:
         """Return the path of a WAL entry."""
-        return join(self.entries, f"{_reversed(position)}.arrow")
+        return join(self.entries, f"{_reverse_digits(position)}.arrow")
 
     def sstable(self, name: str) -> str:
-        """Return the root path of an SSTable; a name may not lead out of the shard."""
+        """Return the root path of an SSTable; only the last part of `name` is used, so it is in the shard."""
         return join(self.directory, name.rpartition("/")[2])
 
 
 def new_sstable_name(generation: int) -> str:
-    """Return a new name for the SSTable of a generation."""
+    """Return a new, unique name for the SSTable of a generation."""
     return f"{secrets.token_hex(4)}_gen_{generation}"
 
 
 def sstable_generation(name: str) -> int | None:
-    """Return the generation that the name of an SSTable tells; None for other names."""
+    """Return the generation in the name of an SSTable; None for other names."""
     match = _SSTABLE.fullmatch(name)
     return None if match is None else int(match[1])
 
 
 def list_shards(table: TableRef) -> list[uuid.UUID]:
-    """Return the ids of a table's shards: its directory listing is the only authority for them."""
+    """Return the ids of a table's shards, ascending. The directory listing is their only list."""
     result = []
     for name in table.store.list_directories(table.path(MEM_WAL_DIR)):
         try:

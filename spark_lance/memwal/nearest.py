@@ -1,7 +1,7 @@
-"""Rows nearest to a vector, among those of a table and those that are not in it yet.
+"""Find the rows nearest to a vector, in the base version of a table and in the rows of its shards.
 
-The base is searched as ever, by its indices; rows that a shard has a newer state of do not count. The rows of
-the shards are compared one by one. Then the best of both. (MemWAL, vector search.)
+The base version is searched with its indices, without rows that a shard replaces. The rows of the shards are
+compared one by one. The nearest of both are the result. (MemWAL, vector search.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from spark_lance.table.reading.take import take_addresses
 Distances = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
 
-# A search finds and drops up to so many hidden rows of the base; more are left out beforehand.
+# Up to this many hidden rows of the base, the search returns more rows and drops the hidden ones. If there
+# are more hidden rows, the search excludes them.
 _FEW_HIDDEN = 4096
 
 
@@ -40,8 +41,8 @@ class Neighbours:
     """The rows nearest to one vector.
 
     Attributes:
-        rows: nearest first.
-        distances: of each.
+        rows: the rows, nearest first.
+        distances: float32, the distance of each row.
     """
 
     rows: pa.Table
@@ -49,19 +50,25 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
-class _Neighbours:
-    """Candidates: the part of each (-1: the base), its address or its place in the part, its distance."""
+class _Candidates:
+    """Candidate rows.
+
+    Attributes:
+        part: the number of the shard part of each row; -1 for the base.
+        place: the row's address in the base, or its position in the part.
+        distance: the distance of each row.
+    """
 
     part: Numbers
     place: npt.NDArray[np.uint64]
     distance: Distances
 
     @classmethod
-    def of(cls, part: int, place: npt.NDArray[np.uint64], distance: Distances) -> _Neighbours:
+    def of(cls, part: int, place: npt.NDArray[np.uint64], distance: Distances) -> _Candidates:
         return cls(np.full(len(place), part, np.int64), place, distance)
 
     @classmethod
-    def best(cls, several: Sequence[_Neighbours], k: int) -> _Neighbours:
+    def best(cls, several: Sequence[_Candidates], k: int) -> _Candidates:
         part = np.concatenate([np.empty(0, np.int64), *(each.part for each in several)])
         place = np.concatenate([np.empty(0, np.uint64), *(each.place for each in several)])
         distance = np.concatenate([np.empty(0, np.float32), *(each.distance for each in several)])
@@ -75,9 +82,10 @@ def nearest_rows(
     """Return columns of the k nearest rows of each vector of a query.
 
     Args:
-        query: what is searched.
-        names: the columns; what says where a row is is null for rows that are not in the base.
-        condition: only rows that it keeps count.
+        fresh: the base version and the rows of the shards.
+        query: the query.
+        names: the columns. Row ids and row addresses are null for rows of shards.
+        condition: search only the rows for which this is true.
 
     Raises:
         OptionError: the query does not fit the column.
@@ -86,7 +94,7 @@ def nearest_rows(
     search = VectorSearch(fresh.base, query.column)
     query = query.fitted(search.kind)
     metric = search.metric(query)
-    candidates = [[each] for each in _in_base(fresh, search, query, condition)]
+    candidates = [[each] for each in _search_base(fresh, search, query, condition)]
     top = top_column(fresh.base.schema, query.column)
     scan = fresh.scan([top])
     for number, part in enumerate(scan.parts(condition)):
@@ -100,39 +108,39 @@ def nearest_rows(
                     distances = exact_distances(vector, matrix, metric)
                     own.append(_within_range(number, places[owners], distances, query))
     wide_scan = fresh.scan(names)
-    return [_fetched(wide_scan, _Neighbours.best(own, query.k)) for own in candidates]
+    return [_fetch_rows(wide_scan, _Candidates.best(own, query.k)) for own in candidates]
 
 
-def _within_range(number: int, places: Numbers, distances: Distances, query: VectorQuery) -> _Neighbours:
+def _within_range(number: int, places: Numbers, distances: Distances, query: VectorQuery) -> _Candidates:
     low, high = query.distance_range
     keep = np.ones(len(distances), np.bool_)
     if low is not None:
         keep &= distances >= low
     if high is not None:
         keep &= distances < high
-    result = _Neighbours.of(number, places[keep].astype(np.uint64), distances[keep])
-    return _Neighbours.best([result], query.k)
+    result = _Candidates.of(number, places[keep].astype(np.uint64), distances[keep])
+    return _Candidates.best([result], query.k)
 
 
-def _in_base(
+def _search_base(
     fresh: FreshRows, search: VectorSearch, query: VectorQuery, condition: Condition | None
-) -> list[_Neighbours]:
+) -> list[_Candidates]:
     """Return the nearest rows of the base that are not hidden."""
     hidden = sum(len(rows) for rows in fresh.hidden.values())
     visible = fresh.scan([ROW_ADDRESS])
     allowed = None
     base_query = query
     if condition is not None or hidden > _FEW_HIDDEN:
-        # Only for the base: rows of shards have no address.
+        # Scan.tables and not FreshScan.tables: only the base, because rows of shards have no address.
         tables = [
             table[ROW_ADDRESS].to_numpy() for table in Scan.tables(visible, condition) if table.num_rows
         ]
         allowed = np.sort(np.concatenate([np.empty(0, np.uint64), *tables]))
     elif hidden:
-        more = query.k + hidden
-        ef = None if query.ef is None else max(query.ef, more * (query.refine_factor or 1))
-        base_query = replace(query, k=more, ef=ef)
-    gone = np.sort(
+        k_with_hidden = query.k + hidden
+        ef = None if query.ef is None else max(query.ef, k_with_hidden * (query.refine_factor or 1))
+        base_query = replace(query, k=k_with_hidden, ef=ef)
+    hidden_addresses = np.sort(
         np.concatenate(
             [
                 np.empty(0, np.uint64),
@@ -145,13 +153,13 @@ def _in_base(
     )
     answers = []
     for answer in search.run(base_query, allowed):
-        seen = ~contains(gone, answer.addresses)
-        answers.append(_Neighbours.of(-1, answer.addresses[seen], answer.distances[seen]))
-    return [_Neighbours.best([answer], query.k) for answer in answers]
+        is_visible = ~contains(hidden_addresses, answer.addresses)
+        answers.append(_Candidates.of(-1, answer.addresses[is_visible], answer.distances[is_visible]))
+    return [_Candidates.best([answer], query.k) for answer in answers]
 
 
-def _fetched(scan: FreshScan, hits: _Neighbours) -> Neighbours:
-    """Return rows in the order in which they were found."""
+def _fetch_rows(scan: FreshScan, hits: _Candidates) -> Neighbours:
+    """Return the columns of candidate rows, in the order of the candidates."""
     plain = scan.fresh.base.scan(scan.names)
     tables, order = [], []
     in_base = np.flatnonzero(hits.part < 0)
@@ -163,8 +171,8 @@ def _fetched(scan: FreshScan, hits: _Neighbours) -> Neighbours:
         if not len(places):
             continue
         numbers, back = np.unique(hits.place[places].astype(np.int64), return_inverse=True)
-        some = scan.rows_of(RowChoice(choice.part, choice.rows[numbers]))
-        tables.append(pick_rows(pa.concat_tables(some.tables(None)), back.reshape(-1)))
+        chosen_rows = scan.rows_of(RowChoice(choice.part, choice.rows[numbers]))
+        tables.append(pick_rows(pa.concat_tables(chosen_rows.tables(None)), back.reshape(-1)))
         order.append(places)
     if not tables:
         return Neighbours(scan.arrow_schema.empty_table(), np.empty(0, np.float32))

@@ -1,15 +1,16 @@
 """Shard manifests: the SSTables of a shard, where the replay of its log starts, and its writer's epoch.
 
 Each version is a protobuf message `ShardManifest` without any framing, in a file that is created only if it
-is absent. Versions are contiguous, and a writer builds the next one from the newest. An example:
+does not exist. Versions are contiguous, and a writer derives the next version from the newest one. An
+example:
 
     08 01   version 1          10 01   writer_epoch 1       18 00   replay_after_wal_entry_position
     20 00   wal_entry_position_last_seen                    30 01   current_generation 1
     42 ..   sstables           50 01   shard_spec_id 1      5a 12 0a 10 <16 bytes>   shard_id
 
-`writer_epoch` counts the claims: only the writer that made the last one may go on. (MemWAL, shard manifest.)
+`writer_epoch` counts the claims: only the writer with the last claim may write. (MemWAL, shard manifest.)
 
-`put_if_absent` repeats a request until it is certain what became of it.
+`put_new` repeats a request until its outcome is certain.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from spark_lance.io.stored_names import check_message
 from spark_lance.memwal.names import ShardPaths, numbers_in
 from spark_lance.proto.index_pb2 import ShardManifest
 
-# The same bytes are put again after an answer was lost, so another try does no harm.
+# A retry after a lost response puts the same bytes, so it does no harm.
 PUT_RETRIES = RetryPolicy(attempts=6, base_seconds=0.1, cap_seconds=2.0, total_seconds=30.0)
 
 
@@ -49,19 +50,19 @@ def put_new(
     sync: bool = False,
     retry: RetryPolicy = PUT_RETRIES,
 ) -> bool:
-    """Create an object if nothing is there, and return whether it is ours.
+    """Create an object if it does not exist, and return whether this call created it.
 
     Args:
-        store: where.
-        path: the object.
-        data: its bytes.
-        unique: whether nobody else can write these very bytes there, so that finding them means that an
-            earlier request of ours went through.
-        sync: force it to the disk, where the store is one.
-        retry: how often the same request is sent again after an answer was lost.
+        store: the store.
+        path: the path of the object.
+        data: the bytes of the object.
+        unique: whether no other writer can write the same bytes. If so, finding these bytes means that an
+            earlier request of this call succeeded.
+        sync: whether to sync the object to disk if the store is local.
+        retry: the number of retries, and the pauses, after a lost response.
 
     Raises:
-        CommitOutcomeUnknownError: the store did not say, and the object may come into being later.
+        CommitOutcomeUnknownError: the store did not confirm the write; the object may appear later.
         StoreAccessError, AtomicPutUnsupportedError: nothing was written.
     """
     unconfirmed_error: OSError | None = None
@@ -82,7 +83,7 @@ def put_new(
         except OSError as error:
             unconfirmed_error = error
             if store.is_local:
-                break  # a disk that is full or gone does not come back in a second
+                break  # a full or missing disk does not recover within a second
         else:
             return True
     raise CommitOutcomeUnknownError(
@@ -98,11 +99,11 @@ _ATTEMPTS = 50
 
 
 def load_shard(store: Store, paths: ShardPaths) -> ShardManifest | None:
-    """Return the newest manifest of a shard, None if it has none. The listing decides, not the hint.
+    """Return the newest manifest of a shard, by listing; None if it has none. The hint is not used.
 
     Raises:
-        FormatError: the manifest cannot be decoded, says that it is another, or names files outside of the
-            shard.
+        FormatError: the manifest cannot be decoded, has another version or shard id, or refers to files
+            outside the shard.
     """
     for _ in range(_ATTEMPTS):
         versions = numbers_in(list(store.list(paths.manifests)))
@@ -112,7 +113,7 @@ def load_shard(store: Store, paths: ShardPaths) -> ShardManifest | None:
         try:
             data = store.read(path)
         except FileNotFoundError:
-            continue  # collected since it was listed, for there is a newer one
+            continue  # collected after the listing, because a newer one exists
         try:
             message = ShardManifest.FromString(data)
         except DecodeError as error:
@@ -133,10 +134,14 @@ def publish_shard(
     """Create a version of a shard's manifest; return False if another writer was first.
 
     Args:
-        unique: whether nobody else can write this very message, see `put_new`.
+        store: the table's store.
+        paths: the paths of the shard.
+        message: the manifest.
+        unique: whether no other writer can write the same message, see `put_new`.
+        sync: whether to sync the file to disk if the store is local.
 
     Raises:
-        CommitOutcomeUnknownError: it may be there, or come into being later.
+        CommitOutcomeUnknownError: the version may exist, or may appear later.
     """
     data = message.SerializeToString()
     if not put_new(store, paths.manifest(message.version), data, unique=unique, sync=sync):
@@ -152,11 +157,13 @@ def publish_shard(
 def create_shard(
     store: Store, paths: ShardPaths, spec_id: int, entries: dict[str, bytes] | None = None
 ) -> None:
-    """Create a shard that nobody has claimed; one that is there already is left as it is.
+    """Create a shard without a writer; an existing shard is not changed.
 
     Args:
-        spec_id: of the sharding spec; 0 for shards that users choose.
-        entries: field of the spec -> value of this shard, as bytes.
+        store: the table's store.
+        paths: the paths of the shard.
+        spec_id: the id of the sharding spec; 0 for shards that users choose.
+        entries: field id of the spec -> value of this shard, as bytes.
     """
     message = ShardManifest(version=1, current_generation=1, shard_spec_id=spec_id)
     message.shard_id.uuid = paths.shard.bytes
@@ -168,14 +175,14 @@ def create_shard(
 def claim_shard(
     store: Store, paths: ShardPaths, spec_id: int, sync: bool = False
 ) -> tuple[ShardManifest, bool]:
-    """Become the only writer of a shard: raise its epoch.
+    """Become the only writer of a shard by raising its epoch.
 
     Returns:
-        The manifest that holds the claim, and whether the shard was there before.
+        The manifest with the new epoch, and whether the shard existed before.
 
     Raises:
-        ShardSealedError: the shard takes no more rows.
-        RetriesExhaustedError: other writers claimed it each time.
+        ShardSealedError: the shard is sealed and accepts no more rows.
+        RetriesExhaustedError: another writer claimed the shard in every attempt.
     """
     for _ in range(_ATTEMPTS):
         newest = load_shard(store, paths)
@@ -201,17 +208,20 @@ def change_shard(
     *,
     sync: bool = False,
 ) -> ShardManifest:
-    """Make the next version of a shard's manifest from the newest one, again while others are first.
+    """Write the next version of a shard's manifest, retrying if other writers are first.
 
     Args:
-        change: changes the message; False leaves the shard as it is. It makes what nobody else makes.
+        store: the table's store.
+        paths: the paths of the shard.
+        change: changes the message and returns True; False if nothing has to be changed.
+        sync: whether to sync the file to disk if the store is local.
 
     Returns:
-        The version that was made, or the newest if nothing had to be changed.
+        The new version, or the newest version if nothing had to be changed.
 
     Raises:
         FormatError: the shard has no manifest.
-        RetriesExhaustedError: others were first each time.
+        RetriesExhaustedError: another writer was first in every attempt.
     """
     for _ in range(_ATTEMPTS):
         newest = load_shard(store, paths)
@@ -222,7 +232,7 @@ def change_shard(
         if not change(message):
             return newest
         message.version = newest.version + 1
-        # Equal bytes by another would have the same effect.
+        # Even if another writer writes the same bytes, the effect is the same.
         if publish_shard(store, paths, message, unique=True, sync=sync):
             return message
     raise RetriesExhaustedError(f"other writers changed shard {paths.shard} of {paths.root} each time")

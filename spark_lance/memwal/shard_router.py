@@ -1,4 +1,4 @@
-"""Writing rows to the shards that they belong to, in one process: a writer per shard."""
+"""Write rows to their shards, in one process with one writer per shard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _THREADS = 8
 
 @dataclass
 class _Call:
-    """Rows that a thread waits for, and what became of them."""
+    """Rows that a thread waits for, and the outcome of their write."""
 
     rows: pa.Table
     is_done: bool = False
@@ -32,13 +32,13 @@ class _Call:
 
 
 class RoutedWriter:
-    """Writes rows to their shards, as the only writer of these. Made by `LanceDataset.upsert_log`.
+    """Writes rows to their shards, as the only writer of these shards. Made by `LanceDataset.upsert_log`.
 
-    Rows of one call are in one entry of each shard's log: readers see all of a shard's rows or none. If a
-    call fails, some shards may have its rows; repeating the call does no harm.
+    The rows of one call are one entry in each shard's log: readers see all of a shard's rows or none. If a
+    call fails, some shards may have its rows; it is safe to repeat the call.
 
-    Threads may share it. Rows that they put during another write become one entry of each shard then, in the
-    order in which they came. Each call returns when its rows are in the logs.
+    Thread-safe. Rows that threads put during another write are combined into the next entry of each shard, in
+    the order of the calls. Each call returns when its rows are in the logs.
     """
 
     def __init__(self, snapshot: Snapshot, config: Mapping[str, Any] | None = None) -> None:
@@ -50,23 +50,23 @@ class RoutedWriter:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lance-shards")
         self._waiting: list[_Call] = []
         self._waiting_lock = threading.Lock()
-        # Whoever holds it writes what waits, for others, too.
+        # The thread that holds it writes all waiting rows, including those of other threads.
         self._turn = threading.RLock()
 
     @property
     def writers(self) -> Mapping[uuid.UUID, ShardWriter]:
-        """The writers that are open, by shard."""
+        """The open writers by shard id."""
         return self._writers
 
     def put(self, data: Any, *, schema: pa.Schema | None = None) -> None:
-        """Insert or update rows; arguments and errors as of `ShardWriter.put`."""
-        self._each(logged_rows(self._snapshot.schema, as_reader(data, schema)))
+        """Insert or update rows; arguments and errors are as in `ShardWriter.put`."""
+        self._write_in_turn(logged_rows(self._snapshot.schema, as_reader(data, schema)))
 
     def delete(self, keys: Any, *, schema: pa.Schema | None = None) -> None:
-        """Delete the rows of keys; arguments and errors as of `ShardWriter.delete`."""
-        self._each(logged_keys(self._snapshot.schema, as_reader(keys, schema)))
+        """Delete the rows of keys; arguments and errors are as in `ShardWriter.delete`."""
+        self._write_in_turn(logged_keys(self._snapshot.schema, as_reader(keys, schema)))
 
-    def _each(self, rows: pa.Table) -> None:
+    def _write_in_turn(self, rows: pa.Table) -> None:
         call = _Call(rows)
         with self._waiting_lock:
             self._waiting.append(call)
@@ -79,16 +79,16 @@ class RoutedWriter:
             raise call.failure
 
     def _write(self, calls: Sequence[_Call]) -> None:
-        """Write the rows of calls as one entry of each shard, and tell the calls what became of them."""
+        """Write the rows of calls as one entry of each shard, and store the outcome in the calls."""
         failure: Exception | None = None
         try:
-            # In the types of the table: the hash of a value depends on its type.
+            # The rows have the types of the table, because the hash of a value depends on its type.
             tables = [call.rows for call in calls]
             rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
             parts = [(self._writer(value), part) for value, part in self._router.split(rows)]
             if len(parts) > 1:
-                written = [self._pool.submit(writer.put_logged, part) for writer, part in parts]
-                failures = [error for one in written if (error := one.exception()) is not None]
+                futures = [self._pool.submit(writer.put_logged, part) for writer, part in parts]
+                failures = [error for future in futures if (error := future.exception()) is not None]
                 if failures:
                     raise failures[0]
             else:
@@ -117,12 +117,12 @@ class RoutedWriter:
         return writer
 
     def flush(self) -> None:
-        """Flush all shards; errors as of `ShardWriter.flush`."""
+        """Flush all shards; raises the errors of `ShardWriter.flush`."""
         with self._turn:
             list(self._pool.map(lambda writer: writer.flush(), list(self._writers.values())))
 
     def close(self) -> None:
-        """Flush and end; errors as of `ShardWriter.close`, of the first shard that has one."""
+        """Flush and close all writers; raises the first error of `ShardWriter.close`."""
         failures = []
         with self._turn:
             for writer in self._writers.values():
@@ -135,7 +135,7 @@ class RoutedWriter:
             raise failures[0]
 
     def abandon(self) -> None:
-        """End without a flush; what was put is in the logs."""
+        """Close all writers without a flush; the rows are in the logs."""
         with self._turn:
             for writer in self._writers.values():
                 writer.abandon()

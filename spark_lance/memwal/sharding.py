@@ -1,11 +1,11 @@
-"""Sharding: which shard a row goes to, by what the table's MemWAL says.
+"""Sharding: the assignment of rows to shards by the sharding spec of the table's MemWAL.
 
     bucket       (hash of a column & 0x7fffffff) % num_buckets; null is bucket 0
     identity     the value of a column
     unsharded    one shard for all rows
 
-The hash is that of Spark SQL's `hash` with seed 0: the mixing of Murmur3, with the bytes behind the last
-whole word of four mixed one by one, as signed numbers.
+The hash is Spark SQL's `hash` with seed 0: Murmur3, but the bytes after the last complete 4-byte word are
+mixed one by one, as signed numbers.
 
     mix(h, k)     k * cc9e2d51, rotated left by 15, * 1b873593; xor into h; h rotated by 13, * 5 + e6546b64
     end(h, n)     h ^ n, then Murmur3's finish
@@ -15,9 +15,8 @@ whole word of four mixed one by one, as signed numbers.
 
 Examples: int64 34 hashes to 2017239379; of 8 buckets the int32 1 is in 2, the text "a" in 1.
 
-Which directory a value has is what the manifests of the shards say (`shard_field_entries`: the value as raw
-little-endian bytes, or as UTF-8). A shard that is missing gets an id that follows from the value, so that two
-writers make the same one. (MemWAL, sharding.)
+The manifest of a shard records its value (`shard_field_entries`: raw little-endian bytes, or UTF-8). The id
+of a new shard is derived from the value, so that two writers create the same shard. (MemWAL, sharding.)
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.schema.keys import primary_key
 
 MAX_BUCKETS = 1024
-# pylance names the field so, whatever the transform.
+# pylance uses this name for every transform.
 _FIELD = "bucket"
 _NAMESPACE = uuid.UUID("6f0c1f4e-8e0b-4f39-9f0a-4d2a6c1b7e55")
 _TYPES = {"string": "utf8", "large_string": "large_utf8", "bool": "bool"}
 
 
 def hashes(values: pa.Array, seed: int = 0) -> UInt32Array:
-    """Return the hash of every value, as Spark computes it from a seed; of nulls anything.
+    """Return Spark's hash of every value, as uint32; undefined for nulls.
 
     Raises:
-        SchemaError: values of this type are not hashed.
+        SchemaError: the type cannot be hashed.
     """
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -74,10 +73,10 @@ def hashes(values: pa.Array, seed: int = 0) -> UInt32Array:
 
 
 def check_hashable(kind: pa.DataType) -> None:
-    """Refuse a type whose values are not put into buckets.
+    """Check that values of a type can be put into buckets.
 
     Raises:
-        SchemaError: it is one.
+        SchemaError: they cannot.
     """
     tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_float32, pa.types.is_float64,
              pa.types.is_date32, pa.types.is_time, pa.types.is_timestamp, pa.types.is_string,
@@ -90,12 +89,12 @@ def buckets(values: pa.Array, count: int) -> npt.NDArray[np.int32]:
     """Return the bucket of every value, 0 for nulls."""
     result = (hashes(values) & np.uint32(0x7FFFFFFF)).astype(np.int64) % count
     result[values.is_null().to_numpy(zero_copy_only=False)] = 0
-    numbered: npt.NDArray[np.int32] = result.astype(np.int32)
-    return numbered
+    bucket_numbers: npt.NDArray[np.int32] = result.astype(np.int32)
+    return bucket_numbers
 
 
 def _mix_signed_bytes(state: UInt32Array, tail: npt.NDArray[np.uint8]) -> UInt32Array:
-    """Return states after the last bytes of texts: each is a word of its own, with its sign."""
+    """Return the hash states after the last bytes of texts: each byte is mixed as a signed word."""
     for place in range(tail.shape[1]):
         state = mix(state, tail[:, place].view(np.int8).astype(np.int32).view(np.uint32))
     return state
@@ -109,11 +108,11 @@ def sharding_spec(
     identity_column: str | None = None,
     unsharded: bool = False,
 ) -> tuple[ShardingSpec | None, int]:
-    """Return how rows are spread over shards, and how many shards that makes (0: it is not known).
+    """Return the sharding spec for some options, None without any, and the number of shards, 0 if unknown.
 
     Raises:
-        OptionError: not at most one way is asked for, or one lacks a part.
-        SchemaError: the column cannot be used.
+        OptionError: several options exclude each other, or an option is incomplete.
+        SchemaError: the column does not exist or its type cannot be used.
     """
     if (bucket_column is None) != (num_buckets is None):
         raise OptionError("bucket_column and num_buckets come together")
@@ -149,13 +148,13 @@ def sharding_spec(
 
 @dataclass(frozen=True)
 class Router:
-    """Tells the shard of every row. Can be pickled.
+    """Determines the shard of every row. Can be pickled.
 
     Attributes:
-        spec_id: of the sharding spec.
+        spec_id: the id of the sharding spec.
         transform: "bucket", "identity" or "unsharded".
-        column: whose value tells; empty without one.
-        num_buckets: of transform "bucket".
+        column: the column that determines the shard; empty for "unsharded".
+        num_buckets: the number of buckets for "bucket".
     """
 
     spec_id: int
@@ -168,8 +167,8 @@ class Router:
         """Return the router of a table's MemWAL.
 
         Raises:
-            OptionError: its shards are chosen by hand, or do not follow from the primary key.
-            UnsupportedFormatError: it spreads rows in a way that is not known here.
+            OptionError: its shards are chosen by users, or the sharding column is not in the primary key.
+            UnsupportedFormatError: the sharding spec is not supported.
         """
         if not details.sharding_specs:
             raise OptionError(
@@ -203,10 +202,10 @@ class Router:
         return cls(spec.spec_id, "bucket", name, int(field.parameters.get("num_buckets", "1")))
 
     def values(self, rows: pa.Table) -> pa.Array:
-        """Return the value of every row that determines its shard.
+        """Return the value that determines the shard of each row.
 
         Raises:
-            SchemaError: rows lack the column, or its value is null where the value names the shard.
+            SchemaError: the rows lack the column, or it has nulls with the transform "identity".
         """
         if self.transform == "unsharded":
             return pa.array(np.zeros(rows.num_rows, np.int32))
@@ -220,7 +219,7 @@ class Router:
         return column
 
     def split(self, rows: pa.Table) -> Iterator[tuple[bytes, pa.Table]]:
-        """Yield the value of each shard, as its manifest has it, and its rows in their order."""
+        """Yield (value of a shard as in its manifest, rows of the shard in order)."""
         if not rows.num_rows:
             return
         values = self.values(rows)
@@ -236,7 +235,7 @@ class Router:
             yield value_bytes(value), sorted_rows.slice(start, end - start)
 
     def shards(self, table: TableRef) -> dict[bytes, uuid.UUID]:
-        """Return the shards whose manifests tell for which value they are; of several for one, the first."""
+        """Return value -> shard for the shards with a value in their manifest; the first of several wins."""
         result: dict[bytes, uuid.UUID] = {}
         for shard in list_shards(table):
             manifest = load_shard(table.store, ShardPaths(table.root, shard))
@@ -250,10 +249,12 @@ class Router:
     def shard_for(
         self, table: TableRef, value: bytes, shards: Mapping[bytes, uuid.UUID] | None = None
     ) -> uuid.UUID:
-        """Return the shard of a value; make one if there is none.
+        """Return the shard of a value; create the shard if it does not exist.
 
         Args:
-            shards: what `shards` returned.
+            table: the table.
+            value: the value as in shard manifests.
+            shards: the result of `shards`; read again if None.
         """
         present = self.shards(table) if shards is None else shards
         if value in present:
@@ -264,7 +265,7 @@ class Router:
 
 
 def value_bytes(value: pa.Scalar) -> bytes:
-    """Return a value as shard manifests have it: little-endian, or UTF-8."""
+    """Return the bytes of a value in shard manifests: little-endian, or UTF-8."""
     kind = value.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return str(value.as_py()).encode()

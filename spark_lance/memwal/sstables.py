@@ -1,15 +1,16 @@
-"""Writing an SSTable: the rows of one generation of a shard, as a small Lance table.
+"""Write an SSTable: the rows of one generation of a shard, as a small Lance table.
 
     data file, manifest        one fragment; the table's columns with their ids, and `_tombstone`; rows in the
-                               order in which they were written
-    deletion file              masks all but the newest row of each key, so that a scan gives one
-    _pk_index/                 a B-tree from key to row of all rows, masked ones too, which readers ask
-                               whether a newer SSTable has a key
+                               order of the writes
+    deletion file              masks all rows except the newest row of each key, so that a scan returns only
+    it _pk_index/                 a B-tree from key to row for all rows, including masked rows; readers use it
+    to
+                               check whether a newer SSTable has a key
 
-A key of several columns is one binary value there, whose bytes order as the key does. Per column it has 00
-for null, otherwise 01 and the value. A signed integer or date has 8 bytes, big-endian, with the sign bit
-flipped; an unsigned one 8 bytes, big-endian; a boolean one byte. Text and bytes have 00 written as 00 ff, and
-00 00 at the end. Example: ("x", 1) is 01 78 00 00 01 80 00 00 00 00 00 00 01. (MemWAL, SSTable.)
+In the index, a key of several columns is one binary value, whose bytes sort like the key. Each column is 00
+for null, or 01 and the value. A signed integer or date has 8 bytes, big-endian, with the sign bit flipped. An
+unsigned integer has 8 bytes, big-endian; a boolean has one byte. In text and bytes, 00 is written as 00 ff,
+and 00 00 is added at the end. Example: ("x", 1) is 01 78 00 00 01 80 00 00 00 00 00 00 01. (MemWAL, SSTable.)
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ _PLAIN_KEYS = (
 
 
 def check_key(schema: Schema) -> tuple[Field, ...]:
-    """Return the fields of a table's primary key, none if it has none.
+    """Return the fields of a table's primary key, after checking that a MemWAL supports their types.
 
     Raises:
-        SchemaError: a column of the key is inside another one, or of a type that other engines refuse here.
+        SchemaError: a key column is inside another column, or has a type that other engines refuse in a
+            MemWAL.
     """
     key = primary_key(schema)
     for field in key:
@@ -74,24 +76,24 @@ def write_sstable(
 
     Args:
         table: the SSTable.
-        rows: oldest first, with the columns of `schema` and `_tombstone`.
-        schema: of the table.
-        version: of the data file, that of the table's.
-        sync: force all files to the disk.
+        rows: the rows, oldest first, with the columns of `schema` and `_tombstone`.
+        schema: the schema of the table.
+        version: the version of the data file.
+        sync: whether to sync all files to disk.
 
     Returns:
-        The bytes of the keys in memory.
+        The size of the keys in memory, in bytes.
 
     Raises:
-        OSError, CommitError: the store failed. What was written stays; nothing names it.
+        OSError, CommitError: the store failed. Files that were written remain, but nothing refers to them.
     """
     fields = wal_fields(schema)
     mark = Field(1 + max(node.id for node in schema.walk()), TOMBSTONE, "bool", nullable=False)
-    own = Schema((*fields, mark), schema.metadata)
-    arrow = own.to_arrow()
+    sstable_schema = Schema((*fields, mark), schema.metadata)
+    arrow = sstable_schema.to_arrow()
     data = pa.Table.from_arrays(rows.columns, schema=arrow)
     (message,) = write_fragments(
-        data.to_batches(), table, own, version=version, max_rows_per_file=max(1, data.num_rows)
+        data.to_batches(), table, sstable_schema, version=version, max_rows_per_file=max(1, data.num_rows)
     )
     fragment = table_pb2.DataFragment.FromString(message)
     names = [field.name for field in primary_key(schema)]
@@ -105,7 +107,7 @@ def write_sstable(
             table.store.put(deletion_path(table.root, 0, entry), bitmap)
         key_bytes = sum(int(data[name].nbytes) for name in names)
         _write_key_index(table, data, names)
-    create_table(table, own, [fragment], version=version)
+    create_table(table, sstable_schema, [fragment], version=version)
     if sync and table.store.is_local:
         sync_files(item.path for item in table.store.list_objects(table.root, recursive=True))
     return key_bytes
@@ -119,33 +121,36 @@ def _write_key_index(table: TableRef, data: pa.Table, names: list[str]) -> None:
 
 
 def encoded_keys(keys: pa.Table) -> pa.Array:
-    """Return keys of several columns, without nulls, as binary values that order as they do."""
+    """Return keys of several columns, without nulls, as binary values with the same order."""
     parts = []
     for column in keys.columns:
         values = one_array(column)
         kind = values.type
         if pa.types.is_boolean(kind):
             raw = values.cast(pa.uint8()).to_numpy().reshape(-1, 1)
-            parts += [_constant(b"\x01"), _fixed(raw)]
+            parts += [_binary_scalar(b"\x01"), _binary_array(raw)]
         elif pa.types.is_integer(kind) or pa.types.is_date32(kind):
             signed = not pa.types.is_unsigned_integer(kind)
             wide = values.cast(pa.int32()) if pa.types.is_date32(kind) else values
             wide = wide.cast(pa.int64() if signed else pa.uint64()).to_numpy()
             bits = wide.view(np.uint64) ^ np.uint64(1 << 63) if signed else wide
-            parts += [_constant(b"\x01"), _fixed(bits.astype(">u8").view(np.uint8).reshape(-1, 8))]
+            parts += [
+                _binary_scalar(b"\x01"),
+                _binary_array(bits.astype(">u8").view(np.uint8).reshape(-1, 8)),
+            ]
         else:
             raw = values.cast(pa.large_binary())
             escaped = pc.replace_substring(raw, pattern=b"\0", replacement=b"\0\xff")
-            parts += [_constant(b"\x01"), escaped, _constant(b"\0\0")]
-    joined = pc.binary_join_element_wise(*parts, _constant(b""))
+            parts += [_binary_scalar(b"\x01"), escaped, _binary_scalar(b"\0\0")]
+    joined = pc.binary_join_element_wise(*parts, _binary_scalar(b""))
     return one_array(joined).cast(pa.binary())
 
 
-def _constant(value: bytes) -> pa.Scalar:
+def _binary_scalar(value: bytes) -> pa.Scalar:
     return pa.scalar(value, pa.large_binary())
 
 
-def _fixed(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> pa.Array:
+def _binary_array(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> pa.Array:
     width = rows.shape[1]
     data = pa.py_buffer(np.ascontiguousarray(rows))
     return pa.Array.from_buffers(pa.binary(width), len(rows), [None, data]).cast(pa.large_binary())

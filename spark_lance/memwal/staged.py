@@ -1,13 +1,13 @@
-"""Rows that tasks leave for the shards, and their way into the logs, once.
+"""Stage the rows of tasks for the shards, and append them to the logs exactly once.
 
-    {root}/_wal_staging/{job}/{task}-{shard value, hex}.arrow     an Arrow stream: what a task has for a shard
-    {root}/_wal_staging/{job}/{32 hex digits}.lease               written again and again while the job runs
+    {root}/_wal_staging/{job}/{task}-{shard value, hex}.arrow     an Arrow stream: rows of a task for a shard
+    {root}/_wal_staging/{job}/{32 hex digits}.lease               rewritten periodically while the job runs
     {root}/_wal_staging/{digest of a query's id}/{epoch}.done     all shards have this micro-batch
 
-Tasks write at once, and may run twice; only the rows of tasks that counted go into the logs. One process then
+Tasks write concurrently, and may run twice; only the rows of successful attempts are logged. Then one process
 appends them to a shard, as the shard's writer, in one entry with the id of the query and its epoch. So a
-shard has all of a write or nothing, and a shard that has it is skipped when the work is repeated. Writes of
-more than 256 MB for one shard are several entries; a shard that has a part of these gets all of them again.
+shard has all of a write or nothing, and a retry skips shards that have the write. A write of more than 256 MB
+for one shard has several entries. A shard that has only some of them gets all of them again.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ LEASE_SECONDS = 300.0
 _LEASE = ".lease"
 _ENTRY_BYTES = 256 << 20
 _HEAD_BYTES = 64 << 10
-# Rows that wait in logs are read again for every micro-batch, so they become an SSTable sooner.
+# Rows in logs are read again for every micro-batch, so streams write an SSTable after fewer rows.
 _STREAM_ROWS = 20_000
 _QUERY, _EPOCH, _LAST = "spark_lance.query", "spark_lance.epoch", "spark_lance.last"
 
 
 @dataclass(frozen=True)
 class Once:
-    """The identity of a write that happens once: the id of a query or job, and the write's number in it."""
+    """The identity of an exactly-once write: the id of a query or job, and the number of the write."""
 
     query: str
     epoch: int
@@ -59,9 +59,9 @@ class StagedPiece:
     """Rows of one task for one shard.
 
     Attributes:
-        value: of the shard, as its manifest has it.
-        path: of the file.
-        rows: how many.
+        value: the value of the shard, as in its manifest.
+        path: the path of the file.
+        rows: the number of rows.
     """
 
     value: bytes
@@ -70,7 +70,7 @@ class StagedPiece:
 
 
 class _Output:
-    """Makes pyarrow write into an output of a store."""
+    """A file object that lets pyarrow write to an output of a store."""
 
     def __init__(self, output: OutputFile) -> None:
         self._output = output
@@ -97,16 +97,16 @@ class _Output:
 
 
 class Lease:
-    """Protects what a job has staged from `collect_wal`, however long the job takes; a context manager.
+    """Protects the staged rows of a running job from `collect_wal`; a context manager.
 
-    A thread writes the lease again every `LEASE_SECONDS`. A clean-up deletes staged rows if the job has no
-    lease younger than three times that, and nothing in its folder is young. The file stays:
-    `delete_staged` deletes it with the rows.
+    A thread rewrites the lease every `LEASE_SECONDS`. A clean-up deletes staged rows only if the job has no
+    lease younger than three times this period, and all files in its folder are old. The lease is not deleted
+    at the end: `delete_staged` deletes it with the rows.
 
     Args:
         table: the table whose log gets the rows.
-        job: names the directory.
-        at_once: whether to write the lease at the beginning; otherwise when the work takes longer.
+        job: the name of the job's folder.
+        at_once: whether to write the lease at the start; if not, it is written after `LEASE_SECONDS`.
     """
 
     def __init__(self, table: TableRef, job: str, *, at_once: bool = True) -> None:
@@ -139,11 +139,11 @@ class Lease:
 
 
 def collectable_stages(table: TableRef, limit: datetime) -> list[StoredObject]:
-    """Return what jobs left for shards that have ended without bringing it into the logs.
+    """Return the staged files of dead jobs, whose rows were not logged.
 
     Args:
         table: the table.
-        limit: only jobs that wrote nothing since.
+        limit: only jobs whose files are all older than this time.
     """
     jobs: dict[str, list[StoredObject]] = {}
     for entry in table.store.list_to_delete(table.path(STAGING_DIR), table.root, recursive=True):
@@ -164,12 +164,12 @@ def _is_before(entry: StoredObject, moment: datetime) -> bool:
 
 
 class Stage:
-    """Spreads the rows of a task over a file per shard.
+    """Writes the rows of a task to one staged file per shard.
 
     Args:
         table: the table whose log gets the rows.
-        router: tells the shards.
-        job: names the directory.
+        router: determines the shards.
+        job: the name of the job's folder.
     """
 
     def __init__(self, table: TableRef, router: Router, job: str) -> None:
@@ -181,7 +181,7 @@ class Stage:
         self._rows: dict[bytes, int] = {}
 
     def write(self, rows: pa.Table) -> None:
-        """Write rows, which have the columns that they will have in the log."""
+        """Write rows, which must have the columns of the log."""
         for value, part in self._router.split(rows):
             if value not in self._open:
                 path = join(self._directory, f"{self._task}-{value.hex() or 'empty'}.arrow")
@@ -192,7 +192,7 @@ class Stage:
             self._rows[value] = self._rows.get(value, 0) + part.num_rows
 
     def finish(self) -> list[StagedPiece]:
-        """Make the files visible and return what they hold."""
+        """Finish the files and return their descriptions."""
         self._lease.end()
         pieces = []
         for value, (stream, output, path) in self._open.items():
@@ -202,14 +202,14 @@ class Stage:
         return pieces
 
     def abort(self) -> None:
-        """Drop what was written."""
+        """Discard the files."""
         self._lease.end()
         for _, output, _ in self._open.values():
             output.abort()
 
 
 def pieces_by_value(pieces: Iterable[StagedPiece]) -> dict[bytes, list[StagedPiece]]:
-    """Return the pieces of each shard, in their order."""
+    """Return the pieces by shard value, in order."""
     result: dict[bytes, list[StagedPiece]] = {}
     for piece in pieces:
         result.setdefault(piece.value, []).append(piece)
@@ -224,19 +224,20 @@ def append_staged(
     settings: Mapping[str, Any] | None = None,
     store: Store | None = None,
 ) -> int:
-    """Append what tasks left for a shard to its log, and return the rows; 0 if the shard has them already.
+    """Append staged rows to the log of a shard; return their number, or 0 if the shard has them already.
 
-    The shard is claimed: a writer that it had is fenced.
+    This claims the shard, so its previous writer is fenced.
 
     Args:
-        snapshot: the table.
-        pieces: in order.
-        once: what this is a part of; None appends in any case.
-        settings: of the writer.
-        store: where the pieces are; without it the table's.
+        snapshot: a version of the table.
+        shard: the id of the shard.
+        pieces: the staged pieces for the shard, in order.
+        once: the identity of the write; None appends in any case.
+        settings: the settings of the shard's writer.
+        store: the store of the pieces; the table's store by default.
 
     Raises:
-        WriterFencedError: another writer claimed the shard meanwhile, and did not write this.
+        WriterFencedError: another writer claimed the shard concurrently, and did not log this write.
         CommitError, FormatError, OSError: see `ShardWriter`.
     """
     limits = {"max_memtable_rows": _STREAM_ROWS, **(settings or {})}
@@ -246,44 +247,44 @@ def append_staged(
         try:
             if once is not None and _is_logged(snapshot.store, paths, once):
                 return 0
-            return _append(writer, _tables(store or snapshot.store, pieces), once)
+            return _append_tables(writer, _read_pieces(store or snapshot.store, pieces), once)
         finally:
             writer.abandon()
     except WriterFencedError:
-        # Two processes may have the same work, and the other one has done it.
+        # Another process may have done the same work.
         if once is None or not _is_logged(snapshot.store, paths, once):
             raise
         return 0
 
 
-def _append(writer: ShardWriter, tables: Iterable[pa.Table], once: Once | None) -> int:
+def _append_tables(writer: ShardWriter, tables: Iterable[pa.Table], once: Once | None) -> int:
     total = 0
     pending: pa.Table | None = None
     for table in tables:
         if pending is not None:
-            _put(writer, pending, once, last=False)
+            _put_with_metadata(writer, pending, once, last=False)
         pending = table
         total += table.num_rows
     if pending is not None:
-        _put(writer, pending, once, last=True)
+        _put_with_metadata(writer, pending, once, last=True)
     return total
 
 
-def _put(writer: ShardWriter, rows: pa.Table, once: Once | None, *, last: bool) -> None:
+def _put_with_metadata(writer: ShardWriter, rows: pa.Table, once: Once | None, *, last: bool) -> None:
     metadata = None
     if once is not None:
         metadata = {_QUERY: once.query, _EPOCH: str(once.epoch), _LAST: str(last).lower()}
     writer.put_logged(rows, metadata)
 
 
-def _tables(store: Store, pieces: Sequence[StagedPiece]) -> Iterator[pa.Table]:
-    """Yield the rows of pieces in tables of about the size of an entry."""
+def _read_pieces(store: Store, pieces: Sequence[StagedPiece]) -> Iterator[pa.Table]:
+    """Yield the rows of pieces in tables of about `_ENTRY_BYTES`."""
     pending: list[pa.Table] = []
     size = 0
     for piece in pieces:
         data = store.map(piece.path) or pa.py_buffer(store.read(piece.path))
         rows = 0
-        for batch in _batches(data, piece.path):
+        for batch in _read_batches(data, piece.path):
             rows += batch.num_rows
             pending.append(pa.Table.from_batches([batch]))
             size += batch.nbytes
@@ -298,8 +299,8 @@ def _tables(store: Store, pieces: Sequence[StagedPiece]) -> Iterator[pa.Table]:
         yield pa.concat_tables(pending)
 
 
-def _batches(data: pa.Buffer, path: str) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a piece; bytes that are damaged, or claim too many others, are a `FormatError`."""
+def _read_batches(data: pa.Buffer, path: str) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a piece; raises FormatError if the bytes are damaged or need too much memory."""
     with decoding(path):
         try:
             check_arrow_stream(memoryview(data))
@@ -314,7 +315,7 @@ def _batches(data: pa.Buffer, path: str) -> Iterator[pa.RecordBatch]:
 
 
 def _is_logged(store: Store, paths: ShardPaths, once: Once) -> bool:
-    """Whether the log of a shard holds all of a write; looked for from its end, up to one of its query."""
+    """Return whether the log of a shard has all of a write; searches backwards to the query's last entry."""
     for position in reversed(numbers_in(list(store.list(paths.entries)))):
         path = paths.entry(position)
         try:
@@ -340,41 +341,43 @@ def _is_logged(store: Store, paths: ShardPaths, once: Once) -> bool:
     return False
 
 
-def _record_directory(root: str, query: str) -> str:
+def _records_folder(root: str, query: str) -> str:
     return join(root, STAGING_DIR, hashlib.sha256(query.encode()).hexdigest()[:32])
 
 
-def _epochs(table: TableRef, query: str) -> list[int]:
-    names = table.store.list(_record_directory(table.root, query))
+def _recorded_epochs(table: TableRef, query: str) -> list[int]:
+    names = table.store.list(_records_folder(table.root, query))
     return sorted(int(name[:-5]) for name in names if name.endswith(".done") and name[:-5].isdigit())
 
 
 def has_epoch(table: TableRef, once: Once) -> bool:
-    """Whether all shards have a write, or a later one of the same query."""
-    return any(epoch >= once.epoch for epoch in _epochs(table, once.query))
+    """Return whether all shards have a write, or a later write of the same query."""
+    return any(epoch >= once.epoch for epoch in _recorded_epochs(table, once.query))
 
 
 def record_epoch(table: TableRef, once: Once) -> None:
-    """Say that all shards have a write; what earlier ones left is deleted."""
-    directory = _record_directory(table.root, once.query)
+    """Record that all shards have a write, and delete the records of earlier writes."""
+    directory = _records_folder(table.root, once.query)
     table.store.put(join(directory, f"{once.epoch:020d}.done"), b"")
-    earlier = [epoch for epoch in _epochs(table, once.query) if epoch < once.epoch]
+    earlier = [epoch for epoch in _recorded_epochs(table, once.query) if epoch < once.epoch]
     table.store.delete_many((join(directory, f"{epoch:020d}.done") for epoch in earlier), table.root)
 
 
 def delete_staged(table: TableRef, job: str) -> None:
-    """Delete what the tasks of a job left, and their leases."""
+    """Delete the staged files and the leases of a job."""
     directory = table.path(STAGING_DIR, job)
-    _delete(table, [item.path for item in table.store.list_to_delete(directory, table.root)], {directory})
+    _delete_files(
+        table, [item.path for item in table.store.list_to_delete(directory, table.root)], {directory}
+    )
 
 
 def delete_pieces(table: TableRef, pieces: Iterable[StagedPiece]) -> None:
-    """Delete pieces, which are in the logs now."""
+    """Delete pieces after their rows were logged."""
     paths = [piece.path for piece in pieces]
-    _delete(table, paths, {path.rpartition("/")[0] for path in paths})
+    _delete_files(table, paths, {path.rpartition("/")[0] for path in paths})
 
 
-def _delete(table: TableRef, paths: Sequence[str], directories: Iterable[str]) -> None:
+def _delete_files(table: TableRef, paths: Sequence[str], directories: Iterable[str]) -> None:
     table.store.delete_many(paths, table.root)
     for directory in directories:
         table.store.remove_empty(directory, table.root)

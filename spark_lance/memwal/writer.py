@@ -1,17 +1,19 @@
-"""The writer of a shard: rows go to its log, and from memory to SSTables.
+"""The writer of a shard: it writes rows to the log, and from memory to SSTables.
 
-    open     claim the shard (raise its epoch), put a sentinel at the end of its log, replay it
-    put      one entry of the log; when it returns, every reader sees the rows
-    flush    the rows in memory become an SSTable; then the shard's manifest names it and says that the log is
-             needed only behind it
+    open     claim the shard (raise its epoch), put a sentinel at the end of its log, replay the log
+    put      write one entry of the log; when it returns, every reader sees the rows
+    flush    write the rows in memory to an SSTable; then the shard's manifest lists it, and its replay
+    position
+             is moved to the end of these rows
     close    flush, wait
 
-Whoever creates the file of a log position first writes that position. A displaced writer finds the sentinel,
-or an entry of its successor, in the place of its own next entry. It then reads the manifest, and stops: it is
-fenced. Its successor has replayed all writes that were acknowledged before. An error of a store with an
-unknown outcome stops the writer, too: opening the shard again replays the log. (MemWAL, writer.)
+The first writer that creates the file of a log position owns the position. A displaced writer finds the
+sentinel, or an entry of its successor, at the position of its own next entry. It then reads the manifest and
+stops: it is fenced. Its successor has replayed all acknowledged writes. A store error with an unknown outcome
+stops the writer, too: opening the shard again replays the log. (MemWAL, writer.)
 
-While an SSTable is written in the background, rows go on; there is a limit for what waits (back-pressure).
+SSTables are written in the background while the writer accepts rows. The number of waiting bytes is limited
+(back-pressure).
 """
 
 from __future__ import annotations
@@ -68,8 +70,8 @@ from spark_lance.table.schema.defaults import identity_of
 from spark_lance.table.writing.inputs import as_reader
 
 DURABILITIES = ("written", "synced")
-# The table may set these for its writers. Only the caller that opens a shard may allow that rows are lost.
-_OF_TABLES = (
+# The settings for which the table can have defaults. Only the caller may set `accept_loss`.
+_TABLE_SETTINGS = (
     "max_memtable_size",
     "max_memtable_rows",
     "max_memtable_batches",
@@ -79,17 +81,17 @@ _OF_TABLES = (
 
 @dataclass(frozen=True)
 class WriterConfig:
-    """How a writer works; the table's MemWAL has defaults for the numbers.
+    """The settings of a writer; the table's MemWAL can have defaults for the numbers.
 
     Attributes:
-        max_memtable_size: bytes of rows in memory that become an SSTable.
-        max_memtable_rows, max_memtable_batches: the same, in rows and in writes.
-        max_unflushed_memtable_bytes: bytes that may wait for the background; a put waits above that. 0: every
-            SSTable is waited for.
-        durability: "written": an entry was handed to the operating system when put returns, so a killed
-            process loses nothing; "synced": it is on the disk. Object stores always store what they
-            acknowledge.
-        accept_loss: open a shard whose log lacks entries or has damaged ones, without their rows.
+        max_memtable_size: the bytes of rows in memory after which an SSTable is written.
+        max_memtable_rows, max_memtable_batches: the numbers of rows and of writes after which it is written.
+        max_unflushed_memtable_bytes: the most bytes that may wait for background writes; a put waits above
+            this. 0 waits for every SSTable.
+        durability: with "written", put hands an entry to the operating system, so a killed process loses
+            nothing. With "synced", the entry is on disk when put returns. Object stores always store what
+            they acknowledge.
+        accept_loss: whether to open a shard with missing or damaged log entries, without their rows.
     """
 
     max_memtable_size: int = 256 << 20
@@ -101,7 +103,7 @@ class WriterConfig:
 
     @classmethod
     def of(cls, details: MemWalIndexDetails, options: Mapping[str, Any]) -> WriterConfig:
-        """Return the settings of a table, with those that are given in their place.
+        """Return the settings: `options` override the defaults of the table's MemWAL.
 
         Raises:
             OptionError: a setting is unknown or cannot be used.
@@ -114,7 +116,7 @@ class WriterConfig:
         settings = {
             name: int(text)
             for name, text in details.writer_config_defaults.items()
-            if name in _OF_TABLES and text.isascii() and text.isdigit()
+            if name in _TABLE_SETTINGS and text.isascii() and text.isdigit()
         }
         config = cls(**{**settings, **{name: value for name, value in options.items() if value is not None}})
         for name in ("max_memtable_size", "max_memtable_rows", "max_memtable_batches"):
@@ -142,9 +144,9 @@ class WriterStats:
 
 logger = logging.getLogger(__name__)
 
-# A log may be collected this long after its rows are in the table, so a writer looks at the manifest again
-# when it did not for a part of it: the entry that would have stopped it may be gone.
-_LOOK_AGAIN_SECONDS = 60.0
+# Log entries can be collected `GRACE` after they were flushed. So the entry that would stop a displaced
+# writer may no longer exist, and a writer also checks its epoch after this time.
+_EPOCH_CHECK_SECONDS = 60.0
 
 
 @dataclass
@@ -165,11 +167,11 @@ class _MemTable:
 
 
 def check_loggable(snapshot: Snapshot) -> MemWalIndexDetails:
-    """Return what a table's MemWAL says, if rows can be logged for it.
+    """Return the details of a table's MemWAL, after checking that rows can be logged.
 
     Raises:
         OptionError: the table has no MemWAL.
-        SchemaError: the key is of a type that a MemWAL cannot have.
+        SchemaError: a MemWAL does not support the type of the key.
         UnsupportedFormatError: the table has blobs, is legacy, or has several sharding specs.
     """
     details = mem_wal_details(snapshot.manifest.indices)
@@ -188,11 +190,11 @@ def check_loggable(snapshot: Snapshot) -> MemWalIndexDetails:
 def place_sentinel(
     snapshot: Snapshot, paths: ShardPaths, position: int, epoch: int, sync: bool = False
 ) -> int:
-    """Put a sentinel at the first free position from one on, and return it.
+    """Write a sentinel to the first free position from `position`, and return its position.
 
     Raises:
-        WriterFencedError: another writer has claimed the shard since.
-        CommitOutcomeUnknownError: the store did not say.
+        WriterFencedError: another writer has claimed the shard.
+        CommitOutcomeUnknownError: the store did not confirm the write.
     """
     data = pack_sentinel(epoch, entry_mark())
     while not put_new(snapshot.store, paths.entry(position), data, unique=True, sync=sync):
@@ -202,10 +204,10 @@ def place_sentinel(
 
 
 def check_epoch(snapshot: Snapshot, paths: ShardPaths, epoch: int) -> None:
-    """Make sure that nobody has claimed a shard since an epoch.
+    """Check that a shard still has the epoch of its writer.
 
     Raises:
-        WriterFencedError: somebody has.
+        WriterFencedError: another writer has claimed the shard.
     """
     newest = load_shard(snapshot.store, paths)
     stored_epoch = 0 if newest is None else newest.writer_epoch
@@ -217,9 +219,9 @@ def check_epoch(snapshot: Snapshot, paths: ShardPaths, epoch: int) -> None:
 
 
 class ShardWriter:
-    """Writes rows to one shard, as the only one. Made by `LanceDataset.mem_wal_writer`; a context manager.
+    """The only writer of a shard; a context manager. Not thread-safe.
 
-    One thread at a time may use it.
+    Made by `LanceDataset.mem_wal_writer`.
     """
 
     def __init__(self, snapshot: Snapshot, shard: uuid.UUID, config: Mapping[str, Any] | None = None) -> None:
@@ -251,37 +253,39 @@ class ShardWriter:
 
     @property
     def epoch(self) -> int:
-        """The number of this claim."""
+        """The epoch of this writer's claim."""
         return self._epoch
 
     @property
     def generation(self) -> int:
-        """The generation that rows are put into."""
+        """The current generation, to which rows are added."""
         return self._memtable.generation
 
     def _open(self, details: MemWalIndexDetails) -> None:
         manifest, existed = claim_shard(self._store, self._paths, self._spec_id, self._sync)
         self._epoch = manifest.writer_epoch
-        self._looked = time.monotonic()
+        self._last_epoch_check = time.monotonic()
         after = manifest.replay_after_wal_entry_position
         tail = read_tail(self._store, self._paths, after, self._schema, accept_loss=self._config.accept_loss)
         entries = list(tail.entries)
         self._next = tail.next_position
         if existed or entries:
-            placed = place_sentinel(self._snapshot, self._paths, self._next, self._epoch, self._sync)
-            # Entries of the writer before, added since the log was read, are as good as the rest.
+            sentinel_position = place_sentinel(
+                self._snapshot, self._paths, self._next, self._epoch, self._sync
+            )
+            # The previous writer may have added entries after the log was read: they are valid, too.
             entries += [
                 read_entry(self._store, self._paths, position, self._schema)
-                for position in range(self._next, placed)
+                for position in range(self._next, sentinel_position)
             ]
-            self._next = placed + 1
-            self._note_tip(placed)
+            self._next = sentinel_position + 1
+            self._record_last_position(sentinel_position)
         self._replay(entries, manifest, details)
         if tail.lost:
-            self._leave_behind()
+            self._restart_log()
 
-    def _leave_behind(self) -> None:
-        """Make an SSTable of what is left of a damaged log, and begin a new log behind it."""
+    def _restart_log(self) -> None:
+        """Write the readable rows of a damaged log to an SSTable, and start the log again after it."""
         if self._memtable.rows:
             self._freeze()
         self._wait(0)
@@ -294,8 +298,8 @@ class ShardWriter:
 
         change_shard(self._store, self._paths, change, sync=self._sync)
 
-    def _note_tip(self, position: int) -> None:
-        """Tell other writers how far the log goes."""
+    def _record_last_position(self, position: int) -> None:
+        """Record the last position of the log in the shard's manifest."""
 
         def change(message: ShardManifest) -> bool:
             if message.writer_epoch != self._epoch:
@@ -308,24 +312,24 @@ class ShardWriter:
     def _replay(
         self, entries: Sequence[WalEntry], manifest: ShardManifest, details: MemWalIndexDetails
     ) -> None:
-        """Take rows of the log into memory; all but the newest generation become SSTables at once."""
+        """Read rows of the log into memory; all generations except the newest are written to SSTables."""
         current = manifest.current_generation
         first = self._first_generation(details)
         self._memtable = _MemTable(max(current, first))
-        for logged, its in by_generation(entries, current):
+        for logged, generation_entries in by_generation(entries, current):
             generation = max(logged, first)
             if generation != self._memtable.generation:
                 if self._memtable.rows:
                     self._freeze()
                 self._memtable = _MemTable(generation)
-            rows = pa.Table.from_arrays(rows_of(its, self._schema).columns, schema=self._plain)
-            self._memtable.add(rows, its[-1].position)
+            rows = pa.Table.from_arrays(rows_of(generation_entries, self._schema).columns, schema=self._plain)
+            self._memtable.add(rows, generation_entries[-1].position)
         self._wait(0)
 
     def _first_generation(self, details: MemWalIndexDetails) -> int:
-        """Return the first generation that the table does not have of this shard.
+        """Return the first generation of this shard that is not in the table.
 
-        A branch or clone of a table knows what was compacted there, of shards that it does not have.
+        A branch or clone has the compacted generations of the source's shards, but not their files.
         """
         marks = {mark.shard_id.uuid: mark.generation for mark in details.compacted_sstables}
         return 1 + marks.get(self._paths.shard.bytes, 0)
@@ -333,33 +337,34 @@ class ShardWriter:
     def put(
         self, data: Any, *, schema: pa.Schema | None = None, metadata: Mapping[str, str] | None = None
     ) -> None:
-        """Insert or update rows; they are in the log, and seen by readers, when this returns.
+        """Insert or update rows; when it returns, they are in the log and visible to readers.
 
-        If several rows have the same key, the last one counts. All rows are one entry of the log, so readers
+        If several rows have the same key, the last row wins. All rows are one entry of the log, so readers
         see all of them or none.
 
         Args:
-            data: what `write_dataset` takes, with the columns of the table.
-            schema: of an iterable of batches.
-            metadata: kept with the entry.
+            data: any data that `write_dataset` accepts, with the columns of the table.
+            schema: the schema of an iterable of batches.
+            metadata: key-value pairs to store with the entry.
 
         Raises:
             SchemaError: the rows do not fit the table, or a key is null.
-            WriterFencedError: another writer has claimed the shard; these rows are not written.
-            Exception: an earlier SSTable could not be written; these rows are not written.
-            CommitOutcomeUnknownError: the rows may be written: open the shard anew and look.
+            WriterFencedError: another writer has claimed the shard; the rows are not written.
+            Exception: an earlier SSTable could not be written; the rows are not written.
+            CommitOutcomeUnknownError: the rows may be written: open the shard again and check.
         """
         self._log(logged_rows(self._schema, as_reader(data, schema)), metadata)
 
     def put_logged(self, rows: pa.Table, metadata: Mapping[str, str] | None = None) -> None:
-        """Write rows that `logged_rows` or `logged_keys` made, elsewhere perhaps; errors as `put`."""
+        """Write results of `logged_rows` or `logged_keys`; raises the errors of `put`."""
         self._log(pa.Table.from_arrays(rows.columns, schema=self._plain).combine_chunks(), metadata)
 
     def delete(self, keys: Any, *, schema: pa.Schema | None = None) -> None:
-        """Delete the rows of keys, whether or not there are such rows.
+        """Delete the rows of keys; keys without a row are allowed.
 
         Args:
-            keys: what `write_dataset` takes, with the columns of the primary key; others are passed over.
+            keys: any data that `write_dataset` accepts, with the key columns; other columns are ignored.
+            schema: the schema of an iterable of batches.
 
         Raises:
             OptionError: the table has no primary key.
@@ -368,24 +373,28 @@ class ShardWriter:
         self._log(logged_keys(self._schema, as_reader(keys, schema)), None)
 
     def _log(self, rows: pa.Table, metadata: Mapping[str, str] | None) -> None:
-        """Write rows as the next entry, and take them into memory."""
+        """Write rows as the next entry, and add them to the rows in memory."""
         self._check()
         if not rows.num_rows:
             return
         check_rows(rows)
-        if numbered := [field.name for field in self._schema.fields if identity_of(field) is not None]:
-            raise SchemaError(f"logs (MemWAL) do not number rows, and {numbered[0]!r} is an identity column")
+        if identity_columns := [
+            field.name for field in self._schema.fields if identity_of(field) is not None
+        ]:
+            raise SchemaError(
+                f"logs (MemWAL) do not number rows, and {identity_columns[0]!r} is an identity column"
+            )
         settings = self._snapshot.manifest.config
         if table_constraints(settings) or generated_constraints(self._schema):
-            alive = rows.filter(pc.invert(rows[TOMBSTONE]))
-            check_constraints(settings, self._schema, alive, self._snapshot.root)
+            live_rows = rows.filter(pc.invert(rows[TOMBSTONE]))
+            check_constraints(settings, self._schema, live_rows, self._snapshot.root)
         logged = pa.Table.from_arrays(rows.columns, schema=self._arrow)
         data = pack_entry(logged, self._arrow, self._epoch, self._memtable.generation, metadata)
         try:
-            # A disk takes the buffer as it is.
+            # A local store can write the buffer without a copy.
             self._append(data if self._store.is_local else data.to_pybytes())
         except Exception as error:
-            # Whether or not it is written: only a replay tells, so nothing may come after it.
+            # Only a replay can find out whether the entry was written, so no entry may follow it.
             self._failure = error
             raise
         self.stats.put_count += 1
@@ -401,7 +410,7 @@ class ShardWriter:
             or len(table.tables) >= config.max_memtable_batches
         ):
             with only_logged("the rows are in the log, but an SSTable was not written"):
-                # The next call raises the failure: this one has written its rows.
+                # This call has written its rows: the next call raises the error.
                 self._freeze()
                 self._wait(config.max_unflushed_memtable_bytes)
 
@@ -412,22 +421,22 @@ class ShardWriter:
                 f"position {self._next} of the log of shard {self._paths.shard} is taken, though nobody has "
                 "claimed the shard: open a new writer"
             )
-        if time.monotonic() - self._looked > _LOOK_AGAIN_SECONDS:
+        if time.monotonic() - self._last_epoch_check > _EPOCH_CHECK_SECONDS:
             check_epoch(self._snapshot, self._paths, self._epoch)
-            self._looked = time.monotonic()
+            self._last_epoch_check = time.monotonic()
         self._next += 1
 
     def _freeze(self) -> None:
-        """Hand the rows in memory to the background, and begin the next generation."""
+        """Submit the rows in memory to the background, and start the next generation."""
         full = self._memtable
         self._memtable = _MemTable(full.generation + 1)
         self._waiting.append((full.nbytes, self._flusher.submit(self._write, full)))
 
     def _wait(self, most: int) -> None:
-        """Wait until no more bytes than these are on their way to SSTables.
+        """Wait until at most `most` bytes are waiting for background writes.
 
         Raises:
-            Exception: what a flush raised.
+            Exception: the error of a flush.
         """
         start = time.monotonic()
         while self._waiting and (
@@ -442,7 +451,7 @@ class ShardWriter:
         self.stats.waited_seconds += time.monotonic() - start
 
     def _write(self, full: _MemTable) -> None:
-        """Write an SSTable and name it in the shard's manifest; in the background."""
+        """Write an SSTable and add it to the shard's manifest; runs in the background."""
         if self._failure is not None:
             raise self._failure
         name = new_sstable_name(full.generation)
@@ -457,7 +466,7 @@ class ShardWriter:
             if message.writer_epoch != self._epoch:
                 self._fence(message.writer_epoch)
             if message.current_generation > full.generation:
-                return False  # an answer was lost: it is there
+                return False  # a response was lost: the SSTable is listed already
             entry = message.sstables.add(
                 generation=full.generation,
                 path=name,
@@ -485,7 +494,7 @@ class ShardWriter:
         )
 
     def flush(self) -> None:
-        """Make an SSTable of the rows in memory, and wait until all that were begun are there.
+        """Write the rows in memory to an SSTable, and wait until all SSTables are written.
 
         Raises:
             WriterFencedError: another writer has claimed the shard.
@@ -497,11 +506,12 @@ class ShardWriter:
         self._wait(0)
 
     def close(self) -> None:
-        """Flush and end; further calls fail. A writer that failed ends without a flush: its rows are in the
-        log.
+        """Flush and close; further calls fail.
+
+        A failed writer closes without a flush: its rows are in the log.
 
         Raises:
-            WriterFencedError, CommitOutcomeUnknownError, OSError: as `flush`, or what the writer failed of.
+            WriterFencedError, CommitOutcomeUnknownError, OSError: as `flush`, or the writer's earlier error.
         """
         if self._closed:
             return
@@ -514,12 +524,12 @@ class ShardWriter:
             self._flusher.shutdown()
 
     def abandon(self) -> None:
-        """End without a flush; what was put is in the log."""
+        """Close without a flush; the rows are in the log."""
         self._closed = True
         self._flusher.shutdown(cancel_futures=True)
 
     def memtable_stats(self) -> dict[str, int]:
-        """Return rows, writes and bytes in memory, the generation, and SSTables on their way."""
+        """Return the rows, writes and bytes in memory, the generation, and the SSTables being written."""
         table = self._memtable
         return {
             "row_count": table.rows,

@@ -104,7 +104,7 @@ def test_a_stalled_writer_is_stopped_though_its_place_was_collected(
     for name in files(tmp_path):
         if "/wal/" in name:
             (tmp_path / name).unlink()
-    monkeypatch.setattr(writer, "_LOOK_AGAIN_SECONDS", -1.0)
+    monkeypatch.setattr(writer, "_EPOCH_CHECK_SECONDS", -1.0)
     with pytest.raises(WriterFencedError):
         stalled.put(rows((1, "lost")))
     assert seen(tmp_path) == {1: "a", 2: "b", 3: "c"}
