@@ -2,9 +2,10 @@
 
     SparkSession.builder.config("spark.python.daemon.module", "spark_lance.spark.daemon")
 
-Spark ends a worker if not all of its rows are fetched, as after `show()`, `head()` or a LIMIT. The next query
-then waits for a new worker to load Python packages, most of a second. A worker forked from this process has
-them. Its Unix socket is in a folder that no other user can enter. Everything else is Spark's own daemon.
+Spark ends a worker when a query stops before its last row, as with `show()`, `head()` or a LIMIT. The next
+query then waits almost a second while a new worker loads Python packages. A worker forked from this process
+has them already. Its Unix socket is in a folder that no other user can enter. Everything else is Spark's own
+daemon.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["preload"]
 
 _MODULES = (
     "pyspark.worker",
-    "pyspark.sql.worker.plan_data_source_read",  # holds the function that reads a partition
+    "pyspark.sql.worker.plan_data_source_read",  # defines the function that reads a partition
     "pyarrow.compute",
     "spark_lance.spark.source",
     "spark_lance.spark.scan.rows",
@@ -34,11 +35,11 @@ _MODULES = (
 
 def preload() -> None:
     """Load the modules that workers need, and keep them out of garbage collection."""
-    # Threads must not be there when a process is forked; numpy's BLAS starts some unless told not to.
+    # A process must not have threads when it forks. numpy's BLAS starts some unless this variable forbids it.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for name in _MODULES:
         import_module(name)
-    # Arrow imports pandas, if it is there, with the first value that it makes of one of Python's: 0.35 s of
+    # Arrow imports pandas, if installed, when it first converts a Python value. That takes 0.35 s of
     # processor time, which every worker would spend.
     pa.scalar(0)
     gc.collect()

@@ -1,4 +1,4 @@
-"""`spark_lance.enable`: what a session gets beyond the data source; see docs/sql.md for the catalog.
+"""`spark_lance.enable`: adds push-down, SQL and functions to a session; see docs/sql.md for the catalog.
 
 It imports the SQL catalog (sql/, which uses `LanceTable`), so no other module of the Spark layer imports it.
 """
@@ -27,27 +27,27 @@ def enable(
     root: str | None = None,
     save_modes: bool = False,
 ) -> SparkSession:
-    """Let queries read only the columns and rows of Lance tables that they need, and SQL name Lance tables.
+    """Enable push-down of columns, filters and limits to Lance tables, and the SQL catalog.
 
-    Filters and limits reach the tables, and columns that a query does not use are not fetched. Rows are
-    counted from metadata. Spark learns the sizes of small tables, so that it can broadcast them. Everything
-    but the catalog works without this call, too. Queries get the function `lance_blob(blob, offset, length)`.
-    Calling it again is harmless.
+    Queries then fetch only the columns that they use, and count rows from metadata. Spark learns the sizes of
+    tables, so that it can broadcast small ones. Queries also get the function
+    `lance_blob(blob, offset, length)`. Everything but the catalog works without this call, too, but reads
+    more. Calling `enable` again is harmless.
 
     Args:
         spark: a session, classic or of Spark Connect (which gets the function `lance_blob` only).
-        new_sessions: do the same for all sessions that the driver makes from now on, those of Spark Connect
-            clients too if it is their server.
-        catalog: the name of the SQL catalog of Lance tables that the session gets; with "spark_catalog" the
-            session's own catalog keeps Lance tables next to those of other formats.
-        root: the folder of the tables that this catalog has by name; without one it has tables by path only,
-            unless the setting `spark.sql.catalog.<catalog>.root` names one.
-        save_modes: let `df.write.format("lance").save(path)` make tables in the modes `errorifexists` (the
-            default) and `ignore`, too, in all sessions of the driver. Reads with a schema given by
-            `.schema(...)` are refused by Spark then. It cannot be taken back.
+        new_sessions: do the same for all sessions that the driver creates from now on. On a Spark Connect
+            server these include the sessions of clients.
+        catalog: name of the SQL catalog of Lance tables in this session. With "spark_catalog" the session's
+            own catalog holds Lance tables next to tables of other formats.
+        root: folder of the catalog's named tables. Without it, and without the setting
+            `spark.sql.catalog.<catalog>.root`, the catalog has tables by path only.
+        save_modes: let `df.write.format("lance").save(path)` create tables in the modes `errorifexists` (the
+            default) and `ignore`, too, in all sessions of the driver. Spark then refuses reads with a schema
+            from `.schema(...)`. This cannot be undone.
 
     Returns:
-        The session, which is the calling thread's active one now.
+        The session, now active in the calling thread.
 
     Raises:
         OptionTypeError: `spark` is not a session.
@@ -77,15 +77,15 @@ def enable(
 
 
 def _register_blob_function(spark: SparkSession) -> None:
-    """Give a session of Spark Connect the function `lance_blob`, which classic ones make at its first use."""
-    # Not imported at the top: that takes as long as the rest of the call in a classic session.
+    """Register `lance_blob` in a Spark Connect session. Classic sessions create it at its first use."""
+    # Imported here because a classic session does not need it, and the import takes as long as the call.
     from spark_lance.spark.worker.blob_function import BLOB_FUNCTION, blob_function
 
     spark.udf.register(BLOB_FUNCTION, blob_function())
 
 
 def _register_format(spark: SparkSession) -> None:
-    """Let a session find the format though Spark's own search for it fails."""
+    """Register the format in a session, for when Spark's own discovery of sources fails."""
     try:
         spark.dataSource.register(LanceDataSource)
     except AnalysisException as error:

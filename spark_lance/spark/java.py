@@ -1,4 +1,4 @@
-"""Finds a Java runtime that Spark can start; programs import it by this path, see `driver.java_home`."""
+"""Public import path of the search for a Java runtime that Spark can start, see `driver.java_home`."""
 
 from __future__ import annotations
 

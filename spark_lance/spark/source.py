@@ -1,9 +1,9 @@
 """The PySpark data source `lance`.
 
-Spark makes instances of this class in worker processes of the driver: one to find the schema, which it then
-pickles and sends to the process that plans a read, and one per write. The class therefore keeps options
-only, and imports what works with Arrow when it is asked for it: this module is imported in every Spark
-session of a machine that has the package, whether Lance is used or not.
+Spark creates instances of this class in worker processes of the driver. One finds the schema; Spark then
+pickles it and sends it to the process that plans the read. Each write has an instance of its own. The class
+therefore keeps only options, and imports modules that need Arrow at their first use. Spark imports this
+module in every session of a machine that has the package, even if the session never uses Lance.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["LanceDataSource"]
 class LanceDataSource(DataSource):
     """Lance tables as `spark.read.format("lance")` and `df.write.format("lance")`.
 
-    The version that a read sees is fixed when Spark makes the DataFrame: by `load` in a classic session, by
-    the first use in Spark Connect, as long as the server remembers the plan. With a schema of the user's own
-    (`.schema(...)`) Spark does not ask the source before the first action; then that fixes the version,
-    unless option `version` does. (Two sides of a self-join that is this first action are planned apart:
-    option `columns` or `version` pins them both.)
-    Options are listed in `spark_lance.spark.options.options.OPTIONS`.
+    The version of a read is fixed when Spark creates the DataFrame. In a classic session that is `load`. In
+    Spark Connect it is the first use, and the version stays as long as the server remembers the plan. With a
+    user-defined schema (`.schema(...)`) Spark does not call the source before the first action, so this
+    action fixes the version unless option `version` does. If the first action is a self-join, Spark plans the
+    two sides separately: option `columns` or `version` fixes one version for both.
+    `spark_lance.spark.options.options.OPTIONS` lists the options.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -53,7 +53,7 @@ class LanceDataSource(DataSource):
         return "lance"
 
     def schema(self) -> StructType:
-        """Return the Spark schema of the columns asked for, and fix the version that is read."""
+        """Return the Spark schema of the requested columns, and fix the version of the read."""
         with one_line():
             options = read_options(self.options)
             self._ref, schema = read_kind(options).describe(options, self._ref)
@@ -78,14 +78,14 @@ class LanceDataSource(DataSource):
             return FailedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
-        """Return the writer of rows of `schema`, which are appended to the table or take its place."""
+        """Return the writer that appends rows of `schema` to the table, or overwrites it with them."""
         from spark_lance.spark.sink.write import LanceWriter
 
         with one_line():
             return LanceWriter(write_options(self.options, overwrite), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return the writer of micro-batches, which are appended or take the place of the table's content."""
+        """Return the writer that appends micro-batches to the table, or overwrites it with each of them."""
         from spark_lance.spark.streaming.write import stream_writer
 
         with one_line():
@@ -94,9 +94,9 @@ class LanceDataSource(DataSource):
     def __getstate__(self) -> dict[str, Any]:
         """Fix the version before Spark copies this instance to the processes that plan reads.
 
-        With a schema of the user's own nothing else runs before that, and one instance may serve several
-        plans. Failures are left to `reader`, which meets them again: an error raised while pickling would
-        hide its cause.
+        With a user-defined schema nothing else runs before pickling, and one instance may serve several
+        plans. Errors are ignored here because `reader` raises them again: an error raised while pickling
+        would hide its cause.
         """
         if self._ref is None and "path" in self.options:
             from spark_lance.spark.scan.rows import pin

@@ -1,18 +1,18 @@
-"""Differences between releases of Spark, and all code that rests on Spark's internals.
+"""Differences between releases of Spark, and all code that depends on Spark's internals.
 
 Features that a release lacks compared with the newest supported release, 4.3:
 
-    4.0    Batches without columns lose their number of rows, so a query that needs no column reads one.
-           Streams hand over no Arrow batches, so `writeStream` is refused. No types TIME, GEOMETRY and
-           GEOGRAPHY. Sources in the JVM get no expressions of Spark's own, only predicates of connectors, so
-           conditions on JSON documents save no reading (`LanceScan`). Also what 4.1 lacks.
-    4.1    Streams ask for offsets without limits and have no `Trigger.AvailableNow` for such sources: a
-           micro-batch takes all there is.
-    4.2    Nothing that is used here. But 4.2.0 waits for ever for plain Python UDFs over a source that hands
-           over columns, Parquet files too (`avoid_waiting_udfs`); 4.2.1 does not.
+    4.0    Batches without columns lose their row count, so a query that needs no column reads one.
+           Streams pass no Arrow batches, so `writeStream` is refused. No types TIME, GEOMETRY and
+           GEOGRAPHY. Sources in the JVM get connector predicates, but no Catalyst expressions, so
+           conditions on JSON documents skip no data (`LanceScan`). Also all that 4.1 lacks.
+    4.1    Streams request offsets without limits and have no `Trigger.AvailableNow` for such sources: a
+           micro-batch contains all available data.
+    4.2    Lacks nothing that we use. But 4.2.0 hangs on plain Python UDFs over a columnar source, also over
+           Parquet files (`avoid_waiting_udfs`); 4.2.1 does not.
 
-The code checks for names, not for numbers of releases, because distributions of Spark backport features.
-A missing name leads to the behaviour in this table, and is an error only where something needs it.
+The code checks for names, not for release numbers, because distributions of Spark backport features.
+If a name is missing, the code behaves as in this table. It raises an error only where it needs the name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ else:
         ReadLimit = ReadMaxFiles = None
 
         class SupportsTriggerAvailableNow:
-            """Stands in for Spark's class."""
+            """Placeholder for Spark's class."""
 
 
 __all__ = [
@@ -69,7 +69,7 @@ __all__ = [
     "type_of_json",
 ]
 
-# Spark 4.0 takes batches without columns for empty ones. The release that put it right brought pushFilters.
+# Spark 4.0 treats batches without columns as empty. The release that fixed this also added pushFilters.
 KEEPS_ROWS_WITHOUT_COLUMNS = hasattr(DataSourceReader, "pushFilters")
 
 # The name of Spark's own catalog.
@@ -80,20 +80,20 @@ GeometryType: type[st.DataType] | None = getattr(st, "GeometryType", None)
 GeographyType: type[st.DataType] | None = getattr(st, "GeographyType", None)
 TimeType: type[st.DataType] | None = getattr(st, "TimeType", None)
 
-# Whether Python UDFs get columns as they are.
+# Whether Spark passes columnar input to Python UDFs without converting it to rows.
 _COLUMNS_TO_UDFS = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
 
 def avoid_waiting_udfs(spark: SparkSession) -> None:
-    """Let Python UDFs of a session get rows where Spark would wait for ever, unless it has been set."""
+    """Turn off columnar input of Python UDFs in Spark 4.2.0, where it hangs, unless the user has set it."""
     if spark.version == "4.2.0" and spark.conf.get(_COLUMNS_TO_UDFS, None) is None:
         spark.conf.set(_COLUMNS_TO_UDFS, "false")
 
 
 def socket_stream() -> IO[bytes] | None:
-    """Return what the caller's batches are written to, by a serializer of Spark's that calls it, or None.
+    """Return the stream to which Spark's serializer writes the caller's batches; None if there is none.
 
-    It keeps small batches back, and nothing but the serializer has it.
+    The stream buffers small batches. Only a local variable of the serializer's frame refers to it.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -106,7 +106,7 @@ def socket_stream() -> IO[bytes] | None:
     return None
 
 
-# PySpark's private names. Workers load this module, so what only a driver needs is imported by the functions.
+# PySpark's private names. Workers load this module too, so functions import what only a driver needs.
 
 
 def has_jvm(spark: Any) -> bool:
@@ -120,7 +120,7 @@ def jvm_view(spark: Any) -> Any:
 
 
 def java_class(jvm: Any, name: str) -> Any:
-    """Return a class of the JVM by its whole name, without a question whether it is one."""
+    """Return a JVM class by its full name, without asking the JVM whether it exists."""
     from py4j.java_gateway import JavaClass
 
     return JavaClass(name, jvm._gateway_client)

@@ -1,4 +1,4 @@
-"""Checks of what callers give to the Spark layer: the session, and numbers."""
+"""Checks of arguments that callers pass to the Spark layer: sessions and numbers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_number(name: str, value: object, example: str, *, whole: bool = False)
     Args:
         name: the argument.
         value: its value.
-        example: a good value with its meaning, such as "168 for 7 days".
+        example: a valid value with its meaning, such as "168 for 7 days".
         whole: whether it is a whole number.
 
     Raises:

@@ -1,9 +1,9 @@
-"""Sessions in which small queries on Lance tables are fast: settings that must be there before Spark starts.
+"""Builds sessions with fast small queries on Lance tables: settings that must be set before Spark starts.
 
     spark = spark_lance.enable(spark_lance.session_builder().master("local[4]").getOrCreate())
 
-A cluster's administrator puts the same into `spark-defaults.conf`; the package has to be installed where
-executors run, as it has to for every read by tasks.
+On a cluster, the administrator puts the same settings into `spark-defaults.conf`. The package must be
+installed where executors run, as for every read by tasks.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from spark_lance.spark.worker.sockets import private_folder
 
 logger = logging.getLogger(__name__)
 
-# The setting for values that Spark hides in its UI, its event log and its plans; and the names of secrets.
+# Spark hides values of matching names in its UI, its event log and its plans. This is the setting for it, and
+# a pattern for the names of secrets.
 REDACTION = ("spark.redaction.regex", SECRET_NAMES)
 _SOCKETS, _SOCKET_FOLDER = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 
-# Setting -> its value, and what it is good for.
+# Setting -> its value, and its benefit.
 FAST_SETTINGS = MappingProxyType(
     {
         "spark.python.daemon.module": (
@@ -52,25 +53,25 @@ FAST_SETTINGS = MappingProxyType(
 
 
 class _Builder(SparkSession.Builder):
-    """A builder that adds, at the end, settings that depend on others and that nobody has set."""
+    """A builder that finally adds unset settings whose values depend on other settings."""
 
     def getOrCreate(self) -> SparkSession:
-        """Return the session; one that is running keeps the settings of its driver."""
+        """Return the session. A running session keeps the settings of its driver."""
         for name, value in _late_settings(self._options).items():
             self.config(name, value)
         return super().getOrCreate()
 
 
 def session_builder() -> SparkSession.Builder:
-    """Return a builder of Spark sessions with `FAST_SETTINGS`; settings that follow take precedence.
+    """Return a builder of Spark sessions with `FAST_SETTINGS`. Settings that follow take precedence.
 
-    Also finds Java, and lets workers run this Python, see `prepare_environment`. Only a session that starts
-    a driver takes the settings of workers: one that is running keeps its own. `getOrCreate` adds Unix sockets
-    (for a local master, in a folder that no other user can enter) and `spark.redaction.regex`, unless they
-    are set already, in `spark-defaults.conf` or by spark-submit.
+    Also finds Java, and lets workers run this Python, see `prepare_environment`. The settings of workers have
+    an effect only if the session starts a driver: a running driver keeps its own. `getOrCreate` adds Unix
+    sockets (for a local master, in a folder that no other user can enter) and `spark.redaction.regex`, unless
+    they are set already, in `spark-defaults.conf` or by spark-submit.
 
     Raises:
-        JavaNotFoundError: there is no Java that Spark can run on.
+        JavaNotFoundError: no Java was found that can run Spark.
     """
     prepare_environment()
     builder: SparkSession.Builder = _Builder()
@@ -88,7 +89,7 @@ def _late_settings(options: Mapping[str, object]) -> dict[str, str]:
         settings[REDACTION[0]] = REDACTION[1]
     master = str(options.get("spark.master") or _setting_elsewhere("spark.master") or "local")
     unset = not any(name in options or _setting_elsewhere(name) for name in (_SOCKETS, _SOCKET_FOLDER))
-    # Executors of a cluster do not have this folder: they keep the authenticated connections of Spark.
+    # Executors of a cluster do not have this folder: they keep Spark's authenticated connections.
     if running is None and os.name == "posix" and unset and master.startswith("local"):
         folder = _socket_folder(os.getpid())
         if folder is not None:
@@ -97,9 +98,9 @@ def _late_settings(options: Mapping[str, object]) -> dict[str, str]:
 
 
 def _setting_elsewhere(name: str) -> str | None:
-    """Return a setting that spark-submit, the environment or spark-defaults.conf has; None if none does."""
+    """Return a setting from spark-submit, the environment or spark-defaults.conf; None if it is unset."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # Started by spark-submit: the JVM runs and has read everything.
+        # Started by spark-submit: the JVM is running and has read all settings.
         SparkContext._ensure_initialized()
         return SparkConf().get(name, None)
     words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
@@ -130,19 +131,23 @@ def _socket_folder(process: int) -> Path | None:  # noqa: ARG001 (the key of the
     return private_folder()
 
 
-def tell_of_settings(settings: Mapping[str, str | None]) -> None:
-    """Log once, in one line, which settings of a driver, by name, would make small queries faster."""
+def log_missing_settings(settings: Mapping[str, str | None]) -> None:
+    """Log once, in one line, which unset settings would make small queries faster.
+
+    Args:
+        settings: values of the driver's settings by name.
+    """
     missing = [
         f"{name}={value} {reason}"
         for name, (value, reason) in FAST_SETTINGS.items()
         if settings.get(name) != value and (os.name == "posix" or "unix" not in name)
     ]
     if missing:
-        _tell("; ".join(missing))
+        _log_missing("; ".join(missing))
 
 
 @cache
-def _tell(missing: str) -> None:
+def _log_missing(missing: str) -> None:
     logger.info(
         "small queries could be faster: %s (spark_lance.session_builder() sets all of these)", missing
     )

@@ -1,10 +1,10 @@
-"""The Python that Spark's workers run: whether it can read Lance tables, said before a job fails for it.
+"""Checks whether the Python of Spark's workers can read Lance tables, before a job fails.
 
-Workers run what `PYSPARK_PYTHON` names, or else `python3` on the PATH, which need not be the driver's Python
-nor have this package. And to find the sources that packages bring, Spark imports every package whose name
-begins with `pyspark_`: one that cannot be imported hides all of them.
+Workers run the program in `PYSPARK_PYTHON`, or else `python3` on the PATH. That may be another Python than
+the driver's, without this package. To find data sources, Spark imports every package whose name begins with
+`pyspark_`: if one import fails, Spark finds no data source of any package.
 
-Only what can be run on the driver's machine is looked at; it is there that Spark plans.
+The checks run programs on the driver's machine only, because Spark plans there.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from spark_lance.errors import WorkerPythonError
 
 logger = logging.getLogger(__name__)
 
-_PREFIX, _OURS = "pyspark_", "pyspark_lance"
+_PREFIX, _OUR_PACKAGE = "pyspark_", "pyspark_lance"
 _SECONDS = 60
 _REMEDY = f"set PYSPARK_PYTHON={sys.executable} before the session starts"
 # Parts of the error that Spark reports for a worker that cannot load our functions.
-_LACKING = ("No module named 'spark_lance'", "No module named 'pyspark_lance'")
+_MISSING_PACKAGE = ("No module named 'spark_lance'", "No module named 'pyspark_lance'")
 
 _PROGRAM = """
 import importlib, json, pkgutil, sys
@@ -64,7 +64,7 @@ class Interpreter:
 
 @cache
 def probe(program: str) -> Interpreter | None:
-    """Ask a Python program what it has; None if it does not start or does not answer."""
+    """Run a Python program and return its packages; None if it does not start or does not answer."""
     try:
         process = subprocess.run(
             [program, "-c", _PROGRAM], capture_output=True, text=True, timeout=_SECONDS, check=True
@@ -76,40 +76,40 @@ def probe(program: str) -> Interpreter | None:
 
 
 def check_workers(spark: Any) -> bool:
-    """Warn, a line each, of what keeps the workers of a session from reading Lance tables.
+    """Log a warning for each reason why the workers of a session cannot read Lance tables.
 
     Args:
         spark: a classic session.
 
     Returns:
-        Whether Spark finds the format by itself, as far as one can see here.
+        Whether Spark finds the format by itself, as far as the driver can tell.
     """
     named = str(spark.sparkContext.pythonExec)
     program = shutil.which(named)
     if program is None:
-        _warn(f"Spark's workers are to run {named}, which is not there: {_REMEDY}")
+        _warn(f"the Python of Spark's workers, {named}, does not exist: {_REMEDY}")
         return False
-    if _is_this(Path(program)) and not _others():
+    if _is_current(Path(program)) and not _other_packages():
         return True
     interpreter = probe(program)
     if interpreter is None:
-        _warn(f"Spark's workers are to run {program}, which does not start: {_REMEDY}")
+        _warn(f"the Python of Spark's workers, {program}, does not start: {_REMEDY}")
         return False
-    for line in _complaints(program, interpreter):
+    for line in _problems(program, interpreter):
         _warn(line)
     return interpreter.release is not None and not interpreter.broken
 
 
 @cache
 def _warn(line: str) -> None:
-    """Say a line once."""
+    """Log a line once."""
     logger.warning("%s", line)
 
 
 def check_package(spark: Any) -> None:
-    """Refuse tasks in workers that certainly lack this package, before a job fails with their traceback.
+    """Check that workers have this package, before a job fails with their traceback.
 
-    Only workers on the driver's machine are certain, and only if nothing else brings them the package.
+    Only workers on the driver's machine can be checked, and only if Spark does not send them the package.
 
     Args:
         spark: a classic session.
@@ -118,10 +118,10 @@ def check_package(spark: Any) -> None:
         WorkerPythonError: the workers' Python starts, and has no spark_lance.
     """
     context = spark.sparkContext
-    if not str(context.master).startswith("local") or _brings_packages(context):
+    if not str(context.master).startswith("local") or _sends_packages(context):
         return
     program = shutil.which(str(context.pythonExec))
-    if program is None or _is_this(Path(program)):
+    if program is None or _is_current(Path(program)):
         return
     interpreter = probe(program)
     if interpreter is not None and interpreter.release is None:
@@ -130,39 +130,39 @@ def check_package(spark: Any) -> None:
         )
 
 
-def _brings_packages(context: Any) -> bool:
+def _sends_packages(context: Any) -> bool:
     """Return whether a session sends Python packages to its workers, or sets their PYTHONPATH."""
     includes = getattr(context, "_python_includes", ())
     path = context.environment.get("PYTHONPATH") or context.getConf().get("spark.executorEnv.PYTHONPATH")
     return bool(includes) or path is not None
 
 
-def lacks_package(problem: Exception) -> WorkerPythonError | None:
-    """Return what is to be said of a failed job whose workers lack this package; None of others."""
+def missing_package_error(problem: Exception) -> WorkerPythonError | None:
+    """Return the error for a job that failed because its workers lack this package; None for other jobs."""
     text = str(problem)
-    if not any(sign in text for sign in _LACKING):
+    if not any(sign in text for sign in _MISSING_PACKAGE):
         return None
     return WorkerPythonError(
         f"the Python of Spark's workers has no spark_lance: install it there, or {_REMEDY}"
     )
 
 
-def _is_this(program: Path) -> bool:
-    """Return whether a program is this Python, by its name or another one in the same folder.
+def _is_current(program: Path) -> bool:
+    """Return whether a program is the running Python, perhaps by another name in the same folder.
 
-    Links are not followed out of it: those of two environments may lead to one Python.
+    Links to other folders are not followed, because two environments may link to one Python.
     """
     this = Path(sys.executable)
     return program.absolute().parent == this.absolute().parent and program.samefile(this)
 
 
-def _others() -> list[str]:
-    """Return the packages besides ours that Spark imports to find sources."""
+def _other_packages() -> list[str]:
+    """Return the packages other than ours that Spark imports to find data sources."""
     names = {info.name for info in pkgutil.iter_modules() if info.name.startswith(_PREFIX)}
-    return sorted(names - {_OURS})
+    return sorted(names - {_OUR_PACKAGE})
 
 
-def _complaints(program: str, interpreter: Interpreter) -> list[str]:
+def _problems(program: str, interpreter: Interpreter) -> list[str]:
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
     lines = []
     if interpreter.version != ours:
@@ -175,9 +175,9 @@ def _complaints(program: str, interpreter: Interpreter) -> list[str]:
             f"Spark's workers run {program}, which has no spark_lance: install it there, or {_REMEDY}"
         )
     lines += [
-        f"the package {name} cannot be imported ({error}), and so Spark finds none of the sources that "
-        "packages bring: mend or uninstall it"
+        f"the package {name} cannot be imported ({error}), so Spark finds no data source of any package: "
+        "repair or uninstall it"
         for name, error in interpreter.broken
-        if name != _OURS
+        if name != _OUR_PACKAGE
     ]
     return lines

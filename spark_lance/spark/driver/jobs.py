@@ -1,7 +1,7 @@
-"""Spark jobs whose tasks do something and answer with small Python objects.
+"""Runs Python functions as tasks of Spark jobs and returns their answers, which are small Python objects.
 
-Built on DataFrames only, so that they run in Spark Connect, too. Functions and answers travel pickled, so the
-package must be installed where the tasks run.
+The jobs use DataFrames only, so that they run in Spark Connect, too. Functions and answers are sent pickled,
+so the package must be installed where the tasks run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from spark_lance.errors import OptionError
 from spark_lance.spark.base.compat import has_jvm, java_context
 from spark_lance.spark.driver.delta_settings import check_settings
-from spark_lance.spark.driver.interpreters import lacks_package
+from spark_lance.spark.driver.interpreters import missing_package_error
 from spark_lance.spark.worker.failures import from_tasks, one_line
 from spark_lance.spark.worker.process import forget_archives, keep_worker_ready
 from spark_lance.table.commits.commit_options import APPLICATION, APPLICATION_NAME, COMMIT_MESSAGE, USER
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 
-# Settings of a session: whether its driver does small work itself, and the bytes up to which work is small.
+# Settings of a session: whether its driver does small work itself, and the most bytes of small work.
 _PLANS = "spark.lance.planInDriver"
 _BYTES = "spark.lance.localBytes"
-_USUAL_BYTES = 8 << 20
+_DEFAULT_BYTES = 8 << 20
 
 # The setting of a session with the `userMetadata` of its commits.
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
-# Spark kills the Python of a task two seconds after the task (spark.python.task.killTimeout).
-_LONGEST_WAIT = 10.0
-_SHORTEST_WAIT = 0.05
+# Must exceed spark.python.task.killTimeout: Spark kills the Python of a task two seconds after the task.
+_MAX_WAIT_SECONDS = 10.0
+_POLL_SECONDS = 0.05
 
 _ANSWER = pa.schema([pa.field("answer", pa.binary())])
 
@@ -53,19 +53,19 @@ def collect_answers(
 ) -> list[Answer]:
     """Pass each partition of a DataFrame to `work` in a task, and return everything that the tasks yielded.
 
-    Spark may run a task more than once; exactly one run's answers are returned. Files of the other runs stay,
-    so each run needs file names of its own. When the job has failed, none of its tasks is running any more,
-    see `wait_for_tasks`. In Spark Connect, which does not report it, some may be.
+    Spark may run a task more than once; the result has the answers of exactly one run. Files of the other
+    runs remain, so each run must use its own file names. If the job fails, this waits until none of its tasks
+    is running, see `wait_for_tasks`. Spark Connect does not report running tasks, so some may still run.
 
     Args:
         frame: the rows.
-        work: takes the batches of a partition, yields answers that can be pickled. Called also for
+        work: takes the batches of a partition and yields answers that can be pickled. It is also called for
             partitions without rows.
 
     Raises:
-        LanceError: what a task raised; see its subclasses.
+        LanceError: the error that a task raised, with its original type.
         WorkerPythonError: the workers have no spark_lance.
-        PySparkException: any other failure of the job.
+        PySparkException: the job failed for any other reason.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -76,18 +76,18 @@ def collect_answers(
             forget_archives()
 
     try:
-        with _waiting(frame.sparkSession), from_tasks():
+        with _wait_on_failure(frame.sparkSession), from_tasks():
             rows = frame.mapInArrow(run, "answer binary").collect()
     except PySparkException as error:
-        if (problem := lacks_package(error)) is not None:
+        if (problem := missing_package_error(error)) is not None:
             raise problem from error
         raise
     return [pickle.loads(row.answer) for row in rows]
 
 
 @contextmanager
-def _waiting(spark: Any) -> Iterator[None]:
-    """If jobs fail that the block starts, wait for their tasks before the error is raised."""
+def _wait_on_failure(spark: Any) -> Iterator[None]:
+    """If a job that the block starts fails, wait for its tasks before raising the error."""
     context = getattr(spark, "_sc", None)
     if context is None:
         yield
@@ -101,8 +101,8 @@ def _waiting(spark: Any) -> Iterator[None]:
 
         def stages() -> Iterator[int]:
             for job in tracker.getJobIdsForTag(tag):
-                about = tracker.getJobInfo(job)
-                yield from about.get().stageIds() if about.isDefined() else ()
+                info = tracker.getJobInfo(job)
+                yield from info.get().stageIds() if info.isDefined() else ()
 
         wait_for_tasks(spark, stages)
         raise
@@ -111,37 +111,38 @@ def _waiting(spark: Any) -> Iterator[None]:
 
 
 def wait_for_tasks(spark: Any, stages: Callable[[], Iterable[int]]) -> None:
-    """Wait until no task of a failed job runs any more, or ten seconds.
+    """Wait until no task of a failed job is running, at most ten seconds.
 
-    Spark calls a job failed when its first task has; others run on until they are killed, and may finish a
-    file that whoever cleans up has not seen.
+    A job fails with its first failed task. Other tasks run until Spark kills them. They may still finish a
+    file after the cleanup has listed the files.
 
     Args:
         spark: a classic session.
         stages: returns the ids of the job's stages.
     """
-    end = time.monotonic() + _LONGEST_WAIT
+    end = time.monotonic() + _MAX_WAIT_SECONDS
     tracker = spark.sparkContext.statusTracker()
-    with suppress(Py4JError):  # the events are late, or this release has another name for it
-        java_context(spark.sparkContext).listenerBus().waitUntilEmpty(int(_LONGEST_WAIT * 1000))
+    with suppress(Py4JError):  # events are late, or the method has another name in this release
+        java_context(spark.sparkContext).listenerBus().waitUntilEmpty(int(_MAX_WAIT_SECONDS * 1000))
     while time.monotonic() < end:
         infos = [tracker.getStageInfo(number) for number in stages()]
-        if not any(about is not None and about.numActiveTasks for about in infos):
+        if not any(info is not None and info.numActiveTasks for info in infos):
             return
-        time.sleep(_SHORTEST_WAIT)
+        time.sleep(_POLL_SECONDS)
 
 
 def local_bytes(spark: SparkSession) -> int:
-    """Return how many stored bytes the driver works on itself where it would otherwise start tasks.
+    """Return the most stored bytes that the driver processes itself instead of starting tasks.
 
-    None in a session that leaves all to tasks, and in Spark Connect, whose client may be far from the store.
+    This is 0 unless `spark.lance.planInDriver` is true, and in Spark Connect, whose client may be far from
+    the store.
 
     Raises:
-        OptionError: the setting is no number.
+        OptionError: the setting is not a whole number.
     """
     if not has_jvm(spark) or spark.conf.get(_PLANS, "false") != "true":
         return 0
-    value = spark.conf.get(_BYTES, str(_USUAL_BYTES))
+    value = spark.conf.get(_BYTES, str(_DEFAULT_BYTES))
     try:
         return int(value or "")
     except ValueError:
@@ -158,9 +159,9 @@ def run_to_frame(
 
     Args:
         spark: the session.
-        tasks: what can be pickled.
-        work: yields batches of the types that Spark exchanges for `schema`.
-        schema: of the DataFrame.
+        tasks: objects that can be pickled.
+        work: yields batches of the Arrow types that Spark exchanges for `schema`.
+        schema: schema of the DataFrame.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -175,12 +176,12 @@ def run_to_frame(
 
 
 def map_tasks(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Answer]) -> list[Answer]:
-    """Run `work` on every one of `tasks`, each in a Spark task of its own; return the answers in that order.
+    """Run `work` on each of `tasks` in a Spark task of its own, and return the answers in the same order.
 
     Args:
         spark: the session.
-        tasks: what can be pickled.
-        work: see `collect_answers` for what happens when a run is repeated.
+        tasks: objects that can be pickled.
+        work: returns the answer for a task. Spark may run it more than once, see `collect_answers`.
     """
     if not tasks:
         return []
@@ -202,7 +203,7 @@ def _frame(spark: SparkSession, tasks: Sequence[Task]) -> DataFrame:
 
 
 def commit_origin(spark: SparkSession) -> Mapping[str, str]:
-    """Return what commits of a session keep in the history: user, application, and the user's text.
+    """Return the properties of a session's commits: user, application, and the user's message.
 
     Raises:
         OptionError: a setting of the session has no effect on the commit.
@@ -213,6 +214,6 @@ def commit_origin(spark: SparkSession) -> Mapping[str, str]:
     if has_jvm(spark):
         texts[USER] = spark.sparkContext.sparkUser()
     else:
-        with suppress(OSError, KeyError, ImportError):  # this process has no user with a name
+        with suppress(OSError, KeyError, ImportError):  # the process has no named user
             texts[USER] = getuser()
     return {name: text for name, text in texts.items() if text}

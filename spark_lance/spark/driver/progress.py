@@ -2,11 +2,11 @@
 
     job group      the operation, "lance: compaction of /data/t", unless the caller has set a job group
     description    operation and step, "compaction of /data/t: rewrite 12 groups of fragments"
-    log            one line (INFO) for each step that is finished, and one for the operation
-    bar            on terminals and in notebooks, of what takes more than a second; not where Spark draws
-                   its own (`spark.ui.showConsoleProgress`) or `spark.lance.progress` is false
+    log            one line (INFO) for each finished step, and one for the operation
+    bar            on terminals and in notebooks, for operations longer than a second; none if Spark draws its
+                   own (`spark.ui.showConsoleProgress`) or `spark.lance.progress` is false
 
-Spark Connect has tags in place of groups and descriptions.
+Spark Connect has tags instead of groups and descriptions.
 """
 
 from __future__ import annotations
@@ -40,59 +40,59 @@ if TYPE_CHECKING:
     from spark_lance.io.progress import Report
 
 _SETTING = "spark.lance.progress"
-_SPARKS_OWN = "spark.ui.showConsoleProgress"
-_KERNEL = "ZMQInteractiveShell"
-_PATIENCE = 1.0
-_INTERVAL = 0.3
+_SPARK_PROGRESS_SETTING = "spark.ui.showConsoleProgress"
+_NOTEBOOK_SHELL = "ZMQInteractiveShell"
+_DELAY_SECONDS = 1.0
+_INTERVAL_SECONDS = 0.3
 _UNIT = "tasks"
 
 
 def bar_for(spark: SparkSession, what: str) -> Any:
-    """Return a bar, a context manager that is called with reports; None where nobody looks on.
+    """Return a progress bar, a context manager that is called with reports; None without an interactive user.
 
     Args:
-        spark: the session, whose settings may forbid it.
-        what: what the bar says until something is reported.
+        spark: the session. Its settings can turn the bar off.
+        what: text of the bar before the first report.
     """
     if str(spark.conf.get(_SETTING, "true")).lower() != "true":
         return None
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if type(shell).__name__ == _KERNEL:
+    if type(shell).__name__ == _NOTEBOOK_SHELL:
         return NotebookBar(what)
-    if not sys.stderr.isatty() or str(spark.conf.get(_SPARKS_OWN, "false")).lower() == "true":
+    if not sys.stderr.isatty() or str(spark.conf.get(_SPARK_PROGRESS_SETTING, "false")).lower() == "true":
         return None
     return Progress(what)
 
 
 class NotebookBar:
-    """A bar in the output of a notebook's cell, of what takes more than a second; it goes when it ends.
+    """A progress bar in the output of a notebook cell. It appears after a delay and disappears at the end.
 
     Args:
-        step: what is being done until something else is reported.
-        patience: seconds before it is drawn.
+        step: name of the step before the first report.
+        patience: seconds before the bar appears.
     """
 
-    def __init__(self, step: str, patience: float = _PATIENCE) -> None:
+    def __init__(self, step: str, patience: float = _DELAY_SECONDS) -> None:
         self._show = import_module("IPython.display")
         self._text = step
-        self._from = time.monotonic() + patience
+        self._next_draw = time.monotonic() + patience
         self._display: Any = None
-        # The step that is timed, the amount when that began, and the time.
+        # The step that is timed, and its amount and time when the timing began.
         self._step, self._first, self._since = step, 0, time.monotonic()
-        # Threads of the operation and the thread that watches Spark's jobs report at the same time.
+        # Threads of the operation and the thread that polls Spark's jobs report concurrently.
         self._lock = threading.Lock()
         self._ended = False
 
     def __call__(self, step: str, amount: int, total: int, unit: str) -> None:
-        """Draw how far a step is, if it is time to."""
+        """Draw the progress of a step, unless it was drawn a moment ago."""
         with self._lock:
-            if not self._ended and time.monotonic() >= self._from:
-                self._from = time.monotonic() + _INTERVAL
+            if not self._ended and time.monotonic() >= self._next_draw:
+                self._next_draw = time.monotonic() + _INTERVAL_SECONDS
                 self._draw(step, amount, total, unit)
 
     def _draw(self, step: str, part: int, total: int, unit: str) -> None:
         bar = f"<progress value='{part}' max='{total}'></progress>" if total else "<progress></progress>"
-        amount = _amount(part, total, unit) + self._time_left(step, part, total)
+        amount = _amount_text(part, total, unit) + self._time_left(step, part, total)
         page = self._show.HTML(f"{html.escape(step)} {bar} {html.escape(amount)}")
         if self._display is None:
             self._display = self._show.display(page, display_id=True)
@@ -100,7 +100,7 @@ class NotebookBar:
             self._display.update(page)
 
     def _time_left(self, step: str, amount: int, total: int) -> str:
-        """Return the time left at the rate of the step so far, if it is known."""
+        """Return the estimated time left, from the rate of the step so far; empty if it is unknown."""
         if step != self._step or amount < self._first:
             self._step, self._first, self._since = step, amount, time.monotonic()
         progress, elapsed = amount - self._first, time.monotonic() - self._since
@@ -115,27 +115,27 @@ class NotebookBar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         with self._lock:
             self._ended = True
             if self._display is not None:
                 self._display.update(self._show.HTML(""))
 
 
-def _amount(amount: int, total: int, unit: str) -> str:
+def _amount_text(amount: int, total: int, unit: str) -> str:
     if unit == "bytes":
         return f"{size_text(amount)} of {size_text(total)}" if total else size_text(amount)
     return f"{amount:,} of {total:,} {unit}" if total else f"{amount:,} {unit}"
 
 
 def watching(spark: Any, group: str, what: str, bar: Report) -> AbstractContextManager[None]:
-    """Report how many tasks of the jobs that the block starts are done.
+    """Report the number of finished tasks of the jobs that the block starts.
 
     Args:
         spark: the session.
         group: the group of these jobs.
-        what: the step, for the bar.
-        bar: is told.
+        what: name of the step, for the bar.
+        bar: receives the reports.
     """
     context = getattr(spark, "_sc", None)
     return (
@@ -147,13 +147,13 @@ def watching(spark: Any, group: str, what: str, bar: Report) -> AbstractContextM
 
 @contextmanager
 def _report_by_tracker(context: Any, group: str, what: str, bar: Report) -> Iterator[None]:
-    """Ask a classic session's tracker of jobs, from a thread."""
+    """Poll the status tracker of a classic session in a thread."""
     tracker = context.statusTracker()
     old = set(tracker.getJobIdsForGroup(group))
     ended = threading.Event()
 
-    def ask() -> None:
-        while not ended.wait(_INTERVAL):
+    def poll() -> None:
+        while not ended.wait(_INTERVAL_SECONDS):
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group) if job not in old]
             numbers = {stage for job in jobs if job is not None for stage in job.stageIds}
             stages = [stage for stage in map(tracker.getStageInfo, sorted(numbers)) if stage is not None]
@@ -161,37 +161,37 @@ def _report_by_tracker(context: Any, group: str, what: str, bar: Report) -> Iter
                 task_count = sum(stage.numCompletedTasks for stage in stages)
                 bar(what, task_count, sum(stage.numTasks for stage in stages), _UNIT)
 
-    asking = threading.Thread(target=ask, name="lance progress", daemon=True)
-    asking.start()
+    thread = threading.Thread(target=poll, name="lance progress", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
-        asking.join()
+        thread.join()
 
 
 @contextmanager
 def _report_by_session(spark: Any, what: str, bar: Report) -> Iterator[None]:
-    """Let a session of Spark Connect tell."""
+    """Register a progress handler with a Spark Connect session."""
 
-    def tell(stages: Iterable[Any] | None, **_: Any) -> None:
-        numbers = list(stages or ())
-        if numbers:
-            task_count = sum(stage.num_completed_tasks for stage in numbers)
-            bar(what, task_count, sum(stage.num_tasks for stage in numbers), _UNIT)
+    def report(stages: Iterable[Any] | None, **_: Any) -> None:
+        stage_list = list(stages or ())
+        if stage_list:
+            task_count = sum(stage.num_completed_tasks for stage in stage_list)
+            bar(what, task_count, sum(stage.num_tasks for stage in stage_list), _UNIT)
 
-    spark.registerProgressHandler(tell)
+    spark.registerProgressHandler(report)
     try:
         yield
     finally:
-        spark.removeProgressHandler(tell)
+        spark.removeProgressHandler(report)
 
 
 logger = logging.getLogger(__name__)
 
 _GROUP = "spark.jobGroup.id"
 _DESCRIPTION = "spark.job.description"
-# Tags of Spark Connect must not have it.
+# Tags of Spark Connect must not contain it.
 _TAG_SEPARATOR = ","
 
 
@@ -209,12 +209,12 @@ _current: ContextVar[_Operation | None] = ContextVar("spark_lance_operation", de
 
 @contextmanager
 def operation(spark: SparkSession, what: str, path: str) -> Iterator[None]:
-    """Give what runs inside the block one name. Inside another operation it is a part of that one.
+    """Name the operation that the block runs. A nested operation counts as part of the outer one.
 
     Args:
         spark: the session.
         what: the operation, such as "compaction".
-        path: of the table.
+        path: path of the table.
 
     Raises:
         OptionError: the session has been stopped.
@@ -238,7 +238,7 @@ def operation(spark: SparkSession, what: str, path: str) -> Iterator[None]:
 
 @contextmanager
 def step(spark: SparkSession, what: str) -> Iterator[None]:
-    """Name the Spark jobs that the block starts, and tell when they are finished.
+    """Name the Spark jobs that the block starts, and log their time when they have finished.
 
     Args:
         spark: the session.
@@ -247,14 +247,14 @@ def step(spark: SparkSession, what: str) -> Iterator[None]:
     running = _current.get()
     name = what if running is None else f"{running.name}: {what}"
     began = time.monotonic()
-    with _marked(spark, name, running), _watched(spark, what, running):
+    with _label_jobs(spark, name, running), _watch_step(spark, what, running):
         yield
     logger.info("%s: finished in %.1f s", name, time.monotonic() - began)
 
 
 @contextmanager
-def _marked(spark: Any, name: str, running: _Operation | None) -> Iterator[None]:
-    """Let Spark's UI show a name with the jobs that the block starts."""
+def _label_jobs(spark: Any, name: str, running: _Operation | None) -> Iterator[None]:
+    """Set the name that Spark's UI shows for the jobs that the block starts."""
     context = getattr(spark, "_sc", None)
     if context is None:
         tag = name.replace(_TAG_SEPARATOR, ";")
@@ -264,11 +264,11 @@ def _marked(spark: Any, name: str, running: _Operation | None) -> Iterator[None]
         finally:
             spark.removeTag(tag)
         return
-    named = {_DESCRIPTION: name}
+    properties = {_DESCRIPTION: name}
     if running is not None:
-        named[_GROUP] = running.group
-    before = {key: context.getLocalProperty(key) for key in named}
-    for key, value in named.items():
+        properties[_GROUP] = running.group
+    before = {key: context.getLocalProperty(key) for key in properties}
+    for key, value in properties.items():
         context.setLocalProperty(key, value)
     try:
         yield
@@ -285,7 +285,7 @@ def _group(spark: Any) -> str | None:
 
 
 def _bar(spark: SparkSession, what: str) -> Any:
-    """Return what draws a bar where somebody looks on; None elsewhere."""
+    """Return a progress bar; None without an interactive user."""
     if "IPython" not in sys.modules and not sys.stderr.isatty():
         return None
     # Not imported at the top: few processes draw anything.
@@ -294,7 +294,7 @@ def _bar(spark: SparkSession, what: str) -> Any:
     return bar_for(spark, what)
 
 
-def _watched(spark: SparkSession, what: str, running: _Operation | None) -> AbstractContextManager[object]:
+def _watch_step(spark: SparkSession, what: str, running: _Operation | None) -> AbstractContextManager[object]:
     if running is None or running.bar is None:
         return nullcontext()
     from spark_lance.spark.driver.progress import watching

@@ -1,19 +1,17 @@
 """Starts the parts of `spark_lance.enable` in the JVM of a classic session.
 
-Spark plans the scans of a Python data source with all columns, and without filters and limits. In a session
-that was enabled, the driver's own Python plans them (`LanceScan`). Clients of Spark Connect cannot reach that
-JVM. There the options `columns` and `filter` choose what is read, unless the server has enabled all of its
-sessions.
+Spark plans the scans of a Python data source with all columns, and without filters and limits. In an enabled
+session, the driver's own Python plans them (`LanceScan`). Clients of Spark Connect cannot reach that JVM.
+There the options `columns` and `filter` limit the scan, unless the server has enabled all of its sessions.
 
-Spark looks up the format to write in the thread's active session, and a session is active by itself only in
-the thread that made it. Where the class `FORMAT` is published, the active session does not matter.
+Spark looks up the format of a write in the thread's active session. A new session is active only in the
+thread that created it. If the class `FORMAT` is published, the active session does not matter.
 
-Each part is a class of jvm/ whose nested class Start does the work. One question to the JVM starts all of
-them (`LanceStart`).
+Each part is a class of jvm/ with a nested class Start. One call to the JVM starts all parts (`LanceStart`).
 
-Py4J sends all callbacks of a JVM to one Python process, the last one that started its callback server. A
-second process would take the answers of the first one away. So the first process that enables Lance in a JVM
-answers its Java classes as long as it lives (`may_answer`).
+Py4J sends all callbacks of a JVM to one Python process: the last one that started its callback server. A
+second process would take over the callbacks of the first. So the first process that enables Lance in a JVM
+serves the callbacks of its Java classes until the process ends (`may_answer`).
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from pyspark.sql.session import SparkSession
 
 from spark_lance.spark.base.compat import java_class, java_session, jvm_view, start_callbacks
 from spark_lance.spark.driver import java_classes
-from spark_lance.spark.driver.builder import FAST_SETTINGS, tell_of_settings
+from spark_lance.spark.driver.builder import FAST_SETTINGS, log_missing_settings
 
 logger = logging.getLogger(__name__)
 
@@ -42,18 +40,21 @@ _PROCESS = uuid.uuid4().hex
 
 
 def may_answer(jvm: Any) -> bool:
-    """Make this process the one that answers, unless another one that lives does; say so then.
+    """Register this process for the JVM's callbacks, unless another live process has registered.
 
     Args:
-        jvm: the view of the JVM that both have.
+        jvm: the view of the JVM.
+
+    Returns:
+        False, after a warning, if another process serves the callbacks.
     """
     system = java_class(jvm, "java.lang.System")
-    mine = f"{os.getpid()} {_started(os.getpid())} {_PROCESS}"
+    mine = f"{os.getpid()} {_start_time(os.getpid())} {_PROCESS}"
     owner = system.getProperty(_PROPERTY)
-    if owner is not None and owner != mine and _lives(owner):
+    if owner is not None and owner != mine and _is_alive(owner):
         logger.warning(
-            "another Python process (%s) has enabled Lance in this JVM first, and keeps answering for its "
-            "catalogs and plans, those of this session too. Call enable again when it has ended, or start "
+            "another Python process (%s) has enabled Lance in this JVM first, and serves its catalogs and "
+            "plans, those of this session too. Call enable again when it has ended, or start "
             "a driver of your own",
             owner.partition(" ")[0],
         )
@@ -62,7 +63,7 @@ def may_answer(jvm: Any) -> bool:
     return True
 
 
-def _lives(owner: str) -> bool:
+def _is_alive(owner: str) -> bool:
     process, started, _ = owner.split(" ")
     if os.name != "posix":
         return False
@@ -72,22 +73,22 @@ def _lives(owner: str) -> bool:
         return False
     except PermissionError:
         return True
-    return _started(int(process)) == started
+    return _start_time(int(process)) == started
 
 
-def _started(process: int) -> str:
-    """Return when a process began, which tells it from later ones of its number; - if that is unknown."""
+def _start_time(process: int) -> str:
+    """Return the start time of a process, to distinguish it from later ones with its id; "-" if unknown."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return "-"
 
 
-# The format as threads find it.
+# The class by which all threads find the format.
 FORMAT = "lance.DefaultSource"
 _JSON = "org.lance.spark.load.Json"
 _STARTS = "org.lance.spark.load.LanceStart"
-# All that is published at once, whatever the first session of a driver asks for.
+# The classes that are published together, whatever parts the first session of a driver requests.
 PUBLISHED = (
     _JSON,
     "org.lance.spark.load.Seqs",
@@ -102,7 +103,7 @@ PUBLISHED = (
     "org.lance.spark.load.LanceUnits",
     _STARTS,
 )
-NOT_TAKEN = "the driver's class loader takes no classes"
+NOT_TAKEN = "the driver's class loader accepts no classes"
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class EnableRequest:
         parts: the classes of the parts, in order.
         vital: parts without which no later part is started.
         answers: a `java.util.function.BiFunction` in Python, which answers requests of the parts.
-        arguments: arguments of the parts, by name. `sql.protocol.StartRequest` has all of them.
+        arguments: arguments of the parts, by name. `sql.protocol.StartRequest` lists them.
     """
 
     parts: Sequence[str] = ()
@@ -138,13 +139,13 @@ class EnableResult:
 def start(
     spark: Any, request: EnableRequest, *, new_sessions: bool, settings: Sequence[str] = ()
 ) -> EnableResult:
-    """Give a session its parts, and make it the active one of the calling thread.
+    """Start the parts in a session, and make it the active one of the calling thread.
 
     Args:
         spark: a classic session.
-        request: the parts; they are left out where the driver takes no classes.
-        new_sessions: do it for sessions that are made later, too.
-        settings: names of settings of Spark's context to tell.
+        request: the parts. None is started if the driver's class loader accepts no classes.
+        new_sessions: do the same for sessions that are created later.
+        settings: names of the settings of Spark's context to return.
     """
     jvm = jvm_view(spark)
     parts = [FORMAT, *request.parts]
@@ -173,16 +174,17 @@ def start(
     except Py4JError as error:
         reason = missing.get(_STARTS) or java_classes.first_line(error)
         return EnableResult({**dict.fromkeys(parts, reason), **missing}, {})
-    # Why a class was not compiled says more than that it is not there.
+    # The reason why a class was not compiled is more useful than the answer that it does not exist.
     return EnableResult({**answer["missing"], **missing, **misfits}, answer["settings"])
 
 
 def _misfits(
     spark: Any, names: Sequence[str], missing: Mapping[str, str], request: EnableRequest
 ) -> dict[str, str]:
-    """Return the first class that does not fit Spark as the reason why no part can start; empty if all can.
+    """Return the reason why no part can start, for each part; empty if all can start.
 
-    Every part needs the vital ones and the classes that are no parts. The format has a warning of its own.
+    Every part needs the vital parts and the classes that are not parts, so one class that does not compile
+    with this Spark prevents all. A missing format is reported by a warning of its own.
     """
     needs = [name for name in names if name not in request.parts or name in request.vital]
     misfit = next((name for name in needs if name in missing and name != FORMAT), None)
@@ -194,24 +196,24 @@ def _misfits(
 
 
 def start_parts(spark: SparkSession, request: EnableRequest, *, new_sessions: bool = False) -> EnableResult:
-    """Give a session the parts of `request`. Calling it again is harmless.
+    """Start the parts of `request` in a session, and warn about missing ones. It can be called again.
 
     Args:
-        spark: a classic session, which is the calling thread's active one from then on.
+        spark: a classic session. It becomes the calling thread's active one.
         request: the parts.
-        new_sessions: do the same for all sessions that the driver makes from now on, those of Spark Connect
-            clients too if it is their server.
+        new_sessions: do the same for all sessions that the driver creates from now on. On a Spark Connect
+            server these include the sessions of clients.
     """
     result = start(spark, request, new_sessions=new_sessions, settings=list(FAST_SETTINGS))
     if FORMAT in result.missing:
         _warn_of_threads(result.missing[FORMAT])
-    tell_of_settings(result.settings)
+    log_missing_settings(result.settings)
     return result
 
 
 @cache
 def _warn_of_threads(reason: str) -> None:
-    """Say once what reads and writes by path lack."""
+    """Warn once about the limits of reads and writes by path."""
     logger.warning(
         "Reads of Lance tables by path fetch all columns and rows here, and each thread that writes by path "
         "needs its own call of spark_lance.enable(spark): %s",

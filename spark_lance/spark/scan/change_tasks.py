@@ -1,7 +1,7 @@
-"""Planning of the change feed: from the versions of a table to tasks that read the rows they changed.
+"""Plans the change feed: creates the tasks that read the rows which each version of a table changed.
 
-Rows have the columns of one version, the reference. Walking back from it, version by version, finds its
-columns in an older version; columns of a newer version must be the same.
+Rows have the columns of one version, the reference. To find these columns in an older version, the planner
+walks back from the reference, version by version. A newer version must have the same columns.
 """
 
 from __future__ import annotations
@@ -60,26 +60,27 @@ _FEED_TYPES = {
 }
 
 
-def described_changes(schema: Schema, projection: Projection) -> st.StructType:
-    """Return the Spark schema of changed rows: no column is NOT NULL, as older versions may lack it.
+def changes_schema(schema: Schema, projection: Projection) -> st.StructType:
+    """Return the Spark schema of changed rows. Every column is nullable, as older versions may lack it.
 
-    The three columns that tell what happened to a row stand behind the others, unless they are named.
+    The three columns of the feed (change type, version, timestamp) come last, unless the projection names
+    them.
 
     Args:
-        schema: the table's.
-        projection: the columns that are read, perhaps some of the three, and as what types.
+        schema: the table's schema.
+        projection: the columns to read with their types. It can contain columns of the feed.
 
     Raises:
-        SchemaError: a column does not exist, Spark has no type for it, or the table has a column of the
-            name of one of the three.
+        SchemaError: a column does not exist, Spark has no type for it, or the table has a column with the
+            name of a feed column.
     """
     reserved_names = [field.name for field in schema.fields if field.name.lower() in FEED_COLUMNS]
     if reserved_names:
         raise SchemaError(f"the table has a column {reserved_names[0]!r}, so its changes cannot be told")
     columns = projection.columns
     plain = None if columns is None else tuple(name for name in columns if name not in FEED_COLUMNS)
-    seen = spark_schema_of(schema, replace(projection, columns=plain))
-    table_fields = {field.name: field for field in seen}
+    table_schema = spark_schema_of(schema, replace(projection, columns=plain))
+    table_fields = {field.name: field for field in table_schema}
     if ROW_OFFSET in table_fields:
         raise SchemaError(f"{ROW_OFFSET} counts the rows of one version: a change feed has none")
     feed_fields = {name: st.StructField(name, kind, False) for name, kind in _FEED_TYPES.items()}
@@ -89,29 +90,29 @@ def described_changes(schema: Schema, projection: Projection) -> st.StructType:
         if name not in system:
             table_fields[name].nullable = True
     fields = {**table_fields, **feed_fields}
-    # The names asked for may be spelled in another case than the table's.
-    named = [name if name in fields else find_column(schema, name).name for name in order]
-    return st.StructType([fields[name] for name in dict.fromkeys(named)])
+    # Requested names may differ from the table's names in case.
+    names = [name if name in fields else find_column(schema, name).name for name in order]
+    return st.StructType([fields[name] for name in dict.fromkeys(names)])
 
 
 class ChangeColumns:
-    """The columns that a read of changes was asked for, and those that its filter names.
+    """The requested columns of a read of changes, and the columns of its filter.
 
     Args:
-        table: the schema of the version whose columns these are.
+        table: the schema of the reference version.
         projection: the Spark columns, in order.
-        filter: an SQL condition on any column of the table, system columns and those of the feed.
-        feed: whether there are the three columns that tell what happened to a row.
+        filter: an SQL condition on columns of the table, system columns and columns of the feed.
+        feed: whether rows have the three columns of the feed (change type, version, timestamp).
 
     Attributes:
-        names: the columns asked for.
-        schema: all columns that a task yields; those that only the filter needs come last.
+        names: the requested columns.
+        schema: all columns that a task yields. Columns that only the filter needs come last.
         condition: the filter.
-        blobs: the blob columns among those asked for.
+        blobs: the blob columns among the requested columns.
 
     Raises:
         SchemaError: columns do not exist, or have other types.
-        ExpressionError: the filter does not fit.
+        ExpressionError: the filter does not fit the columns.
     """
 
     def __init__(
@@ -150,21 +151,25 @@ class ChangeColumns:
     def at(
         self, columns: Sequence[PastColumn | None], version: int
     ) -> tuple[tuple[str, ...], tuple[Field, ...]]:
-        """Return what a scan of another version reads: names, system columns too, and fields.
+        """Return the column names, including system columns, and the fields for a scan of another version.
 
         Args:
-            columns: what the columns are there.
-            version: its number.
+            columns: the columns in that version, see `Feed.columns_at`.
+            version: number of the version.
 
         Raises:
-            SchemaError: a column had a type there that cannot become the present one.
+            SchemaError: the type of a column in that version cannot be read as the reference's type.
         """
         pairs = zip(self._narrowed, columns, strict=True)
-        fields = [_past(field, column, version) for field, column in pairs if column is not None]
+        fields = [_past_field(field, column, version) for field, column in pairs if column is not None]
         return (*(field.name for field in fields), *self._system), tuple(fields)
 
-    def found_by_name(self, table: Schema) -> list[PastColumn | None] | str:
-        """Return what the columns are in a version after theirs, or how that version's columns differ."""
+    def match_by_name(self, table: Schema) -> list[PastColumn | None] | str:
+        """Find the columns by name in a version newer than the reference.
+
+        Returns:
+            The columns in that version, or a text that says how they differ.
+        """
         columns: list[PastColumn | None] = []
         there = {field.name: field for field in table.fields}
         for column in self.columns:
@@ -194,8 +199,8 @@ class ChangeColumns:
         return compile_predicate(filter, pa.schema([*nameable(table), *map(feed_field, self._feed)]))
 
 
-def _past(field: Field, column: PastColumn, version: int) -> Field:
-    """Return the field to read in an older version, under the name that it has now."""
+def _past_field(field: Field, column: PastColumn, version: int) -> Field:
+    """Return the field to read in an older version, with its name in the reference."""
     if column.is_same:
         return field
     past = column.field
@@ -204,27 +209,27 @@ def _past(field: Field, column: PastColumn, version: int) -> Field:
         try:
             past = narrow(past, spark_type(now))
         except KeyError:
-            raise _other_type(field, past, version) from None
+            raise _type_changed_error(field, past, version) from None
     if past.arrow_type() != now and (pa.types.is_nested(now) or pa.types.is_nested(then)):
-        raise _other_type(field, column.field, version)
+        raise _type_changed_error(field, column.field, version)
     return replace(past, name=field.name, nullable=True)
 
 
-def _other_type(now: Field, then: Field, version: int) -> SchemaError:
+def _type_changed_error(now: Field, then: Field, version: int) -> SchemaError:
     return SchemaError(
         f"column {now.name!r} is {now.arrow_type()}, but was {then.arrow_type()} in version {version}: read "
         f"the changes up to version {version} and those after it by themselves"
     )
 
 
-_VERSIONS_KEPT = 1024
-_CHANGES_KEPT = 100_000
+_MAX_CACHED_VERSIONS = 1024
+_MAX_CACHED_CHANGES = 100_000
 _EPOCH_MICROS = 10**6
 
 
 @dataclass(frozen=True)
-class _Holder:
-    """The parts of a read of a version that do not depend on the rows."""
+class _VersionScan:
+    """The parts of a scan of a version that do not depend on the rows."""
 
     names: tuple[str, ...]
     fields: tuple[Field, ...]
@@ -238,10 +243,10 @@ class Feed:
 
     Args:
         walk: the versions.
-        reference: the version that has the columns.
+        reference: the version that defines the columns.
         columns: the columns.
-        exact: find the columns of an older version step by step in any case; otherwise a version with the
-            reference's columns is taken to have had them all the time since.
+        exact: always trace the columns of an older version step by step. Otherwise a version whose fields
+            equal the reference's fields is assumed to have had the same columns ever since.
     """
 
     def __init__(self, walk: Walk, reference: Manifest, columns: ChangeColumns, *, exact: bool) -> None:
@@ -249,17 +254,18 @@ class Feed:
         self._reference = reference
         self._columns = columns
         self._exact = exact
-        self._found: dict[int, list[PastColumn | None]] = {reference.version: columns.columns}
+        self._columns_by_version: dict[int, list[PastColumn | None]] = {reference.version: columns.columns}
         self._own = columns.at(columns.columns, reference.version)
         self._changes: OrderedDict[int, list[ChangedRows]] = OrderedDict()
-        self._changes_kept = 0
-        self._holders: OrderedDict[int, _Holder] = OrderedDict()
+        self._cached_changes = 0
+        self._version_scans: OrderedDict[int, _VersionScan] = OrderedDict()
 
     def changes(self, version: int) -> list[ChangedRows]:
-        """Return what a version changed.
+        """Return the rows that a version changed.
 
         Raises:
-            VersionNotFoundError: it has been cleaned up, or the one before it, if it did more than append.
+            VersionNotFoundError: the version was cleaned up, or it did more than append and the previous
+                version was cleaned up.
             FormatError, UnsupportedFormatError: see `changes_of`.
         """
         if version not in self._changes:
@@ -274,11 +280,11 @@ class Feed:
             at = self._at(version)
             changed_rows = changes_of(None if old is None else at.at(old), at, transaction)
             self._changes[version] = changed_rows
-            self._changes_kept += len(changed_rows)
-            # Now, as the manifest is loaded already.
-            self._holder(version)
-            while len(self._changes) > _VERSIONS_KEPT or self._changes_kept > _CHANGES_KEPT:
-                self._changes_kept -= len(self._changes.popitem(last=False)[1])
+            self._cached_changes += len(changed_rows)
+            # Cache this now, while the manifest is loaded.
+            self._version_scan(version)
+            while len(self._changes) > _MAX_CACHED_VERSIONS or self._cached_changes > _MAX_CACHED_CHANGES:
+                self._cached_changes -= len(self._changes.popitem(last=False)[1])
             return changed_rows
         return self._changes[version]
 
@@ -294,61 +300,70 @@ class Feed:
         return Snapshot(self.walk.table, self.walk.manifest(version))
 
     def task(self, version: int, change: ChangedRows) -> ChangeTask:
-        """Return the task that reads rows that a version changed.
+        """Return the task that reads some rows that a version changed.
 
         Raises:
-            SchemaError: its columns cannot be read as those of the reference.
+            SchemaError: the version's columns cannot be read as the reference's columns.
         """
-        after, walk = self._holder(version), self.walk
-        holder = self._holder(version - 1) if change.is_before else after
-        scan = ScanTask(walk.table, holder.names, holder.fields, change.fragment, holder.stable, holder.bases)
+        after, walk = self._version_scan(version), self.walk
+        version_scan = self._version_scan(version - 1) if change.is_before else after
+        scan = ScanTask(
+            walk.table,
+            version_scan.names,
+            version_scan.fields,
+            change.fragment,
+            version_scan.stable,
+            version_scan.bases,
+        )
         return ChangeTask(scan, change, version, after.micros, self._columns.schema)
 
-    def _holder(self, version: int) -> _Holder:
-        if version not in self._holders:
+    def _version_scan(self, version: int) -> _VersionScan:
+        if version not in self._version_scans:
             at = self._at(version)
             columns = self.columns_at(version)
             own = columns is self._columns.columns
             names, fields = self._own if own else self._columns.at(columns, version)
             stamp = at.manifest.message.timestamp
             micros = stamp.seconds * _EPOCH_MICROS + stamp.nanos // 1000
-            self._holders[version] = _Holder(names, fields, at.bases, at.manifest.uses_stable_row_ids, micros)
-            if len(self._holders) > _VERSIONS_KEPT:
-                self._holders.popitem(last=False)
-        return self._holders[version]
+            self._version_scans[version] = _VersionScan(
+                names, fields, at.bases, at.manifest.uses_stable_row_ids, micros
+            )
+            if len(self._version_scans) > _MAX_CACHED_VERSIONS:
+                self._version_scans.popitem(last=False)
+        return self._version_scans[version]
 
     def columns_at(self, version: int) -> list[PastColumn | None]:
-        """Return what the columns are in a version.
+        """Return the columns as they are in a version; None for a column that the version lacks.
 
         Raises:
-            SchemaError: the version is newer than the reference, and its columns are others.
+            SchemaError: the version is newer than the reference, and its columns differ.
         """
-        if version in self._found:
-            return self._found[version]
+        if version in self._columns_by_version:
+            return self._columns_by_version[version]
         there = self.walk.manifest(version)
         if version > self._reference.version:
-            columns = self._columns.found_by_name(there.schema)
+            columns = self._columns.match_by_name(there.schema)
             if isinstance(columns, str):
                 raise SchemaError(
                     f"the columns of {self.walk.root} changed in version {version}: {columns}. "
                     "Load the stream again and start it with the same checkpoint to go on"
                 )
-            self._found[version] = columns
-            if len(self._found) > _VERSIONS_KEPT:
-                # A stream does not come back to versions that it has read.
-                self._found.pop(min(self._found.keys() - {self._reference.version}))
+            self._columns_by_version[version] = columns
+            if len(self._columns_by_version) > _MAX_CACHED_VERSIONS:
+                # A stream does not read a version again.
+                self._columns_by_version.pop(min(self._columns_by_version.keys() - {self._reference.version}))
         elif not self._exact and there.message.fields == self._reference.message.fields:
-            self._found[version] = self._columns.columns
+            self._columns_by_version[version] = self._columns.columns
         else:
             self._walk_back(version)
-        return self._found[version]
+        return self._columns_by_version[version]
 
     def _walk_back(self, version: int) -> None:
-        newer = min(number for number in self._found if number > version)
+        newer = min(number for number in self._columns_by_version if number > version)
         for later in range(newer, version, -1):
             new, old = self.walk.manifest(later), self.walk.manifest(later - 1)
             step = Step.of(old, new, self.walk.transaction(later))
-            self._found[later - 1] = before(self._found[later], step)
+            self._columns_by_version[later - 1] = before(self._columns_by_version[later], step)
 
 
 class TaskColumns(NamedTuple):
@@ -359,7 +374,7 @@ class TaskColumns(NamedTuple):
 
     @classmethod
     def of(cls, columns: ChangeColumns) -> TaskColumns:
-        """Return this of some columns."""
+        """Return the part of `columns` that a task needs."""
         return cls(columns.condition, columns.blobs)
 
 
@@ -368,7 +383,7 @@ class ChangePartition(InputPartition):
     """The input of one Spark task.
 
     Attributes:
-        tasks: changed rows of its fragments.
+        tasks: the tasks, each with changed rows of one fragment.
     """
 
     tasks: tuple[ChangeTask, ...]
@@ -380,13 +395,13 @@ def pack_changes(
     reference: Manifest,
     options: ReadOptions,
 ) -> list[ChangePartition]:
-    """Put tasks together to partitions of about `partition_bytes`, see `pack`.
+    """Pack tasks into partitions of about `partition_bytes`, see `pack`.
 
     Args:
-        tasks: the work.
-        fields: the table's fields that they read.
-        reference: the version that has these.
-        options: of the read.
+        tasks: the tasks.
+        fields: the table's fields that the tasks read.
+        reference: the version that has these fields.
+        options: options of the read.
     """
     names = [field.name for field in fields]
     width = row_bytes(reference.schema, [task.scan for task in tasks], names, fields)
@@ -408,13 +423,13 @@ def pack_changes(
 def read_changes(
     partition: InputPartition, projection: st.StructType, columns: TaskColumns, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition in the types that Spark takes.
+    """Yield the rows of a partition in the Arrow types that Spark expects.
 
     Args:
-        partition: a `ChangePartition`; any other has no rows.
+        partition: a `ChangePartition`. A partition of another class has no rows.
         projection: the schema that Spark expects.
-        columns: what a task has to know of them.
-        options: of the read.
+        columns: the filter and the blob columns.
+        options: options of the read.
 
     Raises:
         SchemaError, FormatError, UnsupportedFormatError, ExpressionError: see `ChangeTask.tables`.
@@ -429,7 +444,7 @@ def read_changes(
             if not target.names:
                 yield batch_without_columns(batch.num_rows)
                 continue
-            # Behind the asked columns come those that only the condition needs.
+            # Columns that only the condition needs come after the requested columns.
             visible = batch.select(range(len(target.names)))
             parts: Iterable[pa.RecordBatch] = [visible]
             if columns.blobs:

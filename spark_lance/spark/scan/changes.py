@@ -1,7 +1,7 @@
-"""The change feed in batches: what a range of versions changed, row by row.
+"""Batch reads of the change feed: the rows that each version of a range changed.
 
-The driver compares every version of the range with the version before it when it plans. The tasks then read
-the changed rows; they read deleted rows from the files of the version before. Rows of one version have no
+When the driver plans, it compares every version of the range with the previous version. The tasks then read
+the changed rows; they read deleted rows from the files of the previous version. Rows of one version have no
 order.
 """
 
@@ -21,7 +21,7 @@ from spark_lance.spark.scan.change_tasks import (
     ChangeColumns,
     Feed,
     TaskColumns,
-    described_changes,
+    changes_schema,
     pack_changes,
     read_changes,
 )
@@ -31,17 +31,17 @@ from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef, Walk, version_at, version_from
 
-_AT_ONCE = 32
+_PREFETCHED_VERSIONS = 32
 
 
 def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, st.StructType]:
-    """Return the newest version that the read sees, and the Spark schema of the columns asked for.
+    """Return the newest version that the read sees, and the Spark schema of the requested columns.
 
     The columns are those of the last version of the range.
 
     Raises:
         OptionError: the options name one version, not a range.
-        VersionNotFoundError: there is no such version.
+        VersionNotFoundError: a version of the range does not exist.
         TableNotFoundError, SchemaError, FormatError, UnsupportedFormatError: see `read.describe`.
     """
     check_no_version(options)
@@ -50,20 +50,20 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     store, _ = open_store(options.path, options.storage)
     walk = Walk(TableRef(store, ref.root))
     manifest = walk.manifest(_last(walk, options, ref))
-    return ref, described_changes(manifest.schema, options.projection)
+    return ref, changes_schema(manifest.schema, options.projection)
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> ChangeFeedReader:
-    """Return the reader of the columns of `schema`; filters stay with Spark."""
+    """Return the reader of the columns of `schema`. Spark applies filters itself."""
     keep_worker_ready()
     return ChangeFeedReader(options, schema, ref)
 
 
 def check_no_version(options: ReadOptions) -> None:
-    """Refuse options that name one version, or some of its fragments, where a range is read.
+    """Check that no option names one version or some of its fragments, because a range is read.
 
     Raises:
-        OptionError: there is one.
+        OptionError: such an option is set.
     """
     if options.fragments is not None:
         raise OptionError("option 'fragments' names fragments of one version: changes are read between two")
@@ -77,15 +77,15 @@ def check_no_version(options: ReadOptions) -> None:
 
 
 class ChangeFeedReader(DataSourceReader):
-    """Reads what the versions of a range changed.
+    """Reads the rows that the versions of a range changed.
 
     Args:
-        options: what the read was asked for.
+        options: options of the read.
         schema: the columns, in this order.
         ref: the newest version that the read sees.
 
     Raises:
-        OptionError: no start, two starts, or an end before the start.
+        OptionError: the options have no start, two starts, or an end before the start.
         VersionNotFoundError: versions of the range do not exist, or were cleaned up.
         SchemaError, ExpressionError: see `ChangeColumns`.
     """
@@ -106,16 +106,16 @@ class ChangeFeedReader(DataSourceReader):
         return {name: self.__dict__[name] for name in ("_options", "_schema", "_shared")}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the work of the tasks: changed rows of fragments, small ones together."""
+        """Return the partitions: changed rows of fragments. Small fragments share a partition."""
         if self._first > self._last:
             return []
         self._walk.require(self._first, self._last)
         feed = Feed(self._walk, self._reference, self._columns, exact=True)
         tasks = []
-        # From the newest version on, as the columns are traced that way.
+        # From the newest version to the oldest, because the columns are traced in this direction.
         for version in range(self._last, self._first - 1, -1):
-            if (self._last - version) % _AT_ONCE == 0:
-                self._walk.prefetch(range(max(1, version - _AT_ONCE), version + 1))
+            if (self._last - version) % _PREFETCHED_VERSIONS == 0:
+                self._walk.prefetch(range(max(1, version - _PREFETCHED_VERSIONS), version + 1))
             tasks += [feed.task(version, change) for change in reversed(feed.changes(version))]
         return pack_changes(tasks[::-1], self._columns.fields, self._reference, self._options)
 
@@ -126,7 +126,7 @@ class ChangeFeedReader(DataSourceReader):
 
 
 def _range(walk: Walk, options: ReadOptions, ref: VersionRef) -> tuple[int, int]:
-    """Return the first and the last version to read; the last is before the first if there are none."""
+    """Return the first and the last version to read. If no version is in the range, the last is smaller."""
     start, moment = options.startingVersion, options.startingTimestamp
     if (start is None) == (moment is None):
         raise OptionError("a change feed needs one of the options startingVersion and startingTimestamp")
@@ -138,7 +138,7 @@ def _range(walk: Walk, options: ReadOptions, ref: VersionRef) -> tuple[int, int]
         if first > ref.version:
             raise VersionNotFoundError(f"version {first}, the first since {moment}, came after this read")
         return first, last
-    # Versions are numbered from 1 on here, from 0 on in Delta.
+    # Lance numbers versions from 1, Delta from 0.
     first = max(1, int(start or 0))
     if first > ref.version:
         raise VersionNotFoundError(f"{walk.root} has no version {first} yet; its newest is {ref.version}")

@@ -1,8 +1,8 @@
-"""Reading tables together with the rows that are logged and not in them yet: option `fresh`.
+"""Reads tables together with logged rows that are not merged into the table yet: option `fresh`.
 
-The driver decides what to read when it plans: the base version, SSTables, positions of logs. The rows of the
-base are read like those of any version, but without rows for which a shard has a newer state. Each SSTable
-and each log is a partition of its own.
+When the driver plans, it fixes the base version, the SSTables and the positions of logs. The rows of the base
+are read like the rows of any version, but without rows for which a shard has a newer state. Each SSTable and
+each log is a partition of its own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FreshPartition(InputPartition):
 
 
 def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, st.StructType]:
-    """Return the base version and the Spark schema of the columns asked for.
+    """Return the base version and the Spark schema of the requested columns.
 
     Raises:
         TableNotFoundError, UnsupportedFormatError, SchemaError: see `rows.describe`.
@@ -53,7 +53,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> FreshReader:
-    """Return the reader of the columns of `schema`; Spark applies filters itself."""
+    """Return the reader of the columns of `schema`. Spark applies filters itself."""
     keep_worker_ready()
     ref = rows.pin(options) if ref is None else ref
     store, _ = open_store(options.path, options.storage)
@@ -87,9 +87,9 @@ class FreshReader(LanceReader):
     """Reads the columns of a Spark schema from a table and its shards.
 
     Args:
-        options, schema: as of `LanceReader`.
+        options, schema: as in `LanceReader`.
         ref: the base version.
-        fresh: what is read.
+        fresh: the rows of the base and of the shards.
     """
 
     def __init__(
@@ -100,25 +100,25 @@ class FreshReader(LanceReader):
         self._scan = self._fresh
 
     def count(self, most_rows: int, most_bytes: int) -> int | None:
-        """Return the number of rows, if it is known without a filter or little has to be read."""
+        """Return the number of rows if there is no filter or little has to be read; None otherwise."""
         if self._condition is None:
             return self._fresh.count()
         batches = self.read_if_small(most_rows, most_bytes)
         return None if batches is None else sum(batch.num_rows for batch in batches)
 
     def size(self) -> tuple[int, int]:
-        """Return about how many rows are read at most, and how many bytes they have for Spark."""
+        """Return the estimated largest number of rows, and their size in bytes in Spark."""
         rows = self._fresh.count()
         return rows, int(rows * (self._width + ROW_HEADER_BYTES))
 
     def read_if_small(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
-        """Return all rows, if there are few before a filter; None otherwise."""
+        """Return all rows that meet the filter, if the table has few rows; None otherwise."""
         if self._fresh.count() > most_rows or self.size()[1] > most_bytes:
             return None
         return [batch for partition in self.partitions() for batch in self.read(partition)]
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the work of the tasks: that of the base, and one for each part of a shard."""
+        """Return the partitions of the base, and one partition for each part of a shard."""
         if not self._names and self._condition is None:
             return share_rows(self._fresh.count())
         shards = [FreshPartition(part) for part in self._fresh.parts(self._condition)]

@@ -1,4 +1,4 @@
-"""The kinds of batch reads, a module for each."""
+"""The kinds of batch reads and their modules."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class VersionedReader(Protocol):
-    """A `DataSourceReader` that knows which version it reads."""
+    """A `DataSourceReader` with the version that it reads."""
 
     ref: VersionRef
 
 
 class ReadKind(Protocol):
-    """The functions of a module for a kind of read."""
+    """The functions that the module for a kind of read has."""
 
     def describe(self, options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, StructType]:
-        """Return the version that is read, the newest if `ref` is None, and the Spark schema."""
+        """Return the version of the read, the newest if `ref` is None, and the Spark schema."""
 
     def reader(self, options: ReadOptions, schema: StructType, ref: VersionRef | None) -> VersionedReader:
         """Return the reader of the columns of `schema`."""

@@ -1,6 +1,6 @@
-"""Reading metadata tables from Spark: option `table` names one of those of `spark_lance.table.metadata`.
+"""Reads metadata tables from Spark: option `table` names a table of `spark_lance.table.metadata`.
 
-They are read by one task, which computes the columns that Spark asks for, of the rows that its filters keep.
+One task reads the table. It computes only the columns that Spark requests and the rows that filters keep.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def _table(options: ReadOptions) -> MetadataTable:
 
 
 def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, st.StructType]:
-    """Return the version that a metadata table describes, and the Spark schema of the columns asked for.
+    """Return the version that a metadata table describes, and the Spark schema of the requested columns.
 
     Args:
-        options: what the read was asked for; `table` is given.
-        ref: the version if it has been resolved before.
+        options: options of the read, with `table`.
+        ref: the version, if it has been resolved before.
 
     Raises:
-        OptionError: there is no such metadata table.
-        TableNotFoundError, VersionNotFoundError: there is no table or no such version.
+        OptionError: the metadata table does not exist.
+        TableNotFoundError, VersionNotFoundError: the table or the version does not exist.
         SchemaError: a column does not exist.
     """
     schema = Schema.from_arrow(_table(options).schema)
@@ -61,12 +61,12 @@ class MetadataReader(DataSourceReader):
     """Reads columns of a metadata table.
 
     Args:
-        options: what the read was asked for.
+        options: options of the read, with `table`.
         schema: the columns, in this order.
-        ref: the version that the table tells of.
+        ref: the version that the metadata table describes.
 
     Raises:
-        OptionError: there is no such metadata table.
+        OptionError: the metadata table does not exist.
         SchemaError: the schema names columns that do not exist, or types other than theirs.
         ExpressionError: the option `filter` does not fit the columns.
     """
@@ -86,10 +86,10 @@ class MetadataReader(DataSourceReader):
 
     @staticmethod
     def columns(options: ReadOptions) -> pa.Schema:
-        """Return all columns of the metadata table that a read asks for.
+        """Return all columns of the metadata table in option `table`.
 
         Raises:
-            OptionError: there is no such table.
+            OptionError: the metadata table does not exist.
         """
         return _table(options).schema
 
@@ -101,11 +101,11 @@ class MetadataReader(DataSourceReader):
             self._condition = condition if self._condition is None else self._condition.and_also(condition)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the work of the one task."""
+        """Return the one partition."""
         return [InputPartition(0)]
 
     def read_if_small(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
-        """Return all rows, if they are no more than these; None otherwise."""
+        """Return all rows, if they have at most this many rows and bytes; None otherwise."""
         batches: list[pa.RecordBatch] = []
         for batch in self.read(self.partitions()[0]):
             batches.append(batch)

@@ -1,8 +1,8 @@
-"""From the fragments of a version to the input partitions of a scan.
+"""Packs the fragments of a version into the input partitions of a scan.
 
-A partition is the work of one Spark task: either fragments that add up to about `partition_bytes` of data to
-read, or a run of rows of a larger fragment. Data that all tasks share travels with the reader; a partition
-holds little more than the messages of its fragments.
+A partition is the input of one Spark task: either fragments with about `partition_bytes` of data to read in
+total, or a row range of a larger fragment. The reader carries the data that all tasks share. A partition has
+little more than the messages of its fragments.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
-# As for Spark's own file sources: no partition above the first size, none below the second without need.
-_MOST_BYTES = 128 << 20
-_LEAST_BYTES = 4 << 20
-# The fixed cost of a fragment, so that many tiny fragments are spread over tasks, too.
+# As for Spark's own file sources: the largest size of a partition, and the smallest unless data is scarce.
+_MAX_PARTITION_BYTES = 128 << 20
+_MIN_PARTITION_BYTES = 4 << 20
+# The fixed cost of a fragment, so that many tiny fragments are also spread over several tasks.
 _FRAGMENT_BYTES = 64 << 10
 _SYSTEM_BYTES = 8
-# The least that Spark holds for a row.
+# The least memory that Spark uses for a row.
 ROW_HEADER_BYTES = 8
-# A fragment is not cut into smaller runs of rows than this.
-_LEAST_ROWS = 4096
-# Rows without columns that one task makes, where there are cores to make more.
-_EMPTY_ROWS = 1 << 26
+# A fragment is not split into smaller row ranges than this.
+_MIN_ROWS = 4096
+# Rows without columns per task, if there are cores for more tasks.
+_ROWS_WITHOUT_COLUMNS = 1 << 26
 
 T = TypeVar("T")
 
@@ -48,17 +48,17 @@ def pack(
     *,
     cores: int | None = None,
 ) -> list[tuple[T, ...]]:
-    """Put work on fragments together to partitions, in its order; cut what is too large.
+    """Pack items of work into partitions in their order, and split items that are too large.
 
     Args:
-        items: the work, each on one fragment.
-        rows_of: says how many rows an item reads.
-        span_of: gives the rows [start, stop) of its fragment that an item goes through; None if it cannot be
-            cut. Asked only of items larger than a partition.
-        cut: gives an item for a part of these rows.
-        width: bytes of one row of what is read, see `row_bytes`.
-        partition_bytes: about the most bytes of a partition; by default such that every core gets some.
-        cores: how many tasks run at a time; those of this machine by default.
+        items: the work, each item on one fragment.
+        rows_of: returns the number of rows that an item reads.
+        span_of: returns the row range [start, stop) that an item scans in its fragment; None if the item
+            cannot be split. Called only for items larger than a partition.
+        cut: returns the item for a part of this row range.
+        width: bytes of one row of the scan, see `row_bytes`.
+        partition_bytes: approximate largest size of a partition. By default every core gets some work.
+        cores: number of tasks that run at a time. By default the cores of this machine.
 
     Returns:
         The items of each partition.
@@ -68,7 +68,7 @@ def pack(
         times = _cost(rows, width) / limit
         span = span_of(item) if times > 1 else None
         first, last = span or (0, 0)
-        count = min(math.ceil(times), (last - first) // _LEAST_ROWS)
+        count = min(math.ceil(times), (last - first) // _MIN_ROWS)
         if count < 2:
             return [(item, rows)]
         bounds = [first + (last - first) * i // count for i in range(count + 1)]
@@ -99,10 +99,10 @@ def pack_tasks(
     whole: bool = False,
     cores: int | None = None,
 ) -> list[LancePartition]:
-    """Put the fragments of a scan together to partitions, see `pack`.
+    """Pack the fragments of a scan into partitions, see `pack`.
 
     Args:
-        whole: cut no fragment.
+        whole: do not split fragments.
     """
 
     def span_of(task: ScanTask) -> tuple[int, int] | None:
@@ -118,14 +118,14 @@ def pack_tasks(
 
 
 def share_rows(rows: int, cores: int | None = None) -> list[LancePartition]:
-    """Return partitions of `rows` rows without columns: one, or as many as cores if rows are very many."""
-    count = min(cores or os.cpu_count() or 1, math.ceil(rows / _EMPTY_ROWS))
+    """Return partitions of `rows` rows without columns: one, or up to one per core for very many rows."""
+    count = min(cores or os.cpu_count() or 1, math.ceil(rows / _ROWS_WITHOUT_COLUMNS))
     bounds = [rows * i // count for i in range(count + 1)] if count else []
     return [LancePartition((), stop - start) for start, stop in itertools.pairwise(bounds)]
 
 
 def first_rows(tasks: Iterable[ScanTask], limit: int) -> Iterator[ScanTask]:
-    """Yield the tasks that hold the first `limit` live rows; hardly more than these, if no row is deleted."""
+    """Yield the tasks with the first `limit` live rows, and with few other rows if no row is deleted."""
     for task in tasks:
         if limit <= 0:
             return
@@ -139,7 +139,7 @@ def first_rows(tasks: Iterable[ScanTask], limit: int) -> Iterator[ScanTask]:
 
 
 def rows_within(tasks: Sequence[ScanTask], budget: int) -> tuple[list[ScanTask], bool]:
-    """Return tasks that look at about the first `budget` rows, and whether these are all rows there are."""
+    """Return tasks that scan about the first `budget` rows, and whether these are all rows."""
     tasks_to_read: list[ScanTask] = []
     for task in tasks:
         rows = live_rows(task)
@@ -158,7 +158,7 @@ def _cost(rows: int, width: float) -> float:
 
 
 def _limit(total: float, cores: int | None) -> float:
-    return min(_MOST_BYTES, max(_LEAST_BYTES, total / (cores or os.cpu_count() or 1)))
+    return min(_MAX_PARTITION_BYTES, max(_MIN_PARTITION_BYTES, total / (cores or os.cpu_count() or 1)))
 
 
 def row_bytes(
@@ -166,33 +166,33 @@ def row_bytes(
 ) -> float:
     """Estimate the bytes of one row of some columns, from types and from the sizes of the data files.
 
-    Columns without a fixed width share evenly the bytes of the files that the fixed ones leave.
+    The file bytes that fixed-width columns do not account for are split evenly among the other columns.
 
     Args:
         table: the table's schema.
-        tasks: the fragments that are read.
-        names: the columns, system columns too.
-        fields: the table's fields among them.
+        tasks: the fragments of the scan.
+        names: the columns, including system columns.
+        fields: the table's fields among the columns.
     """
     fields = list(fields)
     width = float(_SYSTEM_BYTES * sum(name in SYSTEM_COLUMNS for name in names))
     width += sum(_fixed_bytes(field) or 0.0 for field in fields)
-    loose = sum(_fixed_bytes(field) is None for field in fields)
-    if loose:
+    variable_count = sum(_fixed_bytes(field) is None for field in fields)
+    if variable_count:
         rows = byte_count = 0
         for task in tasks:
             rows += task.message.physical_rows
             byte_count += sum(file.file_size_bytes for file in task.message.files)
         all_fixed = sum(_fixed_bytes(field) or 0.0 for field in table.fields)
-        all_loose = sum(_fixed_bytes(field) is None for field in table.fields)
+        all_variable_count = sum(_fixed_bytes(field) is None for field in table.fields)
         # Compressed text grows when it is read.
-        share = max(16.0, 2 * (byte_count / max(rows, 1) - all_fixed) / all_loose)
-        width += loose * share
+        share = max(16.0, 2 * (byte_count / max(rows, 1) - all_fixed) / all_variable_count)
+        width += variable_count * share
     return width
 
 
 def _fixed_bytes(field: Field) -> float | None:
-    """Return the width of a field's values, None if it is not fixed."""
+    """Return the width of a field's values in bytes; None if it is not fixed."""
     return _width(field.arrow_type())
 
 

@@ -1,30 +1,30 @@
-"""Spark's predicates of connectors, which come as JSON, as conditions on stored columns.
+"""Translates Spark's connector predicates, sent as JSON, into conditions on stored columns.
 
-    {"op": "=", "args": [{"path": ["st", "x"]}, {"type": ""long"", "value": "5"}]}
+    {"op": "=", "args": [{"path": ["st", "x"]}, {"type": "\\"long\\"", "value": "5"}]}
 
-`op` is the name of a predicate of Spark's connectors, `type` is the type of a literal as JSON, and `value` is
-its value in Spark's own form, as text: days for a date, microseconds for a timestamp, hexadecimal digits for
-bytes. Literals of one type may come together, as {"type": ..., "values": [...]}. A predicate without such a
-form is `{}`.
+`op` is the name of the connector predicate, `type` is the type of a literal as JSON, and `value` is its value
+in Spark's own form, as text: days for a date, microseconds for a timestamp, hexadecimal digits for bytes.
+Several literals of one type can be sent as {"type": ..., "values": [...]}. A predicate without such a form is
+`{}`.
 
-A predicate is pushed down only if it keeps exactly the rows that Spark's own evaluation would keep. That
-holds where a column's values are the same in Spark and on disk. Spark has only one NaN, which is greater than
-all other numbers, so floats are compared without the sign of NaN. Columns that Spark sees in another way
-(times finer than its own, blobs, 256-bit decimals) keep their predicates in Spark, except for tests of null.
+A predicate is pushed down only if it keeps exactly the rows that Spark's own evaluation would keep. This
+requires that a column's values are the same in Spark and on disk. Spark has only one NaN, which is greater
+than all other numbers, so floats are compared without the sign of NaN. For columns that Spark represents
+differently (times finer than its own, blobs, 256-bit decimals), only tests of null are pushed down.
 
-Conditions on what stands in documents come as {"op": "CANDIDATE", "args": [...]}. Each of
-them is a condition on the value at a path, which skips documents:
+Conditions on values inside documents are sent as {"op": "CANDIDATE", "args": [...]}. Each of them is a
+condition on the value at a path, and skips documents:
 
     {"op": "DOCUMENT", "function": "get_json_object", "column": "doc", "path": "$.a.b",
-     "types": ["\"long\""], "test": ">", "values": [{"type": "\"long\"", "value": "5"}]}
+     "types": ["\\"long\\""], "test": ">", "values": [{"type": "\\"long\\"", "value": "5"}]}
 
-`function` is get_json_object or variant_get. `types` are the types to which Spark then casts its value; the
-first type of variant_get is its own. `test` is a comparison with one of `values`, or IS_NOT_NULL. Every
-document that Spark keeps meets the resulting condition, and so may others: Spark applies its own condition to
-these.
+`function` is get_json_object or variant_get. `types` are the types to which Spark then casts the value; the
+first type of variant_get is its own. `test` is a comparison with one of `values`, or IS_NOT_NULL. The
+resulting condition keeps every document that Spark keeps, and perhaps others: Spark applies its own condition
+to them.
 
-Paths are names and single items. Wildcards lead to several values, which the two functions combine
-differently.
+Paths contain names and single items. Paths with wildcards are not pushed down: they lead to several values,
+which the two functions combine differently.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from spark_lance.spark.schema.read_schema import spark_schema_of
 from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names
 
-_STEP = re.compile(r"\.(\w+)|\[([0-9]{1,9})\]|\['(\w(?:[\w .-]*\w)?)'\]")
-_KINDS = {
+_PATH_STEP = re.compile(r"\.(\w+)|\[([0-9]{1,9})\]|\['(\w(?:[\w .-]*\w)?)'\]")
+_JSON_VALUE_KINDS = {
     "string": "text",
     "byte": "int8",
     "short": "int16",
@@ -63,24 +63,28 @@ _KINDS = {
 }
 _VARIANT = "variant"
 _JSON_TESTS = {"=": "=", "<=>": "=", "IN": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-# Spark writes these in place of characters that it cannot encode.
-_REPLACED = re.compile("[?\ufffd]")
+# Spark writes one of these characters instead of a character that it cannot encode.
+_REPLACEMENT = re.compile("[?\ufffd]")
 
 
-def condition_of(node: Mapping[str, Any], schema: Schema, seen: st.StructType) -> Expression | None:
-    """Return a condition on a JSON column that all rows meet that Spark keeps; None if none is known.
+def condition_of(node: Mapping[str, Any], schema: Schema, scan_schema: st.StructType) -> Expression | None:
+    """Return a condition on a JSON column that keeps all rows that Spark keeps; None if there is none.
 
     Args:
-        node: the condition.
+        node: the condition, with op DOCUMENT.
         schema: the table's schema.
-        seen: the columns as Spark was told of them.
+        scan_schema: the Spark schema of the scan.
     """
     name, path = node["column"], path_of(node["path"])
     field = schema.along((name,))
-    if path is None or field is None or not field[-1].is_json or name not in seen.names:
+    if path is None or field is None or not field[-1].is_json or name not in scan_schema.names:
         return None
     plain = node["function"] == "get_json_object"
-    if seen[name].dataType != st.StringType() if plain else not _is_variant(seen[name].dataType):
+    if (
+        scan_schema[name].dataType != st.StringType()
+        if plain
+        else not _is_variant(scan_schema[name].dataType)
+    ):
         return None
     if node["test"] == "IS_NOT_NULL":
         return _json_candidate(name, path, "any", "=", ())
@@ -91,7 +95,7 @@ def condition_of(node: Mapping[str, Any], schema: Schema, seen: st.StructType) -
         types = types[1:]
     if len(types) != 1 or not isinstance(types[0], str) or node["test"] not in _JSON_TESTS:
         return None
-    kind = _KINDS.get(types[0])
+    kind = _JSON_VALUE_KINDS.get(types[0])
     try:
         values = [literal_of(value) for value in node["values"]]
     except NoValueError:
@@ -107,17 +111,17 @@ def _json_candidate(name: str, path: str, kind: str, test: str, values: Sequence
 
 
 def path_of(text: str) -> str | None:
-    """Return a path of Spark's as one of ours; None if it has steps that may mean something else."""
-    steps, place = ["$"], 1
+    """Convert a JSON path of Spark to one of ours; None if it has steps that may have another meaning."""
+    steps, position = ["$"], 1
     if not text.startswith("$") or len(text) == 1:
         return None
-    while place < len(text):
-        step = _STEP.match(text, place)
+    while position < len(text):
+        step = _PATH_STEP.match(text, position)
         if step is None:
             return None
         name = step[1] or step[3]
         steps.append(f"[{step[2]}]" if name is None else f"[{json.dumps(name)}]")
-        place = step.end()
+        position = step.end()
     return "".join(steps)
 
 
@@ -127,7 +131,7 @@ def _is_variant(kind: st.DataType) -> bool:
 
 def _is_plain(value: Any, kind: str) -> bool:
     if kind == "text":
-        return isinstance(value, str) and not _REPLACED.search(value)
+        return isinstance(value, str) and not _REPLACEMENT.search(value)
     if kind == "double":
         return isinstance(value, float) and math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)
@@ -137,21 +141,21 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 class NoValueError(Exception):
-    """Something is not a literal that has the same meaning here."""
+    """A node is not a literal, or has a type whose values cannot be represented here."""
 
 
 def literal_of(node: Mapping[str, Any]) -> Any:
     """Return the value of a literal: {"type": its type as JSON, "value": text}.
 
     Raises:
-        NoValueError: it is none, or of a type whose values are others here.
+        NoValueError: the node is not a literal, or its value cannot be represented here.
     """
     if "type" not in node:
         raise NoValueError
     text = node["value"]
     if text is None:
         return None
-    read = _reader_of(node["type"])
+    read = _parser_for(node["type"])
     if read is None:
         raise NoValueError
     try:
@@ -164,9 +168,9 @@ def literals_of(node: Mapping[str, Any]) -> list[Any]:
     """Return the values of literals of one type: {"type": its type as JSON, "values": texts}.
 
     Raises:
-        NoValueError: the type's values are others here.
+        NoValueError: values of this type cannot be represented here.
     """
-    read = _reader_of(node["type"])
+    read = _parser_for(node["type"])
     if read is None:
         raise NoValueError
     try:
@@ -176,20 +180,24 @@ def literals_of(node: Mapping[str, Any]) -> list[Any]:
 
 
 @lru_cache(64)
-def _reader_of(kind: str) -> Callable[[str], Any] | None:
-    """Return what reads the values of a type, given as JSON; lists of literals have thousands of one type."""
+def _parser_for(kind: str) -> Callable[[str], Any] | None:
+    """Return the parser of values of a type, given as JSON; None if there is none.
+
+    It is cached because lists of literals have thousands of one type.
+    """
     parsed = json.loads(kind)
     return (
         _DECIMAL if isinstance(parsed, str) and parsed.startswith("decimal") else _LITERALS.get(str(parsed))
     )
 
 
-def _moment(text: str) -> datetime:
+def _parse_timestamp(text: str) -> datetime:
     return _EPOCH.replace(tzinfo=timezone.utc) + timedelta(microseconds=int(text))
 
 
 _DECIMAL: Callable[[str], Any] = Decimal
-# Type of a literal -> its value from text. Others, such as strings with a collation, stay with Spark.
+# Type of a literal -> parser of its text. Predicates with other types, such as strings with a collation, are
+# not pushed down.
 _LITERALS: dict[str, Callable[[str], Any]] = {
     "boolean": lambda text: text == "true",
     "byte": int,
@@ -201,68 +209,74 @@ _LITERALS: dict[str, Callable[[str], Any]] = {
     "string": str,
     "binary": bytes.fromhex,
     "date": lambda text: date(1970, 1, 1) + timedelta(days=int(text)),
-    "timestamp": _moment,
+    "timestamp": _parse_timestamp,
     "timestamp_ntz": lambda text: _EPOCH + timedelta(microseconds=int(text)),
 }
 
 
 Node = Mapping[str, Any]
 
-# The same for comparisons as Spark names them.
+# Comparison -> the comparison with its sides swapped, by Spark's names.
 _MIRRORED = {**MIRRORED, "<=>": "<=>", "<>": "<>"}
 
 
-def expression_of(node: Node, schema: Schema, seen: st.StructType) -> Expression | None:
-    """Return a predicate as an expression over a table's columns; None if Spark has to apply it.
+def expression_of(node: Node, schema: Schema, scan_schema: st.StructType) -> Expression | None:
+    """Translate a predicate to an expression over a table's columns; None if Spark must apply it.
 
     Args:
         node: the predicate.
         schema: the table's schema.
-        seen: the columns as Spark was told of them.
+        scan_schema: the Spark schema of the scan.
     """
     name, args = node.get("op", ""), node.get("args", [])
     if name == "CANDIDATE":
-        return _candidate(args[0], schema, seen)
+        return _candidate(args[0], schema, scan_schema)
     if name in ("AND", "OR", "NOT"):
-        parts = [expression_of(arg, schema, seen) for arg in args]
+        parts = [expression_of(arg, schema, scan_schema) for arg in args]
         translated = tuple(part for part in parts if part is not None)
         return Call(name.lower(), translated) if len(translated) == len(parts) else None
     if len(args) == 2 and "path" not in args[0] and name in _MIRRORED:
         name, args = _MIRRORED[name], [args[1], args[0]]
     if name == "<>":
-        same = _tested("=", args, schema, seen)
+        same = _column_test("=", args, schema, scan_schema)
         return None if same is None else Call("not", (same,))
-    return _tested(name, args, schema, seen)
+    return _column_test(name, args, schema, scan_schema)
 
 
 def conjunction_of(nodes: Sequence[Node], schema: Schema) -> Expression:
-    """Return the condition of a statement that changes rows, for which all of some predicates are true.
+    """Return the conjunction of predicates, as the condition of a statement that changes rows.
 
     Raises:
-        ExpressionError: one of them does not keep the same rows as in Spark.
+        ExpressionError: a predicate does not keep the same rows as in Spark.
     """
-    seen = spark_schema_of(schema, Projection())
-    trees = [expression_of(node, schema, seen) for node in nodes]
+    scan_schema = spark_schema_of(schema, Projection())
+    trees = [expression_of(node, schema, scan_schema) for node in nodes]
     exact = tuple(tree for tree in trees if tree is not None)
     if len(exact) < len(trees):
         raise ExpressionError(f"the condition {json.dumps(list(nodes))} cannot be evaluated as Spark does it")
     return Call("and", exact)
 
 
-def _candidate(node: Node, schema: Schema, seen: st.StructType) -> Expression | None:
-    """Return a condition that every row meets that meets another, as far as that is about documents."""
+def _candidate(node: Node, schema: Schema, scan_schema: st.StructType) -> Expression | None:
+    """Return a condition that keeps at least the rows that `node` keeps; None if there is none."""
     name = node.get("op", "")
     if name not in ("AND", "OR"):
-        return condition_of(node, schema, seen) if name == "DOCUMENT" else expression_of(node, schema, seen)
-    parts = [_candidate(arg, schema, seen) for arg in node["args"]]
+        return (
+            condition_of(node, schema, scan_schema)
+            if name == "DOCUMENT"
+            else expression_of(node, schema, scan_schema)
+        )
+    parts = [_candidate(arg, schema, scan_schema) for arg in node["args"]]
     translated = tuple(part for part in parts if part is not None)
     if not translated or (name == "OR" and len(translated) < len(parts)):
         return None
     return translated[0] if len(translated) == 1 else Call(name.lower(), translated)
 
 
-def _tested(name: str, args: list[Node], schema: Schema, seen: st.StructType) -> Expression | None:
-    """Return a test of one column as an expression; None if Spark has to apply it."""
+def _column_test(
+    name: str, args: list[Node], schema: Schema, scan_schema: st.StructType
+) -> Expression | None:
+    """Translate a test of one column to an expression; None if Spark must apply it."""
     if name not in _TESTS or not args or "path" not in args[0]:
         return None
     try:
@@ -284,28 +298,28 @@ def _tested(name: str, args: list[Node], schema: Schema, seen: st.StructType) ->
         return None
     if name in _NULL_TESTS:
         return _TESTS[name](Column(path), None)
-    if not is_same_in_spark(fields[-1]) or _has_collation(path, seen):
+    if not is_same_in_spark(fields[-1]) or _has_collation(path, scan_schema):
         return None
     return _TESTS[name](_as_in_spark(Column(path), fields[-1]), value)
 
 
-def pushdown_of(options: ReadOptions, schema: Schema | None, seen: st.StructType) -> dict[str, Any]:
-    """Return what Java needs to know to answer Spark's push-down of predicates and limits.
+def pushdown_of(options: ReadOptions, schema: Schema | None, scan_schema: st.StructType) -> dict[str, Any]:
+    """Return the description of a scan by which Java answers Spark's push-down of predicates and limits.
 
-    Java pushes a predicate if `expression_of` makes an expression, by the same rules.
+    Java accepts a predicate if `expression_of` translates it, by the same rules.
 
     Args:
-        options: of the read.
+        options: options of the read.
         schema: the table's schema; None if Spark applies all predicates.
-        seen: the columns as Spark was told of them.
+        scan_schema: the Spark schema of the scan.
 
     Returns:
-        `values` are the paths of columns and fields whose values compare as in Spark, `nulls` those of others
-        whose nulls are the same. `whole` says whether the read is of all rows of a version.
+        `values` has the paths of columns and fields whose values compare as in Spark, `nulls` the paths for
+        which only tests of null are pushed down. `whole` is true if the scan reads all rows of a version.
     """
     paths: dict[bool, list[list[str]]] = {True: [], False: []}
     if schema is not None:
-        for path, is_same in _tested_paths(schema.fields, seen):
+        for path, is_same in _pushable_paths(schema.fields, scan_schema):
             paths[is_same].append(list(path))
         hidden = system_names(field.name for field in schema.fields)
         paths[True] += [[name] for name in hidden if name != ROW_OFFSET]
@@ -314,16 +328,18 @@ def pushdown_of(options: ReadOptions, schema: Schema | None, seen: st.StructType
     return {"values": paths[True], "nulls": paths[False], "whole": is_whole}
 
 
-def _tested_paths(fields: Iterable[Field], seen: st.StructType) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the paths of columns and of fields of structs, and whether values compare as in Spark."""
+def _pushable_paths(
+    fields: Iterable[Field], scan_schema: st.StructType
+) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Yield the paths of columns and struct fields, each with whether its values compare as in Spark."""
     by_name = {field.name: field for field in fields}
-    for column in seen.fields:
+    for column in scan_schema.fields:
         field = by_name.get(column.name)
         if field is None or field.described() != field:
             continue
         yield (field.name,), is_same_in_spark(field) and not _is_collated(column.dataType)
         if field.kind == "struct" and isinstance(column.dataType, st.StructType):
-            for path, is_same in _tested_paths(field.children, column.dataType):
+            for path, is_same in _pushable_paths(field.children, column.dataType):
                 yield (field.name, *path), is_same
 
 
@@ -355,9 +371,9 @@ _TESTS: dict[str, Callable[[Expression, Any], Expression]] = {
 _NULL_TESTS = frozenset({"IS_NULL", "IS_NOT_NULL"})
 
 
-def _has_collation(path: tuple[str, ...], seen: st.StructType) -> bool:
-    """Whether Spark was told to compare a column's strings in another way than by their bytes."""
-    kind: st.DataType = seen
+def _has_collation(path: tuple[str, ...], scan_schema: st.StructType) -> bool:
+    """Return whether a column of the scan has a collation, so that Spark does not compare its bytes."""
+    kind: st.DataType = scan_schema
     for step in path:
         if not isinstance(kind, st.StructType) or step not in kind.names:
             return False
@@ -370,7 +386,7 @@ def _is_collated(kind: st.DataType) -> bool:
 
 
 def is_same_in_spark(field: Field) -> bool:
-    """Whether Spark sees the values of a field as they are stored, and compares them as Arrow does."""
+    """Return whether Spark has the same values of a field as the file, and compares them as Arrow does."""
     if EXTENSION_NAME in field.metadata or has_collation(field.metadata):
         return False
     kind = field.arrow_type()

@@ -1,7 +1,7 @@
-"""Reading tables from Spark: fragments become input partitions, stored columns become Spark's Arrow batches.
+"""Reads tables from Spark: fragments become input partitions, stored columns become Spark's Arrow batches.
 
-The reader is made where the driver plans. It reads the manifest of the pinned version there, and puts the
-data of each task into its partition. Data that all tasks share, such as the filter, travels with the reader.
+The driver creates the reader when it plans. The reader loads the manifest of the pinned version, and puts
+the data of each task into its partition. It carries data that all tasks share, such as the filter.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from spark_lance.table.reading.texts import texts_as_binary
 from spark_lance.table.versions.resolve import MAIN, Reference, VersionRef, resolve, version_at
 from spark_lance.table.versions.versions import find_version, latest_version, load_latest, load_version
 
-# Files that are opened for an answer without tasks, here and on a store that is far away.
-_MOST_FILES, _MOST_FAR_FILES = 64, 16
-# How many times as large as it is stored may be what is looked through for such an answer.
-_GROWTH = 16
+# The most files that the driver opens to answer a query without tasks, on local disks and on remote stores.
+_MAX_LOCAL_FILES, _MAX_REMOTE_FILES = 64, 16
+# The driver scans data only up to this multiple of the allowed bytes in memory, however small it is stored.
+_MAX_MEMORY_FACTOR = 16
 
 
 K = TypeVar("K")
 
 
 def pin(options: ReadOptions) -> VersionRef:
-    """Return the version that a read sees: the asked one, or the latest now.
+    """Return the version that a read sees: the version that options request, or the latest one now.
 
     Raises:
-        TableNotFoundError, VersionNotFoundError: there is none.
+        TableNotFoundError, VersionNotFoundError: the table or the version does not exist.
     """
     store, root = open_store(options.path, options.storage)
     table = TableRef(store, root)
@@ -70,7 +70,7 @@ def pin(options: ReadOptions) -> VersionRef:
         line = resolve(store, root, (branch, None)) if branch else VersionRef(root, None, 0)
         return VersionRef(line.root, branch, version_at(TableRef(store, line.root), options.asof))
     if options.branch is None and options.tag is None:
-        # The path may lead to a branch, whose versions are numbered on.
+        # The path can be that of a branch, whose versions continue the numbers of its parent.
         number = options.version
         version = latest_version(table) if number is None else find_version(table, number)
         return VersionRef(root, None, version.version)
@@ -81,14 +81,15 @@ def pin(options: ReadOptions) -> VersionRef:
 
 
 def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, st.StructType]:
-    """Return the version that a read sees and the Spark schema of the columns it was asked for.
+    """Return the version that a read sees, and the Spark schema of the requested columns.
 
     Args:
-        ref: the version if it has been resolved before.
+        options: options of the read.
+        ref: the version, if it has been resolved before.
 
     Raises:
-        TableNotFoundError, VersionNotFoundError: there is no table or no such version.
-        UnsupportedFormatError: the table needs a feature that is not read here.
+        TableNotFoundError, VersionNotFoundError: the table or the version does not exist.
+        UnsupportedFormatError: the table needs a feature that this package cannot read.
         SchemaError: a column does not exist, or Spark has no type for it.
     """
     keep_worker_ready()
@@ -97,7 +98,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
 
 
 def described(snapshot: Snapshot, options: ReadOptions) -> st.StructType:
-    """Return the Spark schema of the columns that a read of an open version was asked for.
+    """Return the Spark schema of the requested columns of an open version.
 
     Raises:
         SchemaError: a column does not exist, or Spark has no type for it.
@@ -109,7 +110,7 @@ def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) 
     """Return the reader of the columns of `schema`, for Spark's own planner.
 
     Raises:
-        SchemaError: there are no columns, and this release of Spark loses the rows then.
+        SchemaError: `schema` has no columns, and this release of Spark loses the row count.
     """
     keep_worker_ready()
     if not schema.fields and not KEEPS_ROWS_WITHOUT_COLUMNS:
@@ -118,7 +119,11 @@ def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) 
 
 
 def opened(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Snapshot]:
-    """Return the version that a read sees, the given one if there is one, with its manifest.
+    """Resolve and open the version that a read sees.
+
+    Args:
+        options: options of the read.
+        ref: the version, if it has been resolved before.
 
     Raises:
         TableNotFoundError, VersionNotFoundError, UnsupportedFormatError: see `describe`.
@@ -140,16 +145,16 @@ def opened(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Sn
 def _fragments_in(
     manifest: Manifest, ranges: Sequence[tuple[int, int]] | None
 ) -> list[table_pb2.DataFragment] | None:
-    """Return the fragments whose numbers are in the ranges; None for all of them."""
+    """Return the fragments whose ids are in the ranges [start, stop); None for all fragments."""
     if ranges is None:
         return None
     bounds = [bound for span in ranges for bound in span]
-    # A number inside of a range has an odd number of bounds at or below it.
+    # An id inside a range has an odd number of bounds at or below it.
     return [fragment for fragment in manifest.fragments if bisect.bisect(bounds, fragment.id) % 2]
 
 
 class ScanMetrics(NamedTuple):
-    """ScanMetrics of a planned read, for Spark: fragments read and skipped, and most rows and bytes."""
+    """Metrics of a planned read for Spark: fragments read and skipped, largest number of rows and bytes."""
 
     fragments: int
     skipped: int
@@ -161,11 +166,11 @@ class LanceReader(DataSourceReader):
     """Reads the columns of a Spark schema from one version of a table.
 
     Args:
-        options: what the read was asked for.
-        schema: the columns, in this order; structs may lack fields that the table has.
-        ref: the pinned version; without it the asked or the latest one is taken.
+        options: options of the read.
+        schema: the columns, in this order. Structs may lack fields that the table has.
+        ref: the pinned version. By default, the version that options request, or the latest one.
         snapshot: the version `ref`, if it is open.
-        cores: how many tasks run at a time; those of this machine by default.
+        cores: number of tasks that run at a time. By default the cores of this machine.
 
     Raises:
         TableNotFoundError, VersionNotFoundError, UnsupportedFormatError: see `describe`.
@@ -197,36 +202,36 @@ class LanceReader(DataSourceReader):
             self._condition = compile_predicate(options.filter, nameable(manifest.schema))
         self._cores = cores
         self._limit: int | None = None
-        # Whether one task yields all rows, without the first `_skip` ones, so that nobody else counts them.
-        self._alone, self._skip = False, 0
-        self._rows_kept: RowSet | None = None
-        # The condition that all of these rows are known to meet.
-        self._first_condition: Condition | None = None
+        # If one task yields all rows, it applies the limit and skips the first `_skip` rows itself.
+        self._one_task, self._skip = False, 0
+        self._row_set: RowSet | None = None
+        # The condition that all rows of `_row_set` meet.
+        self._row_set_condition: Condition | None = None
 
     def set_filters(
         self, trees: Sequence[Expression], limit: int | None = None, *, alone: bool = False, skip: int = 0
     ) -> None:
-        """Set filters and a limit. Call it before anything is planned.
+        """Set filters and a limit. Must be called before the scan is planned.
 
         Args:
-            trees: conditions on columns of the table, all of which the rows meet.
-            limit: as many rows are enough.
-            alone: one task reads all rows, in scan order, and no more than `limit`; otherwise each task may
-                yield as many.
-            skip: the rows that this one task passes over first.
+            trees: conditions on columns of the table. The scan returns rows that meet all of them.
+            limit: number of rows that are enough.
+            alone: one task reads all rows, in scan order, and at most `limit`. Otherwise each task may yield
+                up to `limit` rows.
+            skip: number of rows that this one task skips first.
         """
         if trees:
             condition = compile_tree(Call("and", tuple(trees)), nameable(self._table))
             self._condition = condition if self._condition is None else self._condition.and_also(condition)
-        self._limit, self._alone, self._skip = limit, alone, skip
+        self._limit, self._one_task, self._skip = limit, alone, skip
 
     def set_rows(self, rows: RowSet) -> None:
-        """Read only these rows, which meet all conditions. Call it before anything is planned."""
-        self._rows_kept = rows
-        self._first_condition, self._condition = self._condition, None
+        """Read only these rows, which meet all conditions. Must be called before the scan is planned."""
+        self._row_set = rows
+        self._row_set_condition, self._condition = self._condition, None
 
     def __reduce__(self) -> tuple[type[TaskRows], tuple[Any, ...]]:
-        # Every task gets what it needs to read, and its own work in its partition.
+        # Tasks get only the data that all of them share. The partition has the rest.
         rows = self._task_rows()
         return type(rows), tuple(getattr(rows, field.name) for field in dataclass_fields(rows))
 
@@ -249,8 +254,8 @@ class LanceReader(DataSourceReader):
 
     @cached_property
     def _tasks(self) -> list[ScanTask]:
-        """The fragments to read; planned when all filters are known."""
-        row_set = self._rows_kept
+        """The fragments to read. They are planned at the first access, after all filters are set."""
+        row_set = self._row_set
         scan_tasks = (
             self._scan.tasks_for(self._condition) if row_set is None else self._scan.tasks_of(row_set)
         )
@@ -266,13 +271,13 @@ class LanceReader(DataSourceReader):
 
     @cached_property
     def _width(self) -> float:
-        """About the bytes of a row of what is read."""
+        """The estimated bytes of one row of the scan, including columns of the filter."""
         filter_columns = self._condition.columns if self._condition else ()
         extra = [field for field in self._table.fields if field.name in set(filter_columns) - {*self._names}]
         return row_bytes(self._table, self._tasks, self._names, [*self._fields, *extra])
 
     def size(self) -> tuple[int, int]:
-        """Return about how many rows are read at most, and how many bytes they have for Spark."""
+        """Return the estimated largest number of rows, and their size in bytes in Spark."""
         rows = sum(live_rows(task) for task in self._tasks)
         if self._limit is not None:
             rows = min(rows, self._limit)
@@ -287,7 +292,7 @@ class LanceReader(DataSourceReader):
     def explain(self) -> str:
         """Return the text that EXPLAIN shows for this read."""
         lines = [f"version: {self.ref.version}"]
-        condition = self._condition or self._first_condition
+        condition = self._condition or self._row_set_condition
         if condition is not None:
             lines.append(f"filter: {condition_text(condition)}")
             indices = [use for pruner in self._scan.pruners for use in uses_of(pruner, condition)]
@@ -307,50 +312,50 @@ class LanceReader(DataSourceReader):
         return self._names
 
     def known_rows(self) -> int | None:
-        """Return the number of rows, if the manifest tells it."""
+        """Return the number of rows, if the manifest is enough to compute it; None otherwise."""
         if self._condition is not None or self._limit is not None:
             return None
         return sum(live_rows(task) for task in self._tasks)
 
     def stream_if_small(self, most_bytes: int) -> Iterator[pa.RecordBatch] | None:
-        """Stream the batches of all rows, keeping none, if little has to be read; return None otherwise.
+        """Stream the batches of all rows if the scan is small; return None otherwise.
 
         Args:
-            most_bytes: about the bytes to read.
+            most_bytes: approximate largest number of bytes to read.
         """
-        if self._is_cut or self._limit is not None:
+        if self._requires_tasks or self._limit is not None:
             return None
         rows = sum(live_rows(task) for task in self._tasks)
         little = rows * self._width <= most_bytes or self._is_little(most_bytes)
-        if len(self._tasks) > self._most_files or not little:
+        if len(self._tasks) > self._max_files or not little:
             return None
         return self._task_rows().batches(LancePartition(tuple(map(TaskFragment.of, self._tasks))))
 
     @property
-    def _is_cut(self) -> bool:
-        """Whether options say what a task reads, or columns are read that no other has room for."""
+    def _requires_tasks(self) -> bool:
+        """Whether options define the partitions, or the scan reads blobs, too large for the driver."""
         options = self._options
         return options.fragments is not None or options.partition_bytes is not None or bool(self._blobs)
 
     @property
-    def _most_files(self) -> int:
-        return _MOST_FILES if not self._tasks or self._tasks[0].store.is_local else _MOST_FAR_FILES
+    def _max_files(self) -> int:
+        return _MAX_LOCAL_FILES if not self._tasks or self._tasks[0].store.is_local else _MAX_REMOTE_FILES
 
     def read_if_small(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
-        """Return all rows, if these are few and little has to be read for them; None otherwise.
+        """Return all rows if they are few and the scan is small; None otherwise.
 
         Args:
-            most_rows: rows to return.
-            most_bytes: about the bytes to read.
+            most_rows: largest number of rows to return.
+            most_bytes: approximate largest number of bytes to read.
         """
         tasks, enough = self._tasks, None if self._limit is None else self._limit + self._skip
-        files = self._most_files
-        if self._is_cut or (enough is not None and enough > most_rows):
+        files = self._max_files
+        if self._requires_tasks or (enough is not None and enough > most_rows):
             return None
         rows = sum(live_rows(task) for task in tasks)
         if self._condition is None and enough is None and rows > most_rows:
             return None
-        # The first rows may hold enough of those that meet the condition.
+        # The first rows may contain enough rows that meet the condition.
         tasks, is_all = rows_within(tasks[:files], int(most_bytes / max(self._width, 1.0)))
         is_all = is_all and len(self._tasks) <= files
         if enough is None and not is_all:
@@ -371,12 +376,12 @@ class LanceReader(DataSourceReader):
         return list(without_first(batches, self._skip))
 
     def _is_little(self, most_bytes: int) -> bool:
-        """Return whether few bytes are stored of what is looked through, though it is more in memory.
+        """Return whether the scan is small on disk, although it needs more bytes in memory.
 
-        The footers of the files tell, which are read on a local disk only.
+        This reads the footers of the files, so it is done on local disks only.
         """
         rows = sum(live_rows(task) for task in self._tasks)
-        if not self._tasks[0].store.is_local or rows * self._width > _GROWTH * most_bytes:
+        if not self._tasks[0].store.is_local or rows * self._width > _MAX_MEMORY_FACTOR * most_bytes:
             return False
         left = most_bytes
         for task in self._tasks:
@@ -386,9 +391,9 @@ class LanceReader(DataSourceReader):
         return True
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the work of the tasks; small fragments share one."""
+        """Return the partitions. Small fragments share a partition."""
         whole = self._options.fragments is not None
-        if self._alone:
+        if self._one_task:
             return [LancePartition(tuple(map(TaskFragment.of, self._tasks)))] if self._tasks else []
         if not self._names and self._condition is None and not whole:
             return share_rows(sum(live_rows(task) for task in self._tasks))
@@ -398,8 +403,8 @@ class LanceReader(DataSourceReader):
     def partitions_by(
         self, key_of: Callable[[table_pb2.DataFragment], K | None]
     ) -> list[tuple[K, LancePartition]] | None:
-        """Return the work of the tasks, each with the key of its fragments; None if a fragment has none."""
-        if self._alone or self._options.fragments is not None or not self._names:
+        """Return the partitions, each with the key of its fragments; None if a fragment has no key."""
+        if self._one_task or self._options.fragments is not None or not self._names:
             return None
         groups: dict[K, list[ScanTask]] = {}
         for task in self._tasks:

@@ -1,7 +1,7 @@
-"""Reads of search results: `nearest` by vector, `full_text_query` by words, `hybrid_search` by both.
+"""Reads search results: `nearest` by vector, `full_text_query` by words, `hybrid_search` by both.
 
-One task searches and fetches the rows, so it returns exactly the k best, also if Spark filters them
-afterwards. `LanceTable.search` is the same search as many tasks.
+One task searches and fetches the rows, so it returns exactly the k best, even if Spark filters them
+afterwards. `LanceTable.search` runs the same search in many tasks.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from spark_lance.table.versions.versions import load_version
 
 
 def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, st.StructType]:
-    """Return the version that is searched and the Spark schema of the columns asked for.
+    """Return the version of the search, and the Spark schema of the requested columns.
 
-    Measures of a row come last, or at their place in option `columns`.
+    Score columns (distance, score, relevance) come last, or at their position in option `columns`.
 
     Args:
-        options: what the read was asked for; one of the searches is given.
-        ref: the version if it has been resolved before.
+        options: options of the read, with one of the searches.
+        ref: the version, if it has been resolved before.
 
     Raises:
         OptionError: the search does not fit the table.
@@ -62,10 +62,10 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     ref = pin(options) if ref is None else ref
     manifest = _manifest(options, ref)
     _check(options, manifest)
-    measured = _measured(options)
-    names = measured.fieldNames()
+    score_columns = _score_columns(options)
+    names = score_columns.fieldNames()
     columns = options.columns
-    # As without Spark, what is measured hides a column of that name.
+    # As without Spark, a score column hides a table column of the same name.
     table_columns = columns
     if table_columns is None:
         left_out = {
@@ -76,16 +76,16 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
         table_columns = tuple(field.name for field in manifest.schema.fields if field.name not in left_out)
     rest = tuple(name for name in table_columns if name not in names)
     fields = spark_schema_of(manifest.schema, replace(options.projection, columns=rest)).fields
-    available = {field.name: field for field in (*fields, *measured)}
+    available = {field.name: field for field in (*fields, *score_columns)}
     first = [name for name in columns or () if name in available]
-    # Columns that options add stand between those that are asked for and what is measured.
+    # Columns that options add come between the requested columns and the score columns.
     order = [*first, *(name for name in available if name not in first)]
     schema = st.StructType([available[name] for name in order])
     return ref, without_places(schema) if options.fresh else schema
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> SearchReader:
-    """Return the reader of the columns of `schema`; Spark applies filters, which come after a search."""
+    """Return the reader of the columns of `schema`. Spark applies filters itself, after the search."""
     keep_worker_ready()
     return SearchReader(options, schema, pin(options) if ref is None else ref)
 
@@ -95,8 +95,8 @@ def _manifest(options: ReadOptions, ref: VersionRef) -> Manifest:
     return load_version(TableRef(store, ref.root), ref.version)
 
 
-def _measured(options: ReadOptions) -> st.StructType:
-    """Return the columns of what is measured; a hybrid search does not measure everything of every row."""
+def _score_columns(options: ReadOptions) -> st.StructType:
+    """Return the score columns. Those of a hybrid search are nullable: a row can lack a distance or score."""
     if options.hybrid_search is not None:
         names = {DISTANCE: True, SCORE: True, RELEVANCE: False}
     else:
@@ -104,8 +104,8 @@ def _measured(options: ReadOptions) -> st.StructType:
     return st.StructType([st.StructField(name, st.FloatType(), nullable) for name, nullable in names.items()])
 
 
-def _words(options: ReadOptions) -> tuple[Mapping[str, Any], int | None]:
-    """Return what a text search asks for, and how many rows; all that have a word by default."""
+def _text_query(options: ReadOptions) -> tuple[Mapping[str, Any], int | None]:
+    """Return the query of a text search and its k; None is the default, all rows with a word of the query."""
     request = dict(options.full_text_query or {})
     k = request.pop("k", None)
     if k is not None and (isinstance(k, bool) or not isinstance(k, int)):
@@ -114,10 +114,10 @@ def _words(options: ReadOptions) -> tuple[Mapping[str, Any], int | None]:
 
 
 def _check(options: ReadOptions, manifest: Manifest) -> None:
-    """Refuse a search that does not fit the table, while the query is planned.
+    """Check that a search fits the table, while Spark plans the query.
 
     Raises:
-        OptionError, ExpressionError, SchemaError: it does not.
+        OptionError, ExpressionError, SchemaError: the search does not fit the table.
     """
     if options.nearest is not None:
         query = VectorQuery.parse(options.nearest)
@@ -132,19 +132,19 @@ def _check(options: ReadOptions, manifest: Manifest) -> None:
             both.vector.fitted(leaf_field(manifest.schema, both.vector.column).arrow_type())
             column = both.text_column
         else:
-            column, _ = parse_text_query(manifest, *_words(options))
+            column, _ = parse_text_query(manifest, *_text_query(options))
         TextSearch(indexed_snapshot(TableRef(store, root), manifest), column)
     if options.filter is not None:
         compile_predicate(options.filter, nameable(manifest.schema))
 
 
 class SearchReader(DataSourceReader):
-    """Reads the rows that a search finds, best first, in one task.
+    """Reads the result of a search, best rows first, in one task.
 
     Args:
-        options: what the read was asked for.
-        schema: the columns, in this order; what is measured may be among them.
-        ref: the version that is searched.
+        options: options of the read, with one of the searches.
+        schema: the columns, in this order. Score columns may be among them.
+        ref: the version of the search.
 
     Raises:
         OptionError, ExpressionError: the search does not fit the table.
@@ -157,9 +157,9 @@ class SearchReader(DataSourceReader):
         self._schema = schema
         manifest = _manifest(options, ref)
         _check(options, manifest)
-        measured = _measured(options).fieldNames()
-        columns = [field for field in schema if field.name not in measured]
-        wrong = [f for f in schema if f.name in measured and f.dataType != st.FloatType()]
+        score_columns = _score_columns(options).fieldNames()
+        columns = [field for field in schema if field.name not in score_columns]
+        wrong = [f for f in schema if f.name in score_columns and f.dataType != st.FloatType()]
         if wrong:
             raise SchemaError(f"column {wrong[0].name!r} is float, not {wrong[0].dataType.simpleString()}")
         names, _ = resolve_projection(manifest.schema, st.StructType(columns))
@@ -169,11 +169,11 @@ class SearchReader(DataSourceReader):
             if name in blobs and wants_bytes:
                 raise OptionError(f"a search reads blobs as descriptions, not the bytes of column {name!r}")
         rest = iter(names)
-        self._names = [field.name if field.name in measured else next(rest) for field in schema]
+        self._names = [field.name if field.name in score_columns else next(rest) for field in schema]
         self._blobs = [name for name in self._names if name in blobs]
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the work of the one task."""
+        """Return the one partition."""
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -189,14 +189,14 @@ class SearchReader(DataSourceReader):
                 yield convert(batch)
 
     def read_if_small(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
-        """Return the results, if k is small and only few rows are compared one by one.
+        """Return the results if k is small and few rows are unindexed; None otherwise.
 
-        The search reads only the parts of an index that it needs. A hybrid search has no answer here, nor has
-        a search with a filter, which may have to read the whole table.
+        The search reads only the parts of an index that it needs. This returns None for hybrid searches, and
+        for searches with a filter, which may have to read the whole table.
 
         Args:
-            most_rows: rows to return.
-            most_bytes: about the bytes of the values that no index has.
+            most_rows: largest number of rows to return.
+            most_bytes: approximate largest number of bytes of unindexed values to read.
         """
         options = self._options
         store, _ = open_store(options.path, options.storage)
@@ -209,7 +209,7 @@ class SearchReader(DataSourceReader):
             search = VectorSearch(snapshot, column)
             numbers = {id for task in search.plan(query.fitted(search.kind)) for id in task.fragments}
         else:
-            column, words = parse_text_query(snapshot.manifest, *_words(options))
+            column, words = parse_text_query(snapshot.manifest, *_text_query(options))
             numbers = {fragment.id for fragment in TextSearch(snapshot, column).unindexed(words)}
             k = most_rows + 1 if words.k is None else words.k
         rest = [fragment for fragment in snapshot.fragments if fragment.id in numbers]
@@ -225,9 +225,9 @@ class SearchReader(DataSourceReader):
         store, _ = open_store(options.path, options.storage)
         manifest = _manifest(options, self.ref)
         table = LanceDataset(options.path, TableRef(store, self.ref.root), manifest)
-        measured = _measured(options).fieldNames()
+        score_columns = _score_columns(options).fieldNames()
         # A table without columns would have no rows.
-        names = [name for name in self._names if name not in measured] or [ROW_ADDRESS]
+        names = [name for name in self._names if name not in score_columns] or [ROW_ADDRESS]
         if self._blobs and ROW_ADDRESS not in names:
             names.append(ROW_ADDRESS)
         if options.nearest is not None and options.fresh:
@@ -238,7 +238,7 @@ class SearchReader(DataSourceReader):
             both = {name: value for name, value in options.hybrid_search.items() if value is not None}
             result = table.hybrid_search(**both, columns=names, filter=options.filter)
         else:
-            request, k = _words(options)
+            request, k = _text_query(options)
             result = table.to_table(names, options.filter, k, full_text_query=request, prefilter=True)
         if not self._names:
             return result

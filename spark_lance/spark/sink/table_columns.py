@@ -1,8 +1,8 @@
-"""Options of columns and the columns of a table that is there: an append or a partial overwrite.
+"""Checks column options of an append or partial overwrite against the existing table's columns.
 
-Options about the type of a column (vectors, half floats, large types, blobs) or the primary key were settled
-when the table was created. A write may repeat the same value; a different value is refused. Options about the
-storage of pages apply to the files of this write, whatever the table's settings for other files are.
+Options about the type of a column (vectors, half floats, large types, blobs) and about the primary key are
+fixed when the table is created. A write may repeat the same value; a different value is refused. Options
+about the storage of pages apply to the files of this write. They do not change the table's settings.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from spark_lance.spark.schema.new_fields import ColumnSettings
 
 
 def check_known(column_settings: ColumnSettings, schema: st.StructType) -> None:
-    """Refuse settings for columns that the rows do not have, or that the case of letters alone tells apart.
+    """Check that each setting refers to one column of the rows, ignoring case.
 
     Raises:
-        OptionError: there is such a setting.
+        OptionError: a setting names no column, or columns whose names differ only in case.
     """
     paths = [path.lower() for path in _spark_paths(schema)]
     for column, settings in column_settings.items():
@@ -67,15 +67,15 @@ def _spark_paths(kind: st.DataType, path: str = "") -> Iterator[str]:
 
 
 def check_columns(table: Schema, column_settings: ColumnSettings, added: Collection[str] = ()) -> None:
-    """Refuse settings that differ from what a table has.
+    """Check that settings match the columns of a table.
 
     Args:
         table: the table's schema.
-        column_settings: what options ask of columns.
-        added: paths, lower-cased, of columns that the write gives to the table: for these all settings hold.
+        column_settings: settings of columns from options.
+        added: lower-cased paths of columns that the write adds to the table. Their settings are not checked.
 
     Raises:
-        OptionError: there is such a setting, or one for a column that does not exist.
+        OptionError: a setting differs from the column's, or the column does not exist.
     """
     table_fields = {path.lower(): field for path, field in _table_paths(table.fields)}
     for column, settings in column_settings.items():
@@ -85,8 +85,8 @@ def check_columns(table: Schema, column_settings: ColumnSettings, added: Collect
         for name, value in settings.items():
             if field is None:
                 raise OptionError(f"option '{column}.{name}': the table has no column {column!r}")
-            fits = _FITS.get(name)
-            if fits is not None and not fits(field, value):
+            matches = _MATCHES.get(name)
+            if matches is not None and not matches(field, value):
                 raise OptionError(
                     f"option '{column}.{name}' is {value}, but the column of the table is "
                     f"{_type_text(field)}: "
@@ -100,7 +100,7 @@ def _type_text(field: Field) -> str:
     return f"{field.logical_type}{blob}{f' with {keys}' if keys else ''}"
 
 
-def _vector_of(field: Field, size: int) -> bool:
+def _has_vector_size(field: Field, size: int) -> bool:
     parts = field.logical_type.split(":")
     return parts[0] == "fixed_size_list" and parts[-1] == str(size)
 
@@ -114,9 +114,9 @@ def _is_large(field: Field, setting: bool) -> bool:
     return field.logical_type.startswith("large_") == setting
 
 
-# Option -> whether a column of a table is what a value asks for. The others are about pages.
-_FITS: Mapping[str, Callable[[Field, Any], bool]] = {
-    VECTOR_SIZE: _vector_of,
+# Option -> whether a column of a table matches the option's value. All other options are about pages.
+_MATCHES: Mapping[str, Callable[[Field, Any], bool]] = {
+    VECTOR_SIZE: _has_vector_size,
     FLOAT16: _is_half,
     LARGE: _is_large,
     AS_JSON: lambda field, setting: field.is_json == setting,
@@ -134,7 +134,7 @@ def _table_paths(fields: Collection[Field], path: str = "") -> Iterator[tuple[st
 
 
 def named_children(field: Field) -> tuple[Field, ...]:
-    """Return what is inside a field by the names that Spark has for it."""
+    """Return the children of a field, with the names that Spark has for them."""
     if field.kind == "list":
         return (replace(field.children[0], name="element"),)
     if field.kind == "map":
@@ -144,7 +144,7 @@ def named_children(field: Field) -> tuple[Field, ...]:
 
 
 def with_page_settings(schema: Schema, column_settings: ColumnSettings) -> Schema:
-    """Return the schema for writing files: its fields carry the options about pages."""
+    """Return a schema for writing files, whose field metadata has the options about pages."""
     pages = {
         column: {ENCODINGS[name]: str(value) for name, value in settings.items() if name in ENCODINGS}
         for column, settings in column_settings.items()

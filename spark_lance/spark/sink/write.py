@@ -1,12 +1,12 @@
 """Writing DataFrames: tasks write data files, the driver commits them as one version.
 
-    writer()   driver   what is written, and how, is decided and checked (`_plan`); nothing is stored
-    write()    task     rows become data files with names of their own; their fragments are the task's message
-    commit()   driver   the fragments of all tasks become one version, or their files are deleted
-    abort()    driver   deletes the files of all tasks if one failed; the job's digits are in their names
+    writer()   driver   plans and checks the write (`_plan`); stores nothing
+    write()    task     writes rows to data files with unique names; the message has their fragments
+    commit()   driver   makes the fragments of all tasks one version, or deletes their files
+    abort()    driver   deletes the files of all tasks if one failed; the job's id is in their names
 
-Spark runs the four in different processes and copies the writer between them, so nothing that one of them
-learns reaches the next except through the messages.
+Spark runs the four in different processes and copies the writer between them. Only the messages carry data
+from one to the next.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ logger = logging.getLogger(__name__)
 
 
 class LanceWriter(DataSourceArrowWriter):
-    """Appends rows to a table, creating it if there is none, or replaces the table's content or a part of it.
+    """Appends rows to a table, or overwrites all or some of its rows. Creates the table if it does not exist.
 
-    `write_schema` tells what becomes of the table's columns. Those of a new table may hold nulls.
+    `write_schema` decides how the table's columns change. Columns of a new table are nullable.
 
     Args:
-        options: what the write was asked for.
-        schema: of the rows to come.
-        overwrite: whether the rows take the place of the table's content.
-        partitions: the setting `partition-fields` of a table that the write makes or replaces.
+        options: options of the write.
+        schema: schema of the rows.
+        overwrite: whether the rows replace the table's content, or the part of it that an option selects.
+        partitions: the setting `partition-fields` of a table that the write creates or replaces.
 
     Raises:
-        SchemaError: the rows do not fit the table, or cannot be stored; the message lists all differences.
-        OptionError: an option that does not fit the table, the schema or the mode.
+        SchemaError: the rows do not fit the table, or cannot be stored. The message lists all differences.
+        OptionError: an option does not fit the table, the schema or the mode.
         ExpressionError: the condition of `replaceWhere` does not fit the table.
-        UnsupportedFormatError: the table has a feature that is not written here.
+        UnsupportedFormatError: the table has a feature that this package cannot write.
         AtomicPutUnsupportedError: the store cannot commit safely.
     """
 
@@ -86,19 +86,20 @@ class LanceWriter(DataSourceArrowWriter):
 
     @property
     def plan(self) -> WritePlan:
-        """How the rows are written."""
+        """The plan of the write."""
         return self._plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LanceCommitMessage:
         """Write the rows of one task to data files.
 
         Raises:
-            SchemaError: a value does not fit its column, or a row the condition of `replaceWhere`.
+            SchemaError: a value does not fit its column, or a row does not meet the condition of
+                `replaceWhere`.
         """
         return self.task_rows().write(iterator)
 
     def task_rows(self) -> WrittenRows:
-        """Return what writes the rows of one task."""
+        """Return the writer of the rows of one task."""
         return WrittenRows(
             self._table,
             self._names,
@@ -112,15 +113,15 @@ class LanceWriter(DataSourceArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make the files of all tasks a version of the table.
+        """Commit the files of all tasks as a version of the table.
 
-        An append without rows makes no version, unless it shall be known (options `txnAppId`, `txnVersion`)
-        that it was done; otherwise a DataFrame without rows makes an empty table. If the job has committed
-        this number or a higher one before, the files are deleted, and that is all.
+        An append without rows creates no version, unless the options `txnAppId` and `txnVersion` require a
+        record of it. An overwrite without rows creates an empty table. If `txnAppId` has committed this
+        `txnVersion` or a higher one before, this only deletes the files.
 
         Raises:
-            CommitOutcomeUnknownError: the version may exist; no file was deleted.
-            CommitError, SchemaError: nothing was committed; the files were deleted.
+            CommitOutcomeUnknownError: the version may exist. No file was deleted.
+            CommitError, SchemaError: nothing was committed. The files were deleted.
         """
         answers = [message for message in messages if isinstance(message, LanceCommitMessage)]
         self.commit_files(answers, self._plan, self._once())
@@ -128,12 +129,12 @@ class LanceWriter(DataSourceArrowWriter):
     def commit_files(
         self, messages: Sequence[LanceCommitMessage], plan: WritePlan, once: IdempotentWrite | None
     ) -> None:
-        """Make the files of all tasks a version of the table; errors as `commit`.
+        """Commit the files of all tasks as a version of the table. Raises the errors of `commit`.
 
         Args:
-            messages: of all tasks.
-            plan: by which the files were written.
-            once: name of the job and number of this write, if it is to land once.
+            messages: messages of all tasks.
+            plan: the plan by which the files were written.
+            once: name of the job and number of this write, if it must be committed only once.
         """
         fragments = [data for message in messages for data in message.fragments]
         with one_line():
@@ -144,7 +145,7 @@ class LanceWriter(DataSourceArrowWriter):
                 raise
             options = self._options
             with commit_options(
-                retry=self._patience(), message=options.commit_message, properties=options.properties
+                retry=self._retry_policy(), message=options.commit_message, properties=options.properties
             ):
                 try:
                     commit_or_discard(
@@ -158,11 +159,11 @@ class LanceWriter(DataSourceArrowWriter):
                     logger.info("%s", skipped)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the files of all tasks, also of those that were killed, unless a commit has been tried.
+        """Delete the files of all tasks, including killed tasks, unless a commit has been tried.
 
-        Spark also calls this after `commit` has failed, in another process. Then all messages are there,
-        and `commit` has deleted everything that was certainly not committed. Only a write with an unfinished
-        task (its message is None) has certainly never been committed.
+        Spark also calls this after `commit` has failed, in another process. Then every task has a message,
+        and `commit` has deleted everything that was certainly not committed. A commit was certainly not tried
+        if the message of a task is None, because the task did not finish.
         """
         answers = [message for message in messages if isinstance(message, LanceCommitMessage)]
         if len(answers) < len(messages):
@@ -174,13 +175,13 @@ class LanceWriter(DataSourceArrowWriter):
         name, number = self._options.txnAppId, self._options.txnVersion
         return None if name is None or number is None else IdempotentWrite(name, number)
 
-    def _patience(self) -> RetryPolicy:
-        usual = RetryPolicy()
+    def _retry_policy(self) -> RetryPolicy:
+        default = RetryPolicy()
         retries, seconds = self._options.commit_retries, self._options.commit_timeout
         return replace(
-            usual,
-            attempts=usual.attempts if retries is None else retries + 1,
-            total_seconds=usual.total_seconds if seconds is None else seconds,
+            default,
+            attempts=default.attempts if retries is None else retries + 1,
+            total_seconds=default.total_seconds if seconds is None else seconds,
         )
 
 
@@ -192,7 +193,7 @@ def _check_store(store: Store) -> None:
 
 
 def _check_rows(messages: Sequence[LanceCommitMessage]) -> None:
-    """Compare the rows that Spark handed to the tasks with those in the files that they wrote."""
+    """Check that the files of the tasks have as many rows as Spark passed to the tasks."""
     received = sum(message.rows for message in messages)
     row_count = sum(
         table_pb2.DataFragment.FromString(data).physical_rows

@@ -1,22 +1,23 @@
-"""How the rows of a DataFrame are to be stored: decided in the driver, before any task runs.
+"""Plans how the rows of a DataFrame are stored. This runs in the driver, before any task.
 
 The effect of a write on the table's columns:
 
-    append                            the table's columns stay; those that the rows lack become null
-    append, mergeSchema               ... and the table gets the columns that it lacks
-    overwrite                         the table gets the columns of the DataFrame; one that it has with the
-                                      same name and Spark type keeps its Arrow type
-    overwrite, overwriteSchema=true   ... and nothing of its former columns is kept
+    append                            the table's columns stay; columns that the rows lack become null
+    append, mergeSchema               ... and the write adds the columns that the table lacks
+    overwrite                         the table gets the columns of the DataFrame; a column with the name and
+                                      Spark type of an existing column keeps its Arrow type
+    overwrite, overwriteSchema=true   ... and no former column keeps its Arrow type
     overwrite, overwriteSchema=false  the table's columns stay, as with append
-    overwrite, mergeSchema            the table's columns stay, and it gets those that it lacks
-    overwrite, replaceWhere           as append; just the rows for which the condition is true are replaced
-    overwrite, replaceUsing           as append; just the rows that equal a new row in these columns are
-                                      replaced; replaceOn: the rows that a condition matches with a new row
-    overwrite,                        as append; just the partitions of the new rows are replaced, if the
-      partitionOverwriteMode=dynamic  table declares partitions
+    overwrite, mergeSchema            the table's columns stay, and the write adds the columns that it lacks
+    overwrite, replaceWhere           as append; replaces only the rows that meet the condition
+    overwrite, replaceUsing           as append; replaces only the rows that equal a new row in these columns
+    overwrite, replaceOn              as append; replaces only the rows that a condition matches with a new
+                                      row
+    overwrite,                        as append; replaces only the partitions of the new rows, if the table
+      partitionOverwriteMode=dynamic  declares partitions
 
-Descriptions of blobs stand in for the blobs: a new column of descriptions is a column of blobs. For an
-existing table its own column decides whether blobs or plain bytes are stored.
+A DataFrame can have descriptions instead of blobs: a new column of descriptions becomes a column of blobs. In
+an existing table the table's column decides whether blobs or plain bytes are stored.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ from spark_lance.table.inserts.write_plan import WritePlan, find_latest, plan_wr
 from spark_lance.table.writing.align import Aligner, TypeDifference, rows_do_not_fit
 from spark_lance.table.writing.compression import compressed
 
-# Options that name the rows that an overwrite replaces.
+# Options that select the rows that an overwrite replaces.
 _REPLACING = ("replaceWhere", "replaceUsing", "replaceOn")
 
 
@@ -75,16 +76,21 @@ def plan_rows(
     overwrite: bool,
     partitions: str | None = None,
 ) -> tuple[list[str], WritePlan]:
-    """Decide how rows of `schema` are written.
+    """Plan the write of rows of `schema`.
 
-    `partitions` is the setting `partition-fields` of a table that the write makes or replaces.
+    Args:
+        table: the table. It may not exist yet.
+        options: options of the write.
+        schema: schema of the rows.
+        overwrite: whether the rows replace the table's content, or the part of it that an option selects.
+        partitions: the setting `partition-fields` of a table that the write creates or replaces.
 
     Returns:
-        The names that the table has for the columns of the rows, and the plan.
+        The table's names for the columns of the rows, and the plan.
 
     Raises:
-        SchemaError: the rows do not fit the table, or cannot be stored; the message lists all differences.
-        OptionError: an option that does not fit the table, the schema or the mode.
+        SchemaError: the rows do not fit the table, or cannot be stored. The message lists all differences.
+        OptionError: an option does not fit the table, the schema or the mode.
         ExpressionError: the condition of `replaceWhere` does not fit the table.
     """
     _check_mode(options, overwrite)
@@ -104,10 +110,10 @@ def plan_rows(
     if latest is not None and keeps:
         if not overwrite or replaces:
             _check_append_options(latest, options)
-        rows = _for_kept_columns(schema, arrow, options, latest.schema)
+        rows = _rows_for_table_columns(schema, arrow, options, latest.schema)
     else:
         table_schema = None if latest is None or options.overwriteSchema else latest.schema
-        rows = _for_new_columns(schema, arrow, options, table_schema)
+        rows = _rows_for_new_columns(schema, arrow, options, table_schema)
     try:
         plan = plan_write(
             table,
@@ -118,13 +124,13 @@ def plan_rows(
             stable_row_ids=options.enable_stable_row_ids,
             new_columns=rows.new_columns,
             keep_schema=keeps,
-            replace_where=_replaced(options.replaceWhere, latest),
+            replace_where=_replace_condition(options.replaceWhere, latest),
             replace_using=options.replaceUsing or (),
             replace_on=None if options.replaceOn is None else (options.replaceOn, options.targetAlias),
             replace_partitions=dynamic,
         )
     except SchemaError as error:
-        message = _in_sparks_words(error)
+        message = _with_spark_types(error)
         if rows.new_columns is None or latest is None:
             raise message from None
         raise SchemaError(f"{message}\nmergeSchema adds columns; it changes no type of a column") from error
@@ -136,26 +142,26 @@ def plan_rows(
         declared = PartitionSpec.of_config({PARTITION_FIELDS: partitions})
     if options.partitionBy is not None:
         redeclares = latest is None or (overwrite and bool(options.overwriteSchema))
-        plan, declared = _partitioned(plan, options.partitionBy, None if redeclares else latest, declared)
+        plan, declared = _plan_partitions(plan, options.partitionBy, None if redeclares else latest, declared)
     plan = replace(plan, partitions=declared.present(plan.schema))
-    # What the tasks do first, done here without rows: it refuses types that do not go together, or that
-    # files of this version do not hold.
+    # Tasks do the same first. Done here without rows, it refuses types that do not fit the table's types, or
+    # that files of this version cannot store.
     Aligner(rows.arrow, plan.schema)
     for field in plan.schema.fields:
         PAGE_FORMATS[plan.version].writer(field, 0, plan.version)
     return rows.arrow.names, plan
 
 
-def _partitioned(
+def _plan_partitions(
     plan: WritePlan, items: Sequence[str], table: Manifest | None, declared: PartitionSpec
 ) -> tuple[WritePlan, PartitionSpec]:
-    """Return a plan whose table has the partitions of option `partitionBy`, and these.
+    """Return a plan for a table with the partitions of option `partitionBy`, and these partitions.
 
-    Without a table, the plan declares them.
+    Without a table, the plan declares the partitions.
 
     Raises:
-        OptionError: the table exists and has other partitions, or a column is missing.
-        SchemaError: a column has a type that the transform does not take.
+        OptionError: the table exists and has other partitions, or a column does not exist.
+        SchemaError: the transform does not support the type of a column.
     """
     requested = PartitionSpec(tuple(parse_transform(item) for item in items))
     keeps = plan.operation != "overwrite" or plan.whole is not None
@@ -187,7 +193,7 @@ def _is_dynamic(options: WriteOptions, declared: PartitionSpec) -> bool:
     """Return whether an overwrite replaces only the partitions of its rows.
 
     Raises:
-        OptionError: it would replace the schema, too.
+        OptionError: the options also replace the schema.
     """
     dynamic = bool(declared) and options.partitionOverwriteMode == "dynamic"
     if dynamic and options.overwriteSchema:
@@ -198,10 +204,10 @@ def _is_dynamic(options: WriteOptions, declared: PartitionSpec) -> bool:
 
 
 def _check_matches(plan: WritePlan, schema: Schema) -> None:
-    """Refuse a write that finds the rows it replaces by text that Spark compares by a collation.
+    """Check that the columns that select the rows to replace have no collation.
 
     Raises:
-        OptionError: a column that decides has a collation.
+        OptionError: such a column has a collation.
     """
     if plan.check is not None:
         _check_bytes_are_compared("replaceWhere", plan.check.schema.names, schema)
@@ -212,7 +218,7 @@ def _check_matches(plan: WritePlan, schema: Schema) -> None:
 
 
 def _check_bytes_are_compared(option: str, names: Sequence[str], schema: Schema) -> None:
-    """Refuse a comparison of text that Spark compares by a collation.
+    """Check that columns have no collation, so that comparing bytes is right.
 
     Raises:
         OptionError: a column, or a field in it, has a collation.
@@ -225,28 +231,28 @@ def _check_bytes_are_compared(option: str, names: Sequence[str], schema: Schema)
             )
 
 
-def _replaced(condition: str | None, table: Manifest | None) -> str | Expression | None:
-    """Return the condition of `replaceWhere`: SQL, or the predicates of Spark's connectors that Java sends.
+def _replace_condition(condition: str | None, table: Manifest | None) -> str | Expression | None:
+    """Return the condition of `replaceWhere`: SQL text, or the connector predicates that Java sends.
 
     Raises:
-        ExpressionError: these predicates do not keep the same rows as in Spark.
+        ExpressionError: a predicate does not keep the same rows as in Spark.
     """
     if condition is None or not condition.startswith("[{") or table is None:
         return condition
     try:
         predicates = json.loads(condition)
     except ValueError:
-        return condition  # whoever parses SQL says what is wrong with it
+        return condition  # the SQL parser reports the error
     return conjunction_of(predicates, table.schema)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The columns of rows, by the names that the table has for them.
+    """The columns of rows, with the table's names.
 
     Attributes:
         arrow: the columns of the rows.
-        source: as the table gets them.
+        source: the columns as the table stores them.
         new_columns: see `plan_write`.
     """
 
@@ -255,33 +261,35 @@ class _Rows:
     new_columns: pa.Schema | None
 
 
-def _for_kept_columns(schema: st.StructType, arrow: pa.Schema, options: WriteOptions, table: Schema) -> _Rows:
-    """Return the columns of rows for a table whose columns stay."""
+def _rows_for_table_columns(
+    schema: st.StructType, arrow: pa.Schema, options: WriteOptions, table: Schema
+) -> _Rows:
+    """Return the columns of rows for a table that keeps its columns."""
     names = _table_names(table, arrow.names)
     documents = {field.name for field in table.fields if field.is_json}
-    arrow = without_variants(_renamed(arrow, names), documents)
+    arrow = without_variants(_rename_columns(arrow, names), documents)
     new_columns = None
     added: set[str] = set()
     if options.mergeSchema:
-        fresh = replace(options, column_settings=_known_settings(options.column_settings, schema))
-        new_columns = _renamed(_new_schema(schema, fresh, None), names)
+        fresh = replace(options, column_settings=_settings_of_rows(options.column_settings, schema))
+        new_columns = _rename_columns(_new_schema(schema, fresh, None), names)
         added = _added_paths(new_columns, table)
     check_columns(table, options.column_settings, added)
     return _Rows(arrow, arrow, new_columns)
 
 
-def _for_new_columns(
+def _rows_for_new_columns(
     schema: st.StructType, arrow: pa.Schema, options: WriteOptions, table_schema: Schema | None
 ) -> _Rows:
-    """Return the columns of rows that become the columns of the table; types of `table_schema` stay."""
+    """Return the columns of rows that become the table's columns. Known ones keep types of `table_schema`."""
     source = _new_schema(schema, options, table_schema)
     documents = {field.name for field in source if is_json_text(field) or is_json_field(field)}
-    arrow = without_variants(_renamed(arrow, source.names), documents)
+    arrow = without_variants(_rename_columns(arrow, source.names), documents)
     return _Rows(arrow, source, source if options.mergeSchema else None)
 
 
-def _in_sparks_words(error: SchemaError) -> SchemaError:
-    """Return an error about types with Spark's names for them, and the cast that may help."""
+def _with_spark_types(error: SchemaError) -> SchemaError:
+    """Return an error about types with Spark's type names, and the cast that may fix it."""
     differences = [line for line in error.differences if isinstance(line, (str, TypeDifference))]
     return rows_do_not_fit(differences, _difference_text) if differences else error
 
@@ -294,7 +302,7 @@ def _difference_text(difference: str | TypeDifference) -> str:
         text = difference.describe(lambda kind: spark_type(kind).simpleString())
     except SchemaError:
         return str(difference)
-    # Types that are one to Spark differ in what only the table's have, which a cast does not give.
+    # If both have the same Spark type, they differ only in an Arrow type, which no cast can change.
     if spark_type(difference.source) == spark_type(difference.target):
         return str(difference)
     if not difference.is_castable:
@@ -304,7 +312,7 @@ def _difference_text(difference: str | TypeDifference) -> str:
 
 
 def _check_mode(options: WriteOptions, overwrite: bool) -> None:
-    """Refuse options that contradict each other or the mode."""
+    """Check that options do not contradict each other or the mode."""
     selectors = [name for name in _REPLACING if getattr(options, name) is not None]
     if not selectors:
         return
@@ -317,16 +325,16 @@ def _check_mode(options: WriteOptions, overwrite: bool) -> None:
 
 
 def _keeps_schema(options: WriteOptions) -> bool:
-    """Whether an overwrite keeps the table's columns."""
+    """Return whether an overwrite keeps the table's columns."""
     return options.overwriteSchema is False or (options.mergeSchema and not options.overwriteSchema)
 
 
-def _renamed(schema: pa.Schema, names: list[str]) -> pa.Schema:
+def _rename_columns(schema: pa.Schema, names: list[str]) -> pa.Schema:
     return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
 
 
-def _known_settings(column_settings: ColumnSettings, schema: st.StructType) -> ColumnSettings:
-    """Return the settings for columns of the rows; others are about columns that the table alone has."""
+def _settings_of_rows(column_settings: ColumnSettings, schema: st.StructType) -> ColumnSettings:
+    """Return the settings for columns of the rows, without settings for columns that only the table has."""
     names = {name.lower() for name in schema.names}
     return {
         path: settings
@@ -336,7 +344,7 @@ def _known_settings(column_settings: ColumnSettings, schema: st.StructType) -> C
 
 
 def _added_paths(arrow: pa.Schema, table: Schema) -> set[str]:
-    """Return the lower-cased paths of all that is new in columns which a table is given."""
+    """Return the lower-cased paths of columns and fields that are new to the table."""
     existing = {path for field in table.fields for path in _paths(field, "")}
     return {path for field in Schema.from_arrow(arrow).fields for path in _paths(field, "")} - existing
 
@@ -349,17 +357,17 @@ def _paths(field: Field, path: str) -> Iterator[str]:
 
 
 def check_names(schema: st.StructType, case_sensitive: bool = False) -> None:
-    """Refuse names among which Spark could not tell one column from another.
+    """Check that Spark can distinguish all columns by name.
 
     Raises:
-        SchemaError: there are no columns, a name occurs twice, or names differ in case alone.
+        SchemaError: there are no columns, a name occurs twice, or names differ only in case.
     """
     if not schema.fields:
         raise SchemaError("the DataFrame has no columns")
     doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if doubled:
         raise SchemaError(f"column names that occur twice: {', '.join(doubled)}")
-    alike = [] if case_sensitive else list(_alike(schema, ""))
+    alike = [] if case_sensitive else list(_names_differing_in_case(schema, ""))
     if alike:
         raise SchemaError(
             f"names that differ in case alone: {'; '.join(alike)}. Spark could select none of them: rename "
@@ -367,23 +375,23 @@ def check_names(schema: st.StructType, case_sensitive: bool = False) -> None:
         )
 
 
-def _alike(kind: st.DataType, path: str) -> Iterator[str]:
-    """Yield the names, here or inside, that differ in case alone."""
+def _names_differing_in_case(kind: st.DataType, path: str) -> Iterator[str]:
+    """Yield groups of column or field names that differ only in case, each as one text."""
     if isinstance(kind, st.StructType):
         folded: dict[str, list[str]] = {}
         for field in kind.fields:
             folded.setdefault(field.name.lower(), []).append(f"{path}{field.name}")
-            yield from _alike(field.dataType, f"{path}{field.name}.")
+            yield from _names_differing_in_case(field.dataType, f"{path}{field.name}.")
         yield from (", ".join(names) for names in folded.values() if len(names) > 1)
     elif isinstance(kind, st.ArrayType):
-        yield from _alike(kind.elementType, path)
+        yield from _names_differing_in_case(kind.elementType, path)
     elif isinstance(kind, st.MapType):
-        yield from _alike(kind.keyType, path)
-        yield from _alike(kind.valueType, path)
+        yield from _names_differing_in_case(kind.keyType, path)
+        yield from _names_differing_in_case(kind.valueType, path)
 
 
 def _table_names(table: Schema, names: list[str]) -> list[str]:
-    """Return the table's spelling of column names; the case matters only if the table has both spellings."""
+    """Return the table's spelling of column names. Case matters only if the table has both spellings."""
     exact = {field.name for field in table.fields}
     folded: dict[str, list[str]] = {}
     for field in table.fields:
@@ -396,7 +404,7 @@ def _table_names(table: Schema, names: list[str]) -> list[str]:
 
 
 def _check_append_options(table: Manifest, options: WriteOptions) -> None:
-    """Refuse options that ask for something else than the table is."""
+    """Check that options do not contradict properties of the table."""
     version = options.data_storage_version
     if version is not None and FileVersion.parse(version) is not table.file_version:
         raise OptionError(
@@ -409,7 +417,7 @@ def _check_append_options(table: Manifest, options: WriteOptions) -> None:
 
 
 def _new_schema(schema: st.StructType, options: WriteOptions, old: Schema | None) -> pa.Schema:
-    """Return the Arrow schema of a table to be created or overwritten."""
+    """Return the Arrow schema of a table that the write creates or overwrites."""
     check_known(options.column_settings, schema)
     fields, reasons = [], []
     for column in schema:
@@ -425,7 +433,7 @@ def _new_schema(schema: st.StructType, options: WriteOptions, old: Schema | None
 
 
 def _is_typed(column: str, column_settings: ColumnSettings) -> bool:
-    """Whether options tell the type of a column or of something inside."""
+    """Return whether options set the type of a column or of a field in it."""
     name = column.lower()
     return any(
         (path == name or path.startswith(f"{name}.")) and not settings.keys() <= ENCODINGS.keys()
@@ -434,9 +442,9 @@ def _is_typed(column: str, column_settings: ColumnSettings) -> bool:
 
 
 def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
-    """Return the new column with the type and NOT NULL of the old one, if they are the same to Spark.
+    """Return the new column with the type and NOT NULL of the old one, if both have the same Spark type.
 
-    So that overwriting a table with what was read from it keeps vectors, unsigned and large types.
+    This keeps vectors, unsigned and large types if a table is overwritten with rows that were read from it.
     """
     former = next((field for field in old.fields if field.name == column.name), None)
     if former is None:
@@ -453,7 +461,7 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
     ):
         return new
     try:
-        # Without and with the collation of the column itself.
+        # The types without and with the collation of the column.
         kinds = (field_type(table_field), spark_field(table_field).dataType)
     except SchemaError:
         return new

@@ -69,7 +69,7 @@ def plan_upserts(request: BridgeRequest) -> dict[str, Any] | None:
     return {
         "writer": _text(pickle.dumps(writer)),
         "function": _text(pickled_write(writer)),
-        "route": None if route is None else route.described(),
+        "route": None if route is None else route.describe(),
     }
 
 

@@ -1,24 +1,22 @@
 """Tables as streams: the changes of new versions become micro-batches.
 
-A stream begins with all rows of the newest version, unless an option says where to start. It continues with
+A stream begins with all rows of the newest version, unless an option defines the start. It continues with
 the changes of later versions: inserted rows, or all changes with `readChangeFeed`. Spark keeps one reader per
-query in a process of the driver. It asks this reader how far the next batch goes (`latestOffset`) and for its
-tasks (`partitions`). Another reader, made from the same options, travels to the tasks (`read`).
+query in a process of the driver. It calls this reader for the end of the next batch (`latestOffset`) and for
+its tasks (`partitions`). Spark sends another reader, created from the same options, to the tasks (`read`).
 
-Spark 4.0 and 4.1 ask for offsets without the position of the stream: there a batch takes all there is.
+Spark 4.0 and 4.1 request offsets without the position of the stream, so a batch contains all new data.
 
-Where a stream of a table stands, and how far a micro-batch may go.
-
-A position counts changed rows of fragments, in the order of `changes_of`; of a snapshot, its fragments. As
-Spark keeps it in the checkpoint:
+The offsets of a stream are positions. The index of a position counts items: in a snapshot its fragments,
+otherwise the `ChangedRows` of a version in the order of `changes_of`. Spark's checkpoint stores a position as
 
     {"format": 1, "version": 7, "index": 0, "snapshot": false, "commit": "6-<uuid>.txn"}
-        all versions up to 7 have been read, and the first 0 of what version 8 changed
+        all versions up to 7 have been read, and the first 0 changes of version 8
     {"format": 1, "version": 7, "index": 3, "snapshot": true, "commit": "6-<uuid>.txn"}
-        the first 3 fragments of version 7 have been read, of all its rows
+        the first 3 fragments of version 7 have been read, with all their rows
 
-`commit` is the file name of the transaction that made the version; it tells a table from another one that
-took its place.
+`commit` is the file name of the transaction that created the version. It detects that another table has
+replaced the table.
 """
 
 from __future__ import annotations
@@ -47,13 +45,13 @@ from spark_lance.table.versions.resolve import VersionRef, Walk, version_from
 from spark_lance.table.versions.versions import latest_version
 
 _FORMAT = 1
-# Versions that change nothing cost a look at their manifests.
-_MOST_VERSIONS = 1000
+# A batch spans at most this many versions: even versions without changes cost a read of their manifests.
+_MAX_VERSIONS = 1000
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a stream has read; see above."""
+    """The position up to which a stream has read, see the module's docstring."""
 
     version: int
     index: int = 0
@@ -62,10 +60,10 @@ class Position:
 
     @classmethod
     def parse(cls, offset: Mapping[str, Any]) -> Position:
-        """Return the position that an offset of a checkpoint says.
+        """Return the position in an offset of a checkpoint.
 
         Raises:
-            FormatError: it is none, or was written by a release that keeps others.
+            FormatError: the offset is damaged, or a release with another format wrote it.
         """
         if offset.get("format") != _FORMAT:
             raise FormatError(f"the checkpoint holds the offset {offset}, which this release does not know")
@@ -76,7 +74,7 @@ class Position:
             raise FormatError(f"the checkpoint holds the damaged offset {offset}") from None
 
     def offset(self) -> dict[str, Any]:
-        """Return the position as Spark keeps it."""
+        """Return the position as the offset that Spark stores."""
         return {"format": _FORMAT, **asdict(self)}
 
 
@@ -84,18 +82,18 @@ class Budget:
     """The remaining budget of one micro-batch.
 
     Args:
-        options: of the stream; None for everything.
+        options: options of the stream; None for no limits.
     """
 
     def __init__(self, options: ReadOptions | None) -> None:
-        self._versions = None if options is None else _MOST_VERSIONS
+        self._versions = None if options is None else _MAX_VERSIONS
         self._files = None if options is None else options.maxFilesPerTrigger
         self._rows = None if options is None else options.maxRowsPerTrigger
         self._bytes = None if options is None else options.maxBytesPerTrigger
         self._taken = False
 
     def take(self, changes: Sequence[ChangedRows]) -> bool:
-        """Take changed rows of fragments if they fit; the first ones always do."""
+        """Charge changed rows to the budget, and return whether they fit. The first ones always fit."""
         if not changes:
             return True
         rows = sum(change.count for change in changes)
@@ -108,29 +106,29 @@ class Budget:
         return True
 
     def take_version(self) -> bool:
-        """Take one more version."""
+        """Charge one more version to the budget, and return whether it fits."""
         if self._versions is not None:
             self._versions -= 1
         return self._versions is None or self._versions >= 0
 
 
 def _stored_bytes(change: ChangedRows) -> int:
-    """Return the bytes that rows take in their files, about."""
+    """Return the approximate bytes of rows in their files."""
     fragment = table_pb2.DataFragment.FromString(change.fragment)
     byte_count = sum(file.file_size_bytes for file in fragment.files)
     return byte_count * change.count // max(fragment.physical_rows, change.count, 1)
 
 
-_AT_ONCE = 32
+_PREFETCHED_VERSIONS = 32
 
 
 class FailedStreamReader(DataSourceStreamReader):
-    """A stream that cannot begin, which says why at the first question.
+    """A stream that cannot begin, and raises the error at the first call.
 
-    Spark's process stops the reader even if there is none. An error raised by `streamReader` is lost there.
+    If `streamReader` raises an error, Spark fails to stop the missing reader, and the error is lost.
 
     Args:
-        error: what each method raises.
+        error: the error that each method raises.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -158,15 +156,15 @@ class FailedStreamReader(DataSourceStreamReader):
 
 
 class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what versions bring, as micro-batches.
+    """Reads the changes of versions as micro-batches.
 
     Args:
-        options: what the stream was asked for.
+        options: options of the stream.
         schema: the columns, in this order.
-        ref: the version whose columns these are.
+        ref: the version that has these columns.
 
     Raises:
-        OptionError: options that are for batches, or two starts.
+        OptionError: options are for batches, or define two starts.
         SchemaError, ExpressionError: see `ChangeColumns`.
         TableNotFoundError, FormatError, UnsupportedFormatError: see `load_version`.
     """
@@ -196,36 +194,36 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = self._newest()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit that the options set; `latestOffset` keeps to all of them."""
+        """Return a limit from the options. `latestOffset` respects all limits of the options."""
         return ReadMaxFiles(self._options.maxFilesPerTrigger)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new stream begins.
+        """Return the offset at which a new stream begins.
 
         Raises:
             VersionNotFoundError: the version to start with does not exist, or was cleaned up.
         """
         with one_line():
-            return self._begin().offset()
+            return self._start_position().offset()
 
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Return how far the next batch goes.
+        """Return the offset at which the next batch ends.
 
         Args:
-            start: where it begins.
-            limit: Spark's; `ReadAllAvailable` sets the options' limits aside.
+            start: the offset at which the batch begins.
+            limit: Spark's limit. `ReadAllAvailable` overrides the limits in the options.
 
         Raises:
-            OptionError: a version updated or deleted rows, and no option says what to do about it.
+            OptionError: a version updated or deleted rows, and no option defines how to handle this.
             SchemaError: the columns of the table have changed.
             VersionNotFoundError: versions that have not been read were cleaned up.
-            FormatError: another table has taken the place of the one that the stream has read.
+            FormatError: another table has replaced the table that the stream has read.
         """
         with one_line():
             if start is None:
-                self._begin()
+                self._start_position()
                 return self._at(self._newest()).offset()
             position = Position.parse(start)
             newest = self._check_table(position)
@@ -235,9 +233,9 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start if end == position else end.offset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the work of the tasks of a batch; errors as `latestOffset`."""
+        """Return the partitions of a batch. Raises the errors of `latestOffset`."""
         with one_line():
-            changes = self._between(Position.parse(start), Position.parse(end))
+            changes = self._delivered_changes(Position.parse(start), Position.parse(end))
             tasks = [self._feed.task(version, change) for version, change in changes]
             return pack_changes(tasks, self._columns.fields, self._reference, self._options)
 
@@ -247,23 +245,23 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_changes(partition, self._schema, self._shared, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is kept for batches that are done."""
+        """Do nothing: the reader stores nothing for finished batches."""
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the reader has no open files."""
 
-    def _begin(self) -> Position:
-        """Return where a new stream begins; always the same, however often Spark asks."""
+    def _start_position(self) -> Position:
+        """Return the position at which a new stream begins. It is the same for every call."""
         if self._start is None:
             options = self._options
             newest = self._newest()
             if options.startingVersion is None and options.startingTimestamp is None:
                 self._start = self._at(newest, snapshot=True)
             else:
-                self._start = self._at(self._first(newest) - 1)
+                self._start = self._at(self._first_version(newest) - 1)
         return self._start
 
-    def _first(self, newest: int) -> int:
+    def _first_version(self, newest: int) -> int:
         """Return the first version whose changes a new stream delivers."""
         start, moment = self._options.startingVersion, self._options.startingTimestamp
         if start == "latest":
@@ -287,14 +285,14 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Position(version, index, snapshot, self._commit(version))
 
     def _commit(self, version: int) -> str:
-        """Return the name of the transaction that made a version, nothing if the version is not there."""
+        """Return the file name of the transaction of a version; empty if the version does not exist."""
         try:
             return self._walk.manifest(version).transaction_file if version else ""
         except VersionNotFoundError:
             return ""
 
     def _check_table(self, position: Position) -> int:
-        """Return the newest version, if this is the table that was read up to a position."""
+        """Check that the stream has read this table up to a position, and return the newest version."""
         newest = latest_version(self._walk.table).version
         commit = self._commit(position.version)
         if newest < position.version or (commit and position.commit and commit != position.commit):
@@ -306,19 +304,19 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return newest
 
     def _advance(self, position: Position, newest: int, budget: Budget) -> Position:
-        """Return how far a batch goes that begins at a position.
+        """Return the end of a batch that begins at a position.
 
-        All changes of a version come in one batch, as what replaces a row may stand in any fragment; inserted
-        rows are cut between fragments.
+        A batch of a change feed has all changes of a version, because the new state of a row may be in any
+        fragment. Inserted rows are split between fragments.
         """
         first = position.version + 1
         while position.snapshot or position.version < newest:
             if not position.snapshot and not budget.take_version():
                 break
-            holder = position.version if position.snapshot else position.version + 1
-            if (holder - first) % _AT_ONCE == 0:
-                self._walk.prefetch(range(holder, min(holder + _AT_ONCE, newest + 1)))
-            units = self._units(position)
+            version = position.version if position.snapshot else position.version + 1
+            if (version - first) % _PREFETCHED_VERSIONS == 0:
+                self._walk.prefetch(range(version, min(version + _PREFETCHED_VERSIONS, newest + 1)))
+            units = self._change_units(position)
             if self._options.readChangeFeed and not position.snapshot:
                 if not budget.take(units):
                     return position
@@ -326,17 +324,17 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for index in range(position.index, len(units)):
                 if self._is_delivered(units[index]) and not budget.take(units[index : index + 1]):
                     return self._at(position.version, index, snapshot=position.snapshot)
-            position = self._at(holder)
+            position = self._at(version)
         return position
 
-    def _units(self, position: Position) -> list[ChangedRows]:
-        """Return what is counted at a position: fragments of the snapshot, or changes of the next version."""
+    def _change_units(self, position: Position) -> list[ChangedRows]:
+        """Return the items that an index counts: fragments of the snapshot or changes of the next version."""
         if position.snapshot:
             return self._feed.rows(position.version)
         return self._changes(position.version + 1)
 
-    def _between(self, start: Position, end: Position) -> Iterator[tuple[int, ChangedRows]]:
-        """Yield what is delivered between two positions, with the versions that count as its makers."""
+    def _delivered_changes(self, start: Position, end: Position) -> Iterator[tuple[int, ChangedRows]]:
+        """Yield the changes that the stream delivers between two positions, each with its version."""
         index = start.index
         if start.snapshot:
             rows = self._feed.rows(start.version)
@@ -355,9 +353,9 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             index = 0
 
     def _changes(self, version: int) -> list[ChangedRows]:
-        """Return the changes of a version, if the stream can deliver it.
+        """Return the changes of a version, after a check that the stream can deliver the version.
 
-        `_is_delivered` selects the delivered ones: positions count all, whatever the options say.
+        Positions count all of them, whatever the options are. `_is_delivered` selects those to deliver.
         """
         try:
             self._feed.columns_at(version)
@@ -386,7 +384,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _check(options: ReadOptions) -> None:
-    """Refuse options that are for batches."""
+    """Check that no option is for batches only."""
     check_no_version(options)
     for name in ("endingVersion", "endingTimestamp"):
         if getattr(options, name) is not None:

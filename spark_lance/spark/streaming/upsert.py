@@ -1,26 +1,26 @@
-"""Streams of upserts: every micro-batch goes to the logs of the table's MemWAL, once.
+"""Upserts streams: every micro-batch is appended to the logs of the table's MemWAL exactly once.
 
-Where the driver's Python plans the write, Spark sends all rows of a shard to one task (see below):
+If the driver's Python plans the write, Spark sends all rows of a shard to one task (see below):
 
     write()    task     reads all of its rows, and appends them to the logs of its shards
     commit()   driver   records that all shards have the micro-batch
 
-Elsewhere, tasks have rows of any shard:
+Otherwise, a task can have rows of any shard:
 
-    write()    task     rows become a file for each shard that they go to
-    commit()   driver   what the tasks left for a shard is appended to its log, by one thread for each shard;
-                        then it is recorded that all shards have the micro-batch
+    write()    task     writes a staging file for each shard
+    commit()   driver   appends the staging files of each shard to its log, with one thread per shard;
+                        then records that all shards have the micro-batch
 
-Readers see a micro-batch shard by shard, each as soon as its log has it. After a failure Spark repeats the
-task, or the last micro-batch with the same number; shards that have it are passed over. A task that goes on
-although Spark has given its work to another is fenced by the claim of that one, or finds the log done.
+Readers see a micro-batch shard by shard, as soon as the shard's log has it. After a failure Spark repeats the
+task, or the last micro-batch with the same number; shards that have the micro-batch are skipped. If a task
+continues although Spark has started it again, the new task's claim fences the old one off, or the old task
+sees that the log already has the micro-batch.
 
-Routes: all rows of a shard go to one Spark task, so that the task can write its shards itself.
-
-Spark sends a row to partition (Murmur3(x, seed 42) mod n, made positive) for a value x that it computes from
-the row. For shards by bucket b, x is a number chosen so that Spark sends it to partition b mod n. For shards
-by identity, x is the value itself; without shards there is one partition. So all rows of a shard are in one
-partition. The task checks that: if Spark computed something else, the task fails before it writes.
+A route sends all rows of a shard to one Spark task, so that the task can write its shards itself. Spark sends
+a row to partition (Murmur3(x, seed 42) mod n, made positive) for a value x that it computes from the row. For
+shards by bucket b, x is a number that Spark sends to partition b mod n. For shards by identity, x is the
+value itself. Without shards there is one partition. So all rows of a shard are in one partition. The task
+checks this: if Spark has sent a row elsewhere, the task fails before it writes.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import resolve
 from spark_lance.table.versions.versions import load_latest
 
-# Spark's seed where it sends rows to partitions.
+# The seed of the hash by which Spark sends rows to partitions.
 _SEED = 42
-# Types of Spark's whose values hash as those of the table's columns do.
-_ALIKE: tuple[tuple[st.DataType, tuple[pa.DataType, ...]], ...] = (
+# Spark types, and the column types whose values have the same hashes.
+_EQUALLY_HASHED: tuple[tuple[st.DataType, tuple[pa.DataType, ...]], ...] = (
     (st.BooleanType(), (pa.bool_(),)),
     (st.ByteType(), (pa.int8(),)),
     (st.ShortType(), (pa.int16(),)),
@@ -84,14 +84,14 @@ _ALIKE: tuple[tuple[st.DataType, tuple[pa.DataType, ...]], ...] = (
 
 @dataclass(frozen=True)
 class Route:
-    """How the rows of one micro-batch come to the shards.
+    """The assignment of the rows of one micro-batch to tasks.
 
     Attributes:
         epoch: the number of the micro-batch.
-        partitions: how many tasks there are.
-        column: the place, in the rows, of the column that tells the shard; None without.
-        values: for each bucket the number by which Spark sends its rows; none for other shards.
-        shards: those that are there, by their value.
+        partitions: the number of tasks.
+        column: the position of the sharding column in the rows; None for a table without shards.
+        values: for each bucket the number by which Spark sends its rows; empty for other shards.
+        shards: the existing shards by their value.
     """
 
     epoch: int
@@ -110,72 +110,73 @@ class Route:
         epoch: int,
         most: int,
     ) -> Route | None:
-        """Return the route of a micro-batch; None if Spark hashes the column in another way.
+        """Return the route of a micro-batch; None if Spark hashes the column differently.
 
         Args:
-            snapshot, router: the table.
+            snapshot, router: the table and its sharding.
             names: the table's name of each column of the rows.
-            rows: their schema.
+            rows: the schema of the rows.
             epoch: the number of the micro-batch.
-            most: tasks at most.
+            most: the largest number of tasks.
         """
         shards = router.shards(snapshot.table)
         if router.transform == "unsharded":
             return cls(epoch, 1, shards=shards)
         if router.column not in names:
             return None
-        place = names.index(router.column)
+        position = names.index(router.column)
         column_type = snapshot.schema.field(router.column).arrow_type()
-        if not any(rows[place].dataType == kind and column_type in alike for kind, alike in _ALIKE):
+        kind = rows[position].dataType
+        if not any(kind == spark_kind and column_type in kinds for spark_kind, kinds in _EQUALLY_HASHED):
             return None
         if router.transform == "identity":
-            return cls(epoch, max(1, most), place, shards=shards)
+            return cls(epoch, max(1, most), position, shards=shards)
         count = max(1, min(most, router.num_buckets))
-        numbers = _numbers(count)
+        numbers = _number_per_partition(count)
         values = tuple(numbers[bucket % count] for bucket in range(router.num_buckets))
-        return cls(epoch, count, place, values, shards)
+        return cls(epoch, count, position, values, shards)
 
-    def described(self) -> dict[str, Any]:
-        """Return what Java has to know to send the rows."""
+    def describe(self) -> dict[str, Any]:
+        """Return the description by which Java sends the rows."""
         return {"partitions": self.partitions, "column": self.column, "values": list(self.values)}
 
 
-def _numbers(count: int) -> list[int]:
-    """Return for each of so many partitions the least number that Spark sends there."""
-    tried = 32 * count + 256
+def _number_per_partition(count: int) -> list[int]:
+    """Return for each of `count` partitions the least number that Spark sends there."""
+    limit = 32 * count + 256
     while True:
-        partitions = _partitions(pa.array(np.arange(tried, dtype=np.int32)), count)
+        partitions = _spark_partitions(pa.array(np.arange(limit, dtype=np.int32)), count)
         numbers, firsts = np.unique(partitions, return_index=True)
         if len(numbers) == count:
             return [int(first) for first in firsts]
-        tried *= 2
+        limit *= 2
 
 
-def _partitions(values: pa.Array, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the partition of every value, of so many, that Spark sends it to."""
+def _spark_partitions(values: pa.Array, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the partition, from 0 to `count` - 1, to which Spark sends each value."""
     signed = hashes(values, _SEED).view(np.int32).astype(np.int64)
     numbers: np.ndarray[Any, np.dtype[np.int64]] = signed % count
     return numbers
 
 
 def check_partition(route: Route, router: Router, rows: pa.Table, partition: int) -> None:
-    """Make sure that rows of a task are of shards that no other task has rows of.
+    """Check that Spark has sent the rows of a task to the right partition.
 
     Args:
-        route, router: by which the rows were sent.
-        rows: in the types of the table.
+        route, router: the route and the sharding.
+        rows: the rows, in the types of the table.
         partition: the number of the task's partition.
 
     Raises:
-        CommitError: they are not.
+        CommitError: a row belongs to another task.
     """
     if not rows.num_rows:
         return
     if route.values:
-        right = one_array(router.values(rows)).to_numpy() % route.partitions
+        expected = one_array(router.values(rows)).to_numpy() % route.partitions
     else:
-        right = _partitions(one_array(router.values(rows)), route.partitions)
-    if bool((right != partition).any()):
+        expected = _spark_partitions(one_array(router.values(rows)), route.partitions)
+    if bool((expected != partition).any()):
         raise CommitError(
             f"rows of a shard came to task {partition}, which is that of another: nothing of this task was "
             "written; this is a bug. spark.lance.planInDriver=false writes in another way"
@@ -183,7 +184,7 @@ def check_partition(route: Route, router: Router, rows: pa.Table, partition: int
 
 
 _THREADS = 8
-# A task appends to the logs of so many of its shards at a time.
+# A task appends to the logs of this many of its shards at a time.
 _TASK_THREADS = 4
 
 
@@ -196,15 +197,15 @@ class UpsertMessage(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Staging:
-    """How tasks leave rows for the shards. Can be pickled.
+    """Stages rows for the shards, or appends them to the logs, in tasks. Can be pickled.
 
     Attributes:
         snapshot: the table.
-        router: tells the shards.
+        router: the sharding, which computes the shard of a row.
         names: the table's name of each column of the rows.
-        job: names what the tasks leave.
+        job: id in the names of staging files.
         deletes: whether the rows are keys of rows to delete.
-        route: by which rows come to tasks; None if a task may have rows of any shard.
+        route: the assignment of rows to tasks; None if a task may have rows of any shard.
     """
 
     snapshot: Snapshot
@@ -216,18 +217,18 @@ class Staging:
 
     @classmethod
     def plan(cls, snapshot: Snapshot, columns: list[str], *, deletes: bool = False) -> Staging:
-        """Plan to leave rows with some columns; names may differ in case.
+        """Plan the staging of rows with these columns. Their names may differ in case from the table's.
 
         Raises:
-            OptionError: the table has no MemWAL, or one whose shards are chosen by hand.
-            SchemaError: the table has no such column.
+            OptionError: the table has no MemWAL, or its shards do not follow from the rows.
+            SchemaError: the table lacks a column.
         """
         router = Router.of(check_loggable(snapshot), snapshot.schema)
         spellings = {field.name.lower(): field.name for field in snapshot.schema.fields}
         exact = {field.name for field in snapshot.schema.fields}
         names = [name if name in exact else spellings.get(name.lower(), name) for name in columns]
-        if strange := [name for name in names if name not in exact] if not deletes else []:
-            raise SchemaError(f"column {strange[0]!r} is not in the table")
+        if unknown := [name for name in names if name not in exact] if not deletes else []:
+            raise SchemaError(f"column {unknown[0]!r} is not in the table")
         return cls(snapshot, router, tuple(names), secrets.token_hex(8), deletes)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> tuple[StagedPiece, ...]:
@@ -256,12 +257,12 @@ class Staging:
             raise
 
     def append(self, batches: Iterator[pa.RecordBatch], query: str, partition: int) -> int:
-        """Append the rows of a task to the logs of its shards; return how many were appended.
+        """Append the rows of a task to the logs of its shards, and return the number of appended rows.
 
-        All rows are read before the first log is written, into files of the task's own.
+        The task reads all rows into temporary files before it writes the first log.
 
         Args:
-            batches: the rows that came by the route.
+            batches: the rows that Spark has sent by the route.
             query: the id of the stream.
             partition: the number of the task's partition.
 
@@ -270,36 +271,42 @@ class Staging:
             CommitError, FormatError, OSError: see `append_staged`.
         """
         at, route = self.snapshot, self.route
-        assert route is not None  # the route tells that this task alone has rows of its shards
+        assert route is not None  # without a route, other tasks could have rows of the same shards
         once = Once(query, route.epoch)
         if has_epoch(at.table, once):
-            for _ in batches:  # Spark's worker wants its rows taken
+            for _ in batches:  # Spark's worker requires that all rows are consumed
                 pass
             return 0
-        place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
-        with tempfile.TemporaryDirectory(prefix="spark-lance-", dir=place or None) as folder:
+        parent = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+        with tempfile.TemporaryDirectory(prefix="spark-lance-", dir=parent or None) as folder:
             staging = TableRef(*open_store(folder))
             pieces = pieces_by_value(self._stage(batches, staging, partition))
 
-            def one(value: bytes, its: list[StagedPiece]) -> int:
+            def append_to_shard(value: bytes, shard_pieces: list[StagedPiece]) -> int:
                 shard = self.router.shard_for(at.table, value, route.shards)
-                return append_staged(at, shard, its, once, store=staging.store)
+                return append_staged(at, shard, shard_pieces, once, store=staging.store)
 
             with ThreadPoolExecutor(_TASK_THREADS) as pool:
-                calls = [pool.submit(one, value, its) for value, its in pieces.items()]
+                calls = [
+                    pool.submit(append_to_shard, value, shard_pieces)
+                    for value, shard_pieces in pieces.items()
+                ]
                 return sum(call.result() for call in calls)
 
 
 def append_pieces(snapshot: Snapshot, router: Router, pieces: list[StagedPiece], once: Once | None) -> int:
-    """Append what tasks left to the logs, each shard by a thread; return the rows that were appended."""
+    """Append the staged pieces to the logs, one thread per shard, and return the number of appended rows."""
     shards = router.shards(snapshot.table)
 
-    def append(value: bytes, its: list[StagedPiece]) -> int:
+    def append(value: bytes, shard_pieces: list[StagedPiece]) -> int:
         shard = router.shard_for(snapshot.table, value, shards)
-        return append_staged(snapshot, shard, its, once)
+        return append_staged(snapshot, shard, shard_pieces, once)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        calls = [pool.submit(append, value, its) for value, its in pieces_by_value(pieces).items()]
+        calls = [
+            pool.submit(append, value, shard_pieces)
+            for value, shard_pieces in pieces_by_value(pieces).items()
+        ]
         return sum(call.result() for call in calls)
 
 
@@ -317,15 +324,15 @@ if DataSourceStreamArrowWriter is not None:
         """Writes the micro-batches of a stream to the logs of a table.
 
         Args:
-            options: what the stream was asked for.
-            schema: of the rows.
-            query: the id under which micro-batches are recorded.
+            options: options of the stream.
+            schema: schema of the rows.
+            query: the id with which micro-batches are recorded.
 
         Raises:
             OptionError: the table has no MemWAL whose shards follow from the rows, or an option is not for
                 upserts.
             SchemaError: the table lacks a column.
-            TableNotFoundError: there is no table.
+            TableNotFoundError: the table does not exist.
         """
 
         def __init__(self, options: WriteOptions, schema: st.StructType, query: str) -> None:
@@ -341,11 +348,14 @@ if DataSourceStreamArrowWriter is not None:
             self._staging = Staging.plan(table_to_upsert(options), schema.fieldNames())
 
         def by_route(self, epoch: int, most: int) -> Route | None:
-            """Let tasks append to the logs themselves, if Spark can send them the rows that way.
+            """Let tasks append to the logs themselves, if Spark can send all rows of a shard to one task.
 
             Args:
                 epoch: the number of the micro-batch.
-                most: tasks at most.
+                most: the largest number of tasks.
+
+            Returns:
+                The route; None if tasks must stage rows instead.
             """
             at = self._staging
             route = Route.plan(at.snapshot, at.router, at.names, self._schema, epoch, most)
@@ -353,22 +363,22 @@ if DataSourceStreamArrowWriter is not None:
             return route
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> UpsertMessage:
-            """Append the rows of one task to logs, or leave them for the shards.
+            """Append the rows of one task to the logs, or stage them.
 
             Raises:
                 SchemaError: a value does not fit its column, or must not be null.
-                CommitError, FormatError, OSError: as `Staging.append`.
+                CommitError, FormatError, OSError: see `Staging.append`.
             """
             with one_line():
                 if self._staging.route is None:
                     return UpsertMessage(self._staging.stage(iterator))
                 task = TaskContext.get()
-                assert task is not None  # routes are for Spark's tasks
+                assert task is not None  # routes are used only in Spark tasks
                 self._staging.append(iterator, self._query, task.partitionId())
                 return UpsertMessage(())
 
         def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-            """Append what the tasks left to the logs, unless they have it; errors as `append_staged`."""
+            """Append the staged rows to the logs, unless they have them. Raises errors of `append_staged`."""
             answers = [message for message in messages if isinstance(message, UpsertMessage)]
             pieces = [piece for message in answers for piece in message.pieces]
             at, once = self._staging.snapshot, Once(self._query, batchId)
@@ -383,7 +393,7 @@ if DataSourceStreamArrowWriter is not None:
                     delete_staged(at.table, job)
 
         def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-            """Delete what the tasks left: what of it is in logs stays there."""
+            """Delete the staging files of the tasks. Rows that are in the logs already stay there."""
             at = self._staging.snapshot
             delete_staged(at.table, self._staging.job)
             for message in messages:

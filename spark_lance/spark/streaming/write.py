@@ -1,11 +1,11 @@
-"""Streams into tables: every micro-batch becomes one version, once.
+"""Writes streams into tables: every micro-batch becomes exactly one version.
 
-Spark makes a writer for each batch twice, to write in tasks and to commit, and numbers the batches of a
-query. After a failure it repeats the last batch, with the same number and new files. So a commit carries the
-query's id and the number, and is left out if the table has it already. The id is the one in the checkpoint:
-after its checkpoint was deleted, a query is another query.
+Spark numbers the batches of a query, and creates two writers for each batch: one to write in tasks and one to
+commit. After a failure it repeats the last batch, with the same number and new files. So a commit records the
+query's id and the number, and is skipped if the table has this record already. The id comes from the
+checkpoint: a query whose checkpoint was deleted is a new query.
 
-The commit must use the plan that the tasks wrote by, so the plan travels with their messages.
+The commit must use the plan of the tasks, so the messages of the tasks contain the plan.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def stream_writer(
     """Return the writer of the micro-batches of a stream.
 
     Args:
-        options: what the stream was asked for.
-        schema: of the rows.
-        overwrite: whether each batch takes the place of the table's content (output mode complete).
+        options: options of the stream.
+        schema: schema of the rows.
+        overwrite: whether each batch replaces the table's content (output mode complete).
 
     Raises:
-        OptionError: this Spark version hands no Arrow batches to streams, an option is for batches, or it
-            is not known what query this is.
+        OptionError: this Spark version passes no Arrow batches to streams, an option is for batches, or the
+            query's id is unknown.
         SchemaError, UnsupportedFormatError, AtomicPutUnsupportedError: see `LanceWriter`.
     """
     if DataSourceStreamArrowWriter is None:
@@ -80,14 +80,14 @@ if DataSourceStreamArrowWriter is not None:
             self._writer = LanceWriter(options, schema, overwrite)
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> LanceStreamMessage:
-            """Write the rows of one task to data files; errors as `LanceWriter.write`."""
+            """Write the rows of one task to data files. Raises the errors of `LanceWriter.write`."""
             message = self._writer.write(iterator)
             return LanceStreamMessage(message.fragments, message.rows, self._writer.plan)
 
         def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-            """Make the files of a micro-batch a version, unless it is one already.
+            """Commit the files of a micro-batch as a version, unless it has been committed before.
 
-            An appended batch without rows makes no version. Errors as `LanceWriter.commit`.
+            An appended batch without rows creates no version. Raises the errors of `LanceWriter.commit`.
             """
             answers = [message for message in messages if isinstance(message, LanceStreamMessage)]
             rows = sum(message.rows for message in answers)
@@ -98,29 +98,29 @@ if DataSourceStreamArrowWriter is not None:
             )
 
         def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-            """Delete the files of finished tasks, unless a commit has been tried; as `LanceWriter.abort`."""
+            """Delete the files of all tasks, unless a commit has been tried, see `LanceWriter.abort`."""
             self._writer.abort(messages)
 
 
 def query_id(options: WriteOptions) -> str:
-    """Return the id under which a query's batches are recorded.
+    """Return the id with which commits record a query's batches.
 
     Raises:
-        OptionError: there is none to be found.
+        OptionError: the options have no id and no checkpoint, or the checkpoint cannot be read.
     """
     if options.streamingQueryId:
         return options.streamingQueryId
     advice = "give the query a name of its own with option 'streamingQueryId'"
-    place = options.checkpointLocation
-    if place is None:
+    checkpoint = options.checkpointLocation
+    if checkpoint is None:
         raise OptionError(
             f"the query's checkpoint is not known here: set it with option 'checkpointLocation', or {advice}"
         )
     try:
         # Spark's own file: {"id": "<uuid>"}.
-        store, root = open_store(place, options.storage)
+        store, root = open_store(checkpoint, options.storage)
         return str(json.loads(bytes(store.read(join(root, "metadata"))))["id"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OptionError(
-            f"the query's id cannot be read from its checkpoint {place} ({error}): {advice}"
+            f"the query's id cannot be read from its checkpoint {checkpoint} ({error}): {advice}"
         ) from error

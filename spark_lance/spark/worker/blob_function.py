@@ -1,14 +1,15 @@
-"""`lance_blob(blob, offset, length)`: ranges of bytes of blobs in queries; only the range is fetched.
+"""The SQL function `lance_blob(blob, offset, length)`, which fetches byte ranges of blobs.
 
     lance_blob(blob)                   all bytes
-    lance_blob(blob, offset)           those from a position on, 0 is the first
-    lance_blob(blob, offset, length)   at most so many of them
+    lance_blob(blob, offset)           the bytes from an offset on, 0 is the first byte
+    lance_blob(blob, offset, length)   at most `length` bytes from an offset on
 
-Bytes after the end of a blob are left out, so a range that begins there is empty. It is null if one of its
-arguments is. `blob` is a column of descriptions as reads return it, wherever the row has been meanwhile, or
-of plain bytes. Workers open the files with the settings of their environment, as rows hold no credentials.
+A range ends at the end of the blob, so a range that begins after it is empty. The result is null if an
+argument is null. `blob` is a column of descriptions as reads return it, even after joins or shuffles, or a
+column of plain bytes. Workers open the files with the settings of their environment, because rows contain no
+credentials.
 
-From Spark 4.1 on it works on batches: the ranges in one file are fetched together. Spark 4.0 calls it by row.
+From Spark 4.1 on, it works on batches and fetches the ranges of a file together. Spark 4.0 calls it per row.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from spark_lance.io.local import LocalStore
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.table.reading.blob_sources import BlobSources
 
-# Rows hold no options, so the environment of the workers lists the places of external blobs.
+# Rows contain no options, so the environment of the workers lists the allowed locations of external blobs.
 BASES_VARIABLE = "LANCE_ALLOWED_BASES"
 _BATCH_BYTES = 16 << 20
 _ARGUMENTS = 3
-# Files of tables never change, objects outside of them may.
-_KEPT_SECONDS = 10.0
+# Files of tables never change, but external objects may.
+_CACHE_SECONDS = 10.0
 
-_kept: tuple[float, BlobSources] | None = None
+_cached_sources: tuple[float, BlobSources] | None = None
 
 
 def blob_ranges(blobs: pa.Array, numbers: Sequence[pa.Array]) -> Iterator[pa.Array]:
@@ -46,12 +47,12 @@ def blob_ranges(blobs: pa.Array, numbers: Sequence[pa.Array]) -> Iterator[pa.Arr
 
     Args:
         blobs: descriptions with their sources, or bytes.
-        numbers: offsets and lengths, neither, or offsets alone.
+        numbers: nothing, offsets, or offsets and lengths (integers).
 
     Raises:
         OptionError: an offset or a length is negative, or there are too many arguments.
-        OptionTypeError: what is given is no blob.
-        BlobSourceError, FormatError: the bytes are not where a description says.
+        OptionTypeError: the first argument is not a blob.
+        BlobSourceError, FormatError: the bytes are not at the location in a description.
     """
     if len(numbers) >= _ARGUMENTS:
         raise OptionError(
@@ -78,7 +79,7 @@ def blob_ranges(blobs: pa.Array, numbers: Sequence[pa.Array]) -> Iterator[pa.Arr
 
 
 def _references(blobs: pa.Array) -> pa.Array:
-    """Return what is given as references; plain bytes as those that hold them."""
+    """Convert blobs to references. References to plain bytes contain the bytes."""
     fields = {}
     if pa.types.is_binary(blobs.type) or pa.types.is_large_binary(blobs.type):
         fields["data"] = blobs
@@ -97,20 +98,20 @@ def _references(blobs: pa.Array) -> pa.Array:
 
 
 def _sources() -> BlobSources:
-    """Return what finds blobs, which this process keeps for some seconds."""
-    global _kept
+    """Return the sources of blobs, cached in this process for some seconds."""
+    global _cached_sources
     now = time.monotonic()
-    if _kept is None or now - _kept[0] > _KEPT_SECONDS:
+    if _cached_sources is None or now - _cached_sources[0] > _CACHE_SECONDS:
         allowed = os.environ.get(BASES_VARIABLE, "")
-        _kept = now, BlobSources(LocalStore(bases=read_base_options({ALLOWED_BASES: allowed})))
-    return _kept[1]
+        _cached_sources = now, BlobSources(LocalStore(bases=read_base_options({ALLOWED_BASES: allowed})))
+    return _cached_sources[1]
 
 
 BLOB_FUNCTION = "lance_blob"
 
 
 def blob_function() -> Any:
-    """Return `lance_blob` as a function of Spark's for columns."""
+    """Return `lance_blob` as a user-defined function of Spark."""
     arrow_udf = getattr(sf, "arrow_udf", None)
     if arrow_udf is None:
         return sf.udf(bytes_of_row, st.BinaryType())
@@ -122,20 +123,20 @@ def batches_of_bytes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Arr
 
     Raises:
         OptionError: an offset or a length is negative, or there are too many arguments.
-        OptionTypeError: what is given is no blob.
-        BlobSourceError, FormatError: the bytes are not where a description says.
+        OptionTypeError: the first argument is not a blob.
+        BlobSourceError, FormatError: the bytes are not at the location in a description.
     """
     from spark_lance.spark.worker.blob_function import blob_ranges
 
     with one_line():
-        # Spark reads from the types how it is to call this, and gives the array itself if it is the only one.
+        # Spark derives the calling convention from the annotations. A single argument is not in a tuple.
         for columns in cast("Iterator[Any]", batches):
             blobs, *numbers = columns if isinstance(columns, tuple) else (columns,)
             yield from blob_ranges(blobs, numbers)
 
 
 def bytes_of_row(blob: Any, *numbers: int | None) -> bytes | None:
-    """Return the bytes for one row; errors as `batches_of_bytes`."""
+    """Return the bytes for one row. Raises the errors of `batches_of_bytes`."""
     from spark_lance.spark.worker.blob_function import blob_ranges
 
     with one_line():

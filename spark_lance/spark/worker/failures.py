@@ -1,7 +1,7 @@
-"""How errors of this package reach the user of Spark.
+"""Shows errors of this package to Spark users as one line, with their original type.
 
 Spark sends the text of an exception from a worker process to the driver, with its traceback. For our own
-errors the message says it all, and the traceback of a worker buries it.
+errors the message is enough, and the worker's traceback would hide it.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from pyspark.errors import PySparkException
 from spark_lance import errors
 from spark_lance.errors import LanceError
 
-# How an error of this package looks in the text of Spark's exception: its name, and the message until the end
-# or until the stack of the JVM.
-_OURS = re.compile(
+# Matches an error of this package in the text of Spark's exception: its name, and its message up to the end
+# or to the stack trace of the JVM.
+_ERROR_TEXT = re.compile(
     r"spark_lance\.errors\.(\w+): (.*?)\s*(?=SQLSTATE: |\n\s+at |JVM stacktrace|\Z)", re.DOTALL
 )
 
-# Those that a message is enough for.
-_BY_NAME = {
+# The errors that can be created from a message only.
+_ERRORS_BY_NAME = {
     name: getattr(errors, name) for name in errors.__all__ if name != errors.AlreadyCommittedError.__name__
 }
 
-# Spark's worker looks at these when it formats an exception. The first is set by Spark itself, in worker
+# Spark's worker reads these variables when it formats an exception. Spark sets the first one in worker
 # processes only, unless the user wants long tracebacks (`spark.sql.execution.pyspark.udf.
-# simplifiedTraceback.enabled = false`). A worker ends after sending an exception, so the second one is
-# never seen by later work.
+# simplifiedTraceback.enabled = false`). A worker ends after it sends an exception, so the second one never
+# affects later work.
 _SIMPLIFIED = "SPARK_SIMPLIFIED_TRACEBACK"
 _HIDDEN = "SPARK_HIDE_TRACEBACK"
-# Such a process serves one stream and ends with the first error, too.
+# Main modules of processes that serve one stream. They also end with the first error.
 _STREAM_RUNNERS = ("pyspark.sql.streaming.python_streaming_source_runner",)
 
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Let errors of this package that leave the block show as one line, without the worker's traceback."""
+    """Hide the worker's traceback of errors of this package that the block raises."""
     try:
         yield
     except LanceError:
@@ -50,23 +50,23 @@ def one_line() -> Iterator[None]:
 
 
 def _serves_a_stream() -> bool:
-    """Tell whether this is the process in which Spark keeps the reader of a stream, which has no settings."""
+    """Return whether this is the process of a stream's reader, in which Spark does not set the variable."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name in _STREAM_RUNNERS
 
 
 @contextmanager
 def from_tasks() -> Iterator[None]:
-    """Raise errors of this package that tasks of a Spark job raised as what they are, not as Spark's.
+    """Re-raise errors of this package from a failed Spark job with their original type.
 
     Raises:
-        LanceError: see its subclasses.
+        LanceError: the error that a task raised.
     """
     try:
         yield
     except PySparkException as error:
-        match = _OURS.search(str(error))
-        kind = _BY_NAME.get(match[1]) if match else None
+        match = _ERROR_TEXT.search(str(error))
+        kind = _ERRORS_BY_NAME.get(match[1]) if match else None
         if match is None or kind is None:
             raise
         raise kind(match[2]) from error

@@ -1,4 +1,4 @@
-"""Preparation of Spark's Python worker processes, which serve many queries one after the other."""
+"""Speeds up Spark's Python worker processes, which serve many queries one after the other."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from zipimport import zipimporter
 
 # The modules of the processes that Spark forks its workers from.
 _DAEMONS = ("pyspark.daemon", "spark_lance.spark.daemon")
-# How many modules there were when they were last kept from garbage collection.
-_FROZEN = [0]
+# The number of modules that were loaded at the last `gc.freeze`.
+_frozen_modules = [0]
 
 
 def keep_worker_ready() -> None:
-    """Let this process, if it is one of Spark's workers, begin and end its pieces of work quickly.
+    """Speed up the garbage collection of this process, if it is one of Spark's workers.
 
-    After each one, be it as small as planning a count, workers collect garbage, and look at all objects of
-    all modules for that: some 30 ms of processor time. So what has been loaded is kept out of it.
+    After each piece of work, even one as small as planning a count, workers collect garbage. That scans all
+    objects of all modules and takes some 30 ms of processor time. So this excludes loaded modules from it.
 
-    Called when work begins: what was garbage has been collected by then.
+    Called when work begins, because all garbage has been collected by then.
     """
     if _is_worker():
-        if len(sys.modules) > _FROZEN[0]:
+        if len(sys.modules) > _frozen_modules[0]:
             gc.freeze()
-            _FROZEN[0] = len(sys.modules)
+            _frozen_modules[0] = len(sys.modules)
         forget_archives()
 
 
 def forget_archives() -> None:
-    """Make the next piece of work start sooner, if this process is one of Spark's workers.
+    """Speed up the start of the next piece of work, if this process is one of Spark's workers.
 
-    Before each piece, releases of Spark before 4.3 make Python search again for importable modules. Up to
-    Python 3.12 that reads the directories of pyspark.zip and of one of Spark's jars, once for each package
-    that was looked for there: 100 ms. So Python forgets the objects that do so, and creates others from the
-    directories it has when something is imported. Archives that were added after the start of the process may
-    change, so they are left alone.
+    Before each piece of work, releases of Spark before 4.3 invalidate Python's import caches. Up to Python
+    3.12 that reads the directories of pyspark.zip and of one of Spark's jars, once for each package that was
+    searched there: 100 ms. So this removes the importers that would read them. Python creates new ones from
+    its cached directories at the next import. Archives that were added after the start of the process may
+    change, so their importers stay.
 
-    Called when work ends, before the last row is gone: it takes microseconds.
+    Called when work ends, before the last row is sent. It takes microseconds.
     """
     if not _is_worker():
         return
@@ -56,7 +56,7 @@ def _is_worker() -> bool:
     return main is not None and main.name in _DAEMONS
 
 
-# Loads the pickled `data` in a worker, or says in one line, without a traceback, that it cannot.
+# Loads the pickled `data` in a worker, or raises an error of one line, without a traceback.
 _LOADER = """
 __import__("pickle").loads(data) if __import__("importlib.util").util.find_spec("spark_lance") else (
     __import__("os").environ.update(
@@ -67,8 +67,8 @@ __import__("pickle").loads(data) if __import__("importlib.util").util.find_spec(
 """
 
 
-class _Guarded:
-    """Pickles as a call of built-in functions, so that workers without this package can load it."""
+class _CheckedPickle:
+    """Pickles as a call of built-in functions, so that workers without this package can raise an error."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -79,11 +79,11 @@ class _Guarded:
 
 
 def pickled_function(function: Any, answer: Any) -> bytes:
-    """Return a function for Spark's workers, pickled together with the type of its rows.
+    """Pickle a function for Spark's workers together with the type of its rows.
 
     Args:
-        function: belongs to a module of this package.
+        function: a function of a module of this package.
         answer: the type of the rows that it yields.
     """
     data = pickle.dumps((function, answer), protocol=pickle.HIGHEST_PROTOCOL)
-    return pickle.dumps(_Guarded(data), protocol=pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps(_CheckedPickle(data), protocol=pickle.HIGHEST_PROTOCOL)

@@ -1,7 +1,7 @@
-"""The read of a version in a Spark task: all that a worker process loads for it.
+"""Reads partitions of a table in Spark tasks.
 
-A worker may be started for one query and end with it, and it imports its modules then. So this module needs
-nothing of the planning: no manifest, no index, no option. `rows.LanceReader` pickles to `TaskRows`.
+A worker may run for one query only, and imports its modules for it. So this module imports nothing of the
+planning: no manifest, no index, no option. `rows.LanceReader` pickles to `TaskRows`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.reading.fragment_rows import batch_without_columns
 from spark_lance.table.reading.scan_task import ScanTask, read_ahead
 
-_EMPTY_BATCH = 1 << 20
+_MAX_EMPTY_BATCH_ROWS = 1 << 20
 
 
 class TaskFragment(NamedTuple):
@@ -40,11 +40,11 @@ class TaskFragment(NamedTuple):
 
     @classmethod
     def of(cls, task: ScanTask) -> TaskFragment:
-        """Return what is special to a task."""
+        """Return the part of `task` that differs from other tasks."""
         return cls(task.fragment, task.first_row, task.span, task.selection)
 
     def task(self, shared: ScanTask) -> ScanTask:
-        """Return the task, which shares the rest with another one of the scan."""
+        """Return the task, with all other attributes from another task of the scan."""
         return replace(shared, **self._asdict())
 
 
@@ -53,8 +53,8 @@ class LancePartition(InputPartition):
     """The input of one Spark task.
 
     Attributes:
-        pieces: its fragments.
-        rows: how many rows without columns it has instead of fragments.
+        pieces: the fragments.
+        rows: number of rows without columns, instead of fragments.
     """
 
     pieces: tuple[TaskFragment, ...]
@@ -63,16 +63,16 @@ class LancePartition(InputPartition):
 
 @dataclass(frozen=True)
 class TaskRows:
-    """Reads partitions.
+    """Reads the rows of partitions.
 
     Attributes:
         schema: the columns.
-        shared: what all tasks of the scan have in common; None if there is no fragment.
-        condition: what rows must meet.
-        limit: as many rows are enough.
-        skip: the rows that are passed over first.
+        shared: the attributes that all tasks of the scan share; None if there is no fragment.
+        condition: the condition that rows must meet.
+        limit: number of rows that are enough.
+        skip: number of rows to skip first.
         blobs: the fields among the columns that have blobs.
-        batch_bytes, batch_size: about the most bytes of a batch, and its most rows.
+        batch_bytes, batch_size: approximate largest size of a batch in bytes, and its largest number of rows.
     """
 
     schema: st.StructType
@@ -86,7 +86,7 @@ class TaskRows:
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
-        # For no partitions at all Spark runs one task, with an empty partition or without one.
+        # If there are no partitions, Spark runs one task, with an empty partition or None.
         if partition is None or type(partition) is InputPartition:
             return
         if not isinstance(partition, LancePartition):
@@ -105,14 +105,14 @@ class TaskRows:
 
     def batches(self, partition: LancePartition) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a partition that meet the condition."""
-        for first in range(0, partition.rows, _EMPTY_BATCH):
-            yield batch_without_columns(min(_EMPTY_BATCH, partition.rows - first))
+        for first in range(0, partition.rows, _MAX_EMPTY_BATCH_ROWS):
+            yield batch_without_columns(min(_MAX_EMPTY_BATCH_ROWS, partition.rows - first))
         if not partition.pieces:
             return
         assert self.shared is not None  # there is a fragment
         tasks = [piece.task(self.shared) for piece in partition.pieces]
         reads = [partial(self._stored_batches, task) for task in tasks]
-        # A read with a limit may need no rows of later tasks.
+        # Without read-ahead if there is a limit, because later tasks may not be needed.
         all_batches = (read() for read in reads) if self.limit else read_ahead(tasks, reads, self.batch_bytes)
         for task, batches in zip(tasks, all_batches, strict=True):
             yield from self._rows(task, batches)
@@ -145,7 +145,7 @@ class TaskRows:
 
 
 def without_first(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield batches without their first rows."""
+    """Yield batches without the first `rows` rows in total."""
     for batch in batches:
         if rows < batch.num_rows:
             yield batch.slice(rows) if batch.num_columns else batch_without_columns(batch.num_rows - rows)
@@ -153,7 +153,7 @@ def without_first(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.R
 
 
 def live_rows(task: ScanTask) -> int:
-    """Return how many rows a task has, about if it is to read some of the rows of its fragment only."""
+    """Return the number of rows of a task. For a row range of a fragment, deleted rows count, too."""
     if task.selection is not None:
         return len(BitMap.deserialize(task.selection))
     fragment = task.message

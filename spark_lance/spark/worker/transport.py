@@ -1,16 +1,16 @@
-"""The function of a Spark task that runs a scan which the driver itself has planned, and its shared memory.
+"""Runs scans that the driver has planned in Spark tasks, and passes batches through shared memory.
 
-Spark's own planner wraps a reader in a closure. This function belongs to its module, so it pickles to a few
-bytes instead of its code.
+Spark's own planner wraps a reader in a closure. The function here belongs to its module, so it pickles to a
+few bytes instead of its code.
 
 A worker can place batches in shared memory, where its task reads them instead of from the socket. The
-executor sends the path of a memory file after the partition that it hands over (`TaskRead`). The worker
-copies batches into it, each as Arrow's encapsulated message, and sends a batch without rows to the socket for
-each. Batches that are small, or find no room, go through the socket themselves. The executor's side documents
-the layout, and how the file passes from task to task: `LanceRing`.
+executor sends the path of a memory file after the partition (`TaskRead`). The worker copies batches into the
+file, each as Arrow's encapsulated message, and sends a batch without rows to the socket for each. Batches
+that are small, or do not fit, go through the socket. The executor's side documents the layout, and how tasks
+reuse the file: `LanceRing`.
 
-Nothing is lost if the memory is not available: another container than the executor's, a kernel that refuses,
-a limit on addresses. Then all batches go through the socket.
+If the memory is not available, all batches go through the socket. This happens if worker and executor run in
+different containers, the kernel refuses, or addresses are limited.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ if TYPE_CHECKING:
     import pyspark.sql.types as st
     from pyspark.sql.datasource import DataSourceReader
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MAGIC = b"LANCRING"
 _KEY = 8
-# These count numbers of 8 bytes.
-_DONE = 64 // 8
+# Positions in units of 8 bytes.
+_RELEASED = 64 // 8
 _RECORDS = 1024 // 8
 _RECORD = 32 // 8
-_MOST_RECORDS = 64
+_MAX_RECORDS = 64
 _COUNTS = 3072
 _HEADER = 4096
 _ALIGNMENT = 64
 # Smaller batches cost less on the socket.
 LEAST_PLACED = 128 << 10
-# How many batches have room side by side: one that is read, one that is written, and two on the way.
+# The number of batches that must fit: one that is read, one that is written, and two in between.
 _PIECES = 4
-# How long a batch waits for room, in seconds, before it goes through the socket. That is full then, too, or
-# nobody reads any more.
-_PATIENCE = 1.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.002
+# How long a batch waits for space, in seconds, before it goes through the socket. By then the socket is full,
+# too, or the executor has stopped reading.
+_WAIT_SECONDS = 1.0
+_FIRST_PAUSE, _MAX_PAUSE = 0.0001, 0.002
 
 
 class SharedMemory:
     """The memory of one task.
 
     Args:
-        file: its descriptor, locked; closed by `close`.
-        memory: all of the file.
-        stream: what Spark's batches are written to, and wait in.
+        file: the locked file descriptor. `close` closes it.
+        memory: the mapping of the whole file.
+        stream: the buffered stream to which Spark writes batches.
     """
 
     def __init__(self, file: int, memory: mmap.mmap, stream: IO[bytes]) -> None:
@@ -78,58 +78,58 @@ class SharedMemory:
         self._words = self._bytes.cast("q")
         self._stream = stream
         self._size = len(memory)
-        self._sent = self._done = 0
+        self._sent = self._released = 0
         # Number, start and end of the batches that the executor may read, the oldest first.
-        self._held: deque[tuple[int, int, int]] = deque()
+        self._unread: deque[tuple[int, int, int]] = deque()
         self._schema: pa.Schema | None = None
         self._schema_bytes = 0
         self._mark: pa.RecordBatch | None = None
 
     def tell(self, counts: bytes) -> None:
-        """Keep lines of text, always of the same length, for the executor."""
+        """Write counters for the executor: lines of text, always of the same length."""
         self._memory[_COUNTS : _COUNTS + len(counts)] = counts
 
     def close(self) -> None:
-        """Give the memory back; what is in it stays there for the executor."""
+        """Release the memory. Its content stays for the executor."""
         self._words.release()
         self._bytes.release()
-        with contextlib.suppress(BufferError):  # an error on its way holds what it was about to write
+        with contextlib.suppress(BufferError):  # the traceback of an error refers to the memory
             self._memory.close()
         os.close(self._file)
 
-    def through(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield for the socket what stands for batches, or these themselves if they have rows."""
+    def place_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield batches for the socket: an empty batch for each one placed in memory, or the batch itself."""
         for batch in batches:
             for piece in self._pieces(batch):
-                mark = self._placed(piece) if piece.num_columns else None
+                mark = self._place(piece) if piece.num_columns else None
                 yield piece if mark is None else mark
                 if mark is not None:
                     self._stream.flush()
 
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield a batch in pieces so small that several fit into the memory."""
+        """Split a batch into pieces of which several fit into the memory."""
         size = pa.ipc.get_record_batch_size(batch)
         count = -(-size // max(1, (self._size - _HEADER) // _PIECES))
         rows = max(1, -(-batch.num_rows // count))
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
 
-    def _placed(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Copy a batch into the memory; what goes to the socket instead, None if it goes there itself."""
+    def _place(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Copy a batch into the memory, and return an empty batch for the socket; None if it does not fit."""
         size = pa.ipc.get_record_batch_size(batch)
         if size < LEAST_PLACED or not self._fits_schema(batch.schema):
             return None
-        start = self._room(self._schema_bytes + size)
+        start = self._wait_for_space(self._schema_bytes + size)
         if start is None:
             return None
         end = start + self._schema_bytes + size
         sink = pa.FixedSizeBufferWriter(pa.py_buffer(self._bytes[start:end]))
-        # The message of a schema comes first, which the executor does not need.
+        # The stream begins with the message of the schema, which the executor skips.
         pa.ipc.new_stream(sink, batch.schema).write_batch(batch)
         assert sink.tell() == end - start
         self._sent += 1
-        self._held.append((self._sent, start, end))
-        record = _RECORDS + self._sent % _MOST_RECORDS * _RECORD
+        self._unread.append((self._sent, start, end))
+        record = _RECORDS + self._sent % _MAX_RECORDS * _RECORD
         self._words[record + 1] = start + self._schema_bytes
         self._words[record + 2] = size
         self._words[record] = self._sent
@@ -142,31 +142,31 @@ class SharedMemory:
             self._mark = pa.RecordBatch.from_pylist([], schema)
         return bool(self._schema.equals(schema))
 
-    def _room(self, size: int) -> int | None:
-        """Return where so many bytes are free, perhaps after a while; None if they are not."""
-        end = time.monotonic() + _PATIENCE
+    def _wait_for_space(self, size: int) -> int | None:
+        """Return the offset of `size` free bytes, perhaps after waiting; None if there is no space."""
+        end = time.monotonic() + _WAIT_SECONDS
         pause = _FIRST_PAUSE
         while True:
-            position = self._words[_DONE]
-            if not self._done <= position <= self._sent:  # it cannot be; nothing says what is free
+            position = self._words[_RELEASED]
+            if not self._released <= position <= self._sent:  # invalid number: the free space is unknown
                 return None
-            self._done = position
-            while self._held and self._held[0][0] <= position:
-                self._held.popleft()
-            start = self._free(-(-size // _ALIGNMENT) * _ALIGNMENT)
-            if start is not None or not self._held or time.monotonic() > end:
+            self._released = position
+            while self._unread and self._unread[0][0] <= position:
+                self._unread.popleft()
+            start = self._find_space(-(-size // _ALIGNMENT) * _ALIGNMENT)
+            if start is not None or not self._unread or time.monotonic() > end:
                 return start
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
 
-    def _free(self, size: int) -> int | None:
-        if not self._held:
+    def _find_space(self, size: int) -> int | None:
+        if not self._unread:
             return _HEADER if _HEADER + size <= self._size else None
-        if len(self._held) == _MOST_RECORDS - 1:
+        if len(self._unread) == _MAX_RECORDS - 1:
             return None
-        oldest, newest = self._held[0][1], self._held[-1][2]
+        oldest, newest = self._unread[0][1], self._unread[-1][2]
         head = -(-newest // _ALIGNMENT) * _ALIGNMENT
-        if newest <= oldest:  # they go on at the beginning
+        if newest <= oldest:  # the batches in use wrap around to the start
             return head if head + size <= oldest else None
         if head + size <= self._size:
             return head
@@ -174,26 +174,26 @@ class SharedMemory:
 
 
 def open_shared_memory(path: str, key: bytes, stream: IO[bytes]) -> SharedMemory | None:
-    """Return the memory that an executor has named; None if it is not to be had.
+    """Open the shared memory that an executor offers; return None if that fails.
 
     Args:
-        path: the executor's own descriptor of it, below /proc.
-        key: what is written in it, as long as it is meant for this task.
-        stream: what Spark's batches are written to.
+        path: path of the executor's file descriptor, below /proc.
+        key: the key that the memory contains as long as it is meant for this task.
+        stream: the buffered stream to which Spark writes batches.
     """
     try:
-        return SharedMemory(*_opened(path, key), stream)
+        return SharedMemory(*_open_locked(path, key), stream)
     except OSError as problem:
-        _LOG.debug("batches go through the socket, without the memory %s: %s", path, problem)
+        logger.debug("batches go through the socket, without the memory %s: %s", path, problem)
         return None
 
 
-def _opened(path: str, key: bytes) -> tuple[int, mmap.mmap]:
-    """Return a file, which is locked, and what is in it; an `OSError` says why they are not to be had."""
+def _open_locked(path: str, key: bytes) -> tuple[int, mmap.mmap]:
+    """Open and lock a file, and map it into memory. Raises an `OSError` with the reason if that fails."""
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     memory = None
     try:
-        # No other worker writes, and the executor gives it to nobody, as long as this is open.
+        # While this lock exists, no other worker writes, and the executor gives the file to no other task.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or status.st_size <= _HEADER:
@@ -208,14 +208,14 @@ def _opened(path: str, key: bytes) -> tuple[int, mmap.mmap]:
 
 
 # Counters of a task's read: field of `ReadCounts`, name, and label in Spark's UI.
-_COUNTED = (
+_COUNTERS = (
     ("requests", "lanceTaskRequests", "requests to the store"),
     ("bytes", "lanceTaskBytes", "bytes read from the store"),
     ("cache_hits", "lanceTaskHits", "cache hits"),
 )
-# The same for a plan: name, what it is called, and where it begins.
+# The metrics of a plan: name, label, and initial value.
 TASK_AMOUNTS = (
-    *((name, called, 0) for _, name, called in _COUNTED),
+    *((name, label, 0) for _, name, label in _COUNTERS),
     ("lanceTaskShared", "bytes handed over in shared memory", 0),
 )
 
@@ -230,39 +230,44 @@ class TaskRead:
 
     reader: DataSourceReader
 
-    def batches(self, handed_over: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the partition that Spark hands over: one row with one column, its pickle.
+    def batches(self, inputs: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition.
 
-        LanceColumns may add two lines after the pickle: the path of shared memory for batches
-        (`spark.scan.ring`), which takes the counters of the read, too, and its key in hexadecimal digits.
+        LanceColumns may add two lines after the pickle: the path of shared memory for batches and the
+        counters of the read (`spark.scan.ring`), and the key of the memory in hexadecimal digits.
+
+        Args:
+            inputs: batches with one row and one column: the pickled partition.
         """
-        for batch in handed_over:
+        for batch in inputs:
             payload = io.BytesIO(batch.column(0)[0].as_py())
-            part, places = pickle.load(payload), payload.read().decode().split("\n")
+            part, lines = pickle.load(payload), payload.read().decode().split("\n")
             batches = iter(self.reader.read(part))
-            if len(places) == 2:
-                batches = _placed(batches, places[0], bytes.fromhex(places[1]))
+            if len(lines) == 2:
+                batches = _place_in_memory(batches, lines[0], bytes.fromhex(lines[1]))
             yield from batches
 
 
-def _placed(batches: Iterator[pa.RecordBatch], path: str, key: bytes) -> Iterator[pa.RecordBatch]:
-    """Yield what stands for batches in shared memory, or batches with rows, if it is not to be had."""
+def _place_in_memory(batches: Iterator[pa.RecordBatch], path: str, key: bytes) -> Iterator[pa.RecordBatch]:
+    """Place batches in shared memory and yield batches for the socket; without memory, the batches."""
     stream = socket_stream()
     memory = None if stream is None else open_shared_memory(path, key, stream)
     if memory is None:
         yield from (batch for batch in batches if batch.num_rows)
         return
     with contextlib.closing(memory):
-        yield from memory.through(_counted(batches, memory.tell))
+        yield from memory.place_batches(_count_reads(batches, memory.tell))
 
 
-def _counted(batches: Iterator[pa.RecordBatch], tell: Callable[[bytes], None]) -> Iterator[pa.RecordBatch]:
-    """Yield batches, and tell what was read for them: lines of name and number, of one width."""
+def _count_reads(
+    batches: Iterator[pa.RecordBatch], tell: Callable[[bytes], None]
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches, and report the reads for them as lines of name and number, all of one width."""
     before = read_counts()
 
     def lines() -> bytes:
         counts = read_counts() - before
-        return "".join(f"{name} {getattr(counts, field):020d}\n" for field, name, _ in _COUNTED).encode()
+        return "".join(f"{name} {getattr(counts, field):020d}\n" for field, name, _ in _COUNTERS).encode()
 
     for batch in batches:
         tell(lines())
@@ -273,12 +278,12 @@ def _counted(batches: Iterator[pa.RecordBatch], tell: Callable[[bytes], None]) -
 def pickled_read(
     reader: DataSourceReader, schema: st.StructType, partitions: Sequence[InputPartition] | None = None
 ) -> tuple[bytes, list[bytes]]:
-    """Return what Spark's reader of partitions takes: a pickled function, and pickled partitions.
+    """Return the arguments of Spark's partition reader: a pickled function, and pickled partitions.
 
     Args:
-        reader: planned.
-        schema: of its rows.
-        partitions: the work of the tasks; by default as the reader shares it out.
+        reader: the planned reader.
+        schema: schema of its rows.
+        partitions: the inputs of the tasks; by default the reader's own partitions.
     """
     if partitions is None:
         # Without a partition, Spark runs one task without a value.

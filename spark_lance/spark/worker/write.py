@@ -1,7 +1,7 @@
-"""The write of new rows in a Spark task: all that a worker process loads for it.
+"""Writes new rows in Spark tasks.
 
-A worker may be started for one query and end with it, and it imports its modules then. So this module needs
-nothing of planning and committing: no version, no conflict, no option.
+A worker may run for one query only, and imports its modules for it. So this module imports nothing of
+planning and committing: no version, no conflict, no option.
 
 Spark's own planner wraps a writer in a closure. `TaskWrite.batches` belongs to this module, so it pickles to
 a few bytes instead of its code.
@@ -42,7 +42,7 @@ class ArrowWriter(Protocol):
     """A writer of the rows of a task."""
 
     def write(self, iterator: Iterator[pa.RecordBatch], /) -> WriterCommitMessage:
-        """Write the rows of one task; return what the commit has to know of them."""
+        """Write the rows of one task, and return the message for the commit."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class TaskWrite:
     """Writes the rows of a task.
 
     Attributes:
-        writer: writes them.
-        packed: whether what comes are streams of Arrow, which `LanceRowBatches` made in Java, in one column.
+        writer: the writer of the rows.
+        packed: whether the input is one column of Arrow streams, which `LanceRowBatches` creates in Java.
     """
 
     writer: ArrowWriter
@@ -59,31 +59,31 @@ class TaskWrite:
 
     def batches(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write rows, and yield one row with one column, the pickled message."""
-        batches = _unpacked(rows) if self.packed else iter(rows)
+        batches = _unpack(rows) if self.packed else iter(rows)
         message = pickle.dumps(self.writer.write(batches), protocol=pickle.HIGHEST_PROTOCOL)
-        # `pa.array` would import pandas, see `file.arrays.of_numbers`.
+        # Not `pa.array`, which would import pandas, see `file.arrays.of_numbers`.
         offsets = pa.py_buffer(np.array([0, len(message)], np.int32))
         column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(message)])
         yield pa.record_batch([column], names=[_MESSAGE])
 
 
-def _unpacked(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of streams, which are views of the bytes that came."""
+def _unpack(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of Arrow streams, without copying their bytes."""
     for batch in rows:
         column = batch.column(0)
         _, ends, data = column.buffers()
-        places = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1].tolist()
-        for start, stop in pairwise(places):
+        offsets = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1].tolist()
+        for start, stop in pairwise(offsets):
             with pa.ipc.open_stream(data.slice(start, stop - start)) as reader:
                 yield from reader
 
 
 def pickled_write(writer: ArrowWriter, *, batches: bool = False) -> bytes:
-    """Return what Spark's writer of partitions takes: a pickled function, and the type of what it yields.
+    """Return the argument of Spark's partition writer: a pickled function and the type of its results.
 
     Args:
-        writer: writes the rows of a task.
-        batches: whether they come as `LanceRowBatches` in Java packs them.
+        writer: the writer of the rows of a task.
+        batches: whether the rows are packed by `LanceRowBatches` in Java.
     """
     answer = st.StructType([st.StructField(_MESSAGE, st.BinaryType())])
     return pickled_function(TaskWrite(writer, batches).batches, answer)
@@ -103,12 +103,12 @@ class WrittenRows(OfTable):
 
     Attributes:
         table: the table.
-        names: what the table calls the columns that come.
-        schema, version: of the files, see `WritePlan`.
-        check: the condition that rows have to fulfil, if there is one.
+        names: the table's names of the rows' columns.
+        schema, version: schema and format version of the files, see `WritePlan`.
+        check: the condition that rows must meet, if there is one.
         max_rows_per_file, max_bytes_per_file: see `write_fragments`.
-        job: digits in the names of all files of the write.
-        partitions: the declaration by which files are cut.
+        job: hexadecimal id in the names of all files of the write.
+        partitions: the partition fields by which files are split.
     """
 
     table: TableRef
@@ -125,7 +125,8 @@ class WrittenRows(OfTable):
         """Write the rows.
 
         Raises:
-            SchemaError: a value does not fit its column, or a row the condition of `replaceWhere`.
+            SchemaError: a value does not fit its column, or a row does not meet the condition of
+                `replaceWhere`.
         """
         received = 0
         documents = {field.name for field in self.schema.fields if field.is_json}
@@ -162,6 +163,6 @@ class WrittenRows(OfTable):
     def _with_identity_values(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         if not any(IDENTITY in field.metadata for field in self.schema.fields):
             return batches
-        from spark_lance.table.commits.identity import with_identity_values  # it commits
+        from spark_lance.table.commits.identity import with_identity_values  # imports the commit, rarely used
 
         return with_identity_values(batches, self.table, self.schema)

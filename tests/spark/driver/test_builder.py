@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import spark_lance
 from spark_lance.redaction import SECRET_NAMES
 from spark_lance.spark.driver import builder
-from spark_lance.spark.driver.builder import FAST_SETTINGS, session_builder, tell_of_settings
+from spark_lance.spark.driver.builder import FAST_SETTINGS, log_missing_settings, session_builder
 from spark_lance.spark.driver.start import EnableRequest, start_parts
 from spark_lance.spark.worker import sockets
 
@@ -49,7 +49,7 @@ def test_a_builder_has_the_settings_and_takes_others() -> None:
 
 
 def test_a_session_without_them_is_told_once(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
-    builder._tell.cache_clear()
+    builder._log_missing.cache_clear()
     own = spark.newSession()
     with caplog.at_level("INFO", builder.__name__):
         for _ in range(3):
@@ -60,7 +60,7 @@ def test_a_session_without_them_is_told_once(spark: SparkSession, caplog: pytest
     caplog.clear()
     have = {name: value for name, (value, _) in FAST_SETTINGS.items()}
     with caplog.at_level("INFO", builder.__name__):
-        tell_of_settings(have)
+        log_missing_settings(have)
     assert not caplog.records
 
 

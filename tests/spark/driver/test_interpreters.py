@@ -20,7 +20,7 @@ from spark_lance.spark.driver.interpreters import (
     Interpreter,
     check_package,
     check_workers,
-    lacks_package,
+    missing_package_error,
     probe,
 )
 from spark_lance.spark.worker.process import pickled_function
@@ -100,7 +100,7 @@ def test_the_drivers_own_python_is_not_asked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interpreters, "probe", lambda program: pytest.fail(program))
-    monkeypatch.setattr(interpreters, "_others", lambda: [])
+    monkeypatch.setattr(interpreters, "_other_packages", lambda: [])
     assert check_workers(session(sys.executable))
     beside = Path(sys.executable).parent / "python3"
     if beside.exists() and beside.samefile(sys.executable):
@@ -129,7 +129,7 @@ def test_programs_are_asked_what_they_have(tmp_path: Path, monkeypatch: pytest.M
         (Interpreter(OWN, "0.1.0", ()), []),
         (Interpreter("3.8", "0.1.0", ()), ["(Python 3.8), this driver runs Python"]),
         (Interpreter(OWN, None, ()), ["which has no spark_lance"]),
-        (None, ["which does not start"]),
+        (None, ["does not start"]),
         (
             OLD_PYTHON,
             ["Python 3.8", "has no spark_lance", "pyspark_bad cannot be imported (ImportError: no y)"],
@@ -152,20 +152,22 @@ def test_each_fault_is_one_line_with_the_remedy(
     for line, words in zip(lines, said, strict=True):
         assert words in line
         assert "\n" not in line
-        assert f"PYSPARK_PYTHON={sys.executable}" in line or "mend or uninstall" in line
+        assert f"PYSPARK_PYTHON={sys.executable}" in line or "repair or uninstall" in line
 
 
 def test_a_python_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
     assert not check_workers(session("/no/such/python"))
     (record,) = caplog.records
-    assert "/no/such/python, which is not there: set PYSPARK_PYTHON=" in record.getMessage()
+    assert "/no/such/python, does not exist: set PYSPARK_PYTHON=" in record.getMessage()
 
 
 def test_what_a_failed_job_lacks() -> None:
-    found = lacks_package(RuntimeError("worker: ModuleNotFoundError: No module named 'spark_lance'\n  at x"))
+    found = missing_package_error(
+        RuntimeError("worker: ModuleNotFoundError: No module named 'spark_lance'\n  at x")
+    )
     assert isinstance(found, WorkerPythonError)
     assert "PYSPARK_PYTHON=" in str(found)
-    assert lacks_package(RuntimeError("No module named 'torch'")) is None
+    assert missing_package_error(RuntimeError("No module named 'torch'")) is None
 
 
 def context(**attributes: Any) -> Any:

@@ -168,7 +168,7 @@ def test_classes_are_compiled_once(spark: SparkSession, monkeypatch: pytest.Monk
     def none(*_: Any) -> Any:
         raise AssertionError("a class is published again")
 
-    monkeypatch.setattr(java_classes, "_archive", none)
+    monkeypatch.setattr(java_classes, "_archive_url", none)
     other = spark_lance.enable(spark.newSession())
     assert other.conf.get("spark.lance.planInDriver") == "true"
 
@@ -208,7 +208,7 @@ def test_where_no_classes_are_taken_each_thread_calls_for_itself(
         plainly(work)
     assert [record.message for record in caplog.records] == [
         "Reads of Lance tables by path fetch all columns and rows here, and each thread that writes by path "
-        "needs its own call of spark_lance.enable(spark): the driver's class loader takes no classes"
+        "needs its own call of spark_lance.enable(spark): the driver's class loader accepts no classes"
     ]
     assert ids(path) == [0, 1, 2]
 

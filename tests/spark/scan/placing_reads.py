@@ -152,7 +152,7 @@ class DamagingRead(PlacingRead):
     how: str = ""
 
     def change(self, patch: pytest.MonkeyPatch) -> None:
-        plain = transport.SharedMemory._placed
+        plain = transport.SharedMemory._place
 
         def placed(memory: Any, batch: pa.RecordBatch) -> pa.RecordBatch | None:
             mark = plain(memory, batch)
@@ -172,4 +172,4 @@ class DamagingRead(PlacingRead):
             os.pwrite(memory._file, struct.pack("3q", *words), at)
             return mark
 
-        patch.setattr(transport.SharedMemory, "_placed", placed)
+        patch.setattr(transport.SharedMemory, "_place", placed)

@@ -90,7 +90,7 @@ def test_what_is_read_is_what_was_written(
 ) -> None:
     """The executor is done with batches at any time; until then they are what they were."""
     monkeypatch.setattr(transport, "LEAST_PLACED", least)
-    monkeypatch.setattr(transport, "_PATIENCE", 0.002)
+    monkeypatch.setattr(transport, "_WAIT_SECONDS", 0.002)
     draw = random.Random(seed)
     given = [batch(number, draw.choice((0, 1, 50, 1000, 9_000))) for number in range(25)]
     held: list[tuple[int, bytes]] = []
@@ -98,7 +98,7 @@ def test_what_is_read_is_what_was_written(
     inline = 0
     stream = Stream()
     memory = opened(executor, stream)
-    for piece in memory.through(iter(given)):
+    for piece in memory.place_batches(iter(given)):
         if piece.num_rows:
             found.append(piece)
             inline += 1
@@ -128,7 +128,7 @@ def test_an_executor_that_cannot_be_right_gets_the_socket(
 ) -> None:
     monkeypatch.setattr(transport, "LEAST_PLACED", 1)
     memory = opened(executor)
-    through = memory.through(batch(number, 4000) for number in range(3))
+    through = memory.place_batches(batch(number, 4000) for number in range(3))
     assert next(through).num_rows == 0
     executor.say(done)
     assert [piece.num_rows for piece in through] == [4000, 4000]
@@ -138,7 +138,7 @@ def test_an_executor_that_cannot_be_right_gets_the_socket(
 def test_a_row_larger_than_the_memory_goes_through_the_socket(executor: Executor) -> None:
     rows = pa.RecordBatch.from_pydict({"s": ["x" * (2 << 20), "y"]})
     memory = opened(executor)
-    pieces = list(memory.through(iter([rows])))
+    pieces = list(memory.place_batches(iter([rows])))
     memory.close()
     assert [piece["s"].to_pylist() for piece in pieces] == [["x" * (2 << 20)], ["y"]]
 
@@ -146,7 +146,7 @@ def test_a_row_larger_than_the_memory_goes_through_the_socket(executor: Executor
 def test_rows_without_columns_go_through_the_socket(executor: Executor) -> None:
     rows = pa.RecordBatch.from_struct_array(pa.array([{}] * 5, pa.struct([])))
     memory = opened(executor)
-    assert [piece.num_rows for piece in memory.through(iter([rows]))] == [5]
+    assert [piece.num_rows for piece in memory.place_batches(iter([rows]))] == [5]
     memory.close()
 
 
@@ -160,7 +160,7 @@ def test_counts_are_told(executor: Executor) -> None:
 def test_memory_is_locked_until_it_is_given_back(executor: Executor) -> None:
     memory = opened(executor)
     assert executor.is_locked()
-    next(memory.through(batch(number, 10_000) for number in range(3)))
+    next(memory.place_batches(batch(number, 10_000) for number in range(3)))
     memory.close()
     assert not executor.is_locked()
 
