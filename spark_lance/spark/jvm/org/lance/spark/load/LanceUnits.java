@@ -115,7 +115,7 @@ public final class LanceUnits extends URLStreamHandler {
       context = context.getParent();
     }
     if (context == null) {
-      throw new IllegalStateException("the driver's class loader takes no classes");
+      throw new IllegalStateException("the driver's class loader accepts no classes");
     }
     MutableURLClassLoader loader = (MutableURLClassLoader) context;
     URL[] urls = loader.getURLs();
