@@ -139,7 +139,7 @@ def test_bars_hear_of_tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     bar = Bar()
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(progress, "bar_for", lambda spark, what: bar)
-    monkeypatch.setattr(progress, "_INTERVAL", 0.02)
+    monkeypatch.setattr(progress, "_INTERVAL_SECONDS", 0.02)
     with operation(spark, "test", "here"):
         with operation(spark, "part", "here"), step(spark, "compute"):
             map_tasks(spark, range(6), slowly)
@@ -180,7 +180,7 @@ def test_notebooks_get_a_bar_of_their_own(monkeypatch: pytest.MonkeyPatch) -> No
     shown.HTML, shown.display = str, display  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", notebook)
     monkeypatch.setitem(sys.modules, "IPython.display", shown)
-    monkeypatch.setattr(progress, "_INTERVAL", 0.0)
+    monkeypatch.setattr(progress, "_INTERVAL_SECONDS", 0.0)
     bar = bar_for(settings(), "work")
     assert isinstance(bar, NotebookBar)
     with bar:
@@ -205,7 +205,7 @@ def test_reports_of_several_threads_draw_one_bar(monkeypatch: pytest.MonkeyPatch
         return SimpleNamespace(update=lambda page: None)
 
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=display))
-    monkeypatch.setattr(progress, "_INTERVAL", 0.0)
+    monkeypatch.setattr(progress, "_INTERVAL_SECONDS", 0.0)
     bar = NotebookBar("work", patience=0.0)
     with bar:
         threads = [threading.Thread(target=bar, args=("rows", n, 4, "tasks")) for n in range(4)]

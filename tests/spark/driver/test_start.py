@@ -46,7 +46,7 @@ def test_a_second_process_is_told_as_long_as_the_first_one_lives(
     properties: Properties, caplog: pytest.LogCaptureFixture
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        theirs = f"{other.pid} {enable._started(other.pid)} another"
+        theirs = f"{other.pid} {enable._start_time(other.pid)} another"
         properties.values[enable._PROPERTY] = theirs
         with caplog.at_level(logging.WARNING):
             assert not enable.may_answer(None)
