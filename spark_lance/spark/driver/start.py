@@ -84,7 +84,7 @@ def _start_time(process: int) -> str:
         return "-"
 
 
-# The class by which all threads find the format.
+# The class that lets all threads find the format.
 FORMAT = "lance.DefaultSource"
 _JSON = "org.lance.spark.load.Json"
 _STARTS = "org.lance.spark.load.LanceStart"

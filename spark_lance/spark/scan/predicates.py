@@ -304,7 +304,7 @@ def _column_test(
 
 
 def pushdown_of(options: ReadOptions, schema: Schema | None, scan_schema: st.StructType) -> dict[str, Any]:
-    """Return the description of a scan by which Java answers Spark's push-down of predicates and limits.
+    """Return the description of a scan that Java uses for Spark's push-down of predicates and limits.
 
     Java accepts a predicate if `expression_of` translates it, by the same rules.
 

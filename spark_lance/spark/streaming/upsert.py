@@ -12,9 +12,9 @@ Otherwise, a task can have rows of any shard:
                         then records that all shards have the micro-batch
 
 Readers see a micro-batch shard by shard, as soon as the shard's log has it. After a failure Spark repeats the
-task, or the last micro-batch with the same number; shards that have the micro-batch are skipped. If a task
-continues although Spark has started it again, the new task's claim fences the old one off, or the old task
-sees that the log already has the micro-batch.
+task, or the last micro-batch with the same number; shards that have the micro-batch are skipped. A task may
+continue although Spark has started it again. Then the new task's claim fences the old one off, or the old
+task sees that the log already has the micro-batch.
 
 A route sends all rows of a shard to one Spark task, so that the task can write its shards itself. Spark sends
 a row to partition (Murmur3(x, seed 42) mod n, made positive) for a value x that it computes from the row. For
@@ -68,7 +68,7 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import resolve
 from spark_lance.table.versions.versions import load_latest
 
-# The seed of the hash by which Spark sends rows to partitions.
+# The seed of the hash that Spark uses to send rows to partitions.
 _SEED = 42
 # Spark types, and the column types whose values have the same hashes.
 _EQUALLY_HASHED: tuple[tuple[st.DataType, tuple[pa.DataType, ...]], ...] = (
@@ -90,7 +90,7 @@ class Route:
         epoch: the number of the micro-batch.
         partitions: the number of tasks.
         column: the position of the sharding column in the rows; None for a table without shards.
-        values: for each bucket the number by which Spark sends its rows; empty for other shards.
+        values: for each bucket the number that Spark hashes to send its rows; empty for other shards.
         shards: the existing shards by their value.
     """
 
@@ -137,7 +137,7 @@ class Route:
         return cls(epoch, count, position, values, shards)
 
     def describe(self) -> dict[str, Any]:
-        """Return the description by which Java sends the rows."""
+        """Return the description that Java uses to send the rows."""
         return {"partitions": self.partitions, "column": self.column, "values": list(self.values)}
 
 

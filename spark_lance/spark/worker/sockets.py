@@ -14,7 +14,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-# The variable by which Spark passes the folder of its socket to the daemon of workers.
+# Spark passes the folder of its socket to the daemon of workers in this variable.
 _FOLDER = "PYTHON_WORKER_FACTORY_SOCK_DIR"
 _PREFIX = "spark-lance-"
 # A socket's path has 104 to 108 bytes at most; Spark's names of sockets take 42 of them, ours of folders 21.

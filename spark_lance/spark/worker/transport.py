@@ -107,7 +107,7 @@ class SharedMemory:
                     self._stream.flush()
 
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Split a batch into pieces of which several fit into the memory."""
+        """Split a batch into pieces small enough that several fit into the memory."""
         size = pa.ipc.get_record_batch_size(batch)
         count = -(-size // max(1, (self._size - _HEADER) // _PIECES))
         rows = max(1, -(-batch.num_rows // count))
