@@ -1,9 +1,9 @@
-"""The options of single columns: `<column>.<name>`, for a column by its name or the path of a nested field.
+"""The options of single columns: `<column>.<name>`, where `<column>` is the path of a column or nested field.
 
-A nested field is named as in Spark: `st.a`, the elements of an array `arr.element`, the parts of a map
+The path of a nested field is as in Spark: `st.a`, the elements of an array `arr.element`, the parts of a map
 `m.key` and `m.value`. Spark lower-cases the names of options, so the case of the column's name does not
-count. They may also stand in a column's metadata (`StructField.metadata`), by the names in `METADATA`;
-an option goes before metadata.
+matter. A column's metadata (`StructField.metadata`) can also contain the settings, by the names in
+`METADATA`. An option overrides metadata.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ LARGE = "arrow.large_var_char"
 BLOB = "lance.encoding"
 AS_JSON = "lance.json"
 AS_GEOMETRY = "lance.geometry"
-# In metadata of a column of geometries: what else its type tells, such as the spatial reference.
+# In metadata of a column of geometries: the parameters of its type, such as the spatial reference.
 GEOMETRY_METADATA = "lance.geometry.metadata"
-# In metadata of a column of arrays, before what is asked of their elements.
+# In metadata of a column of arrays: the prefix of settings for the elements.
 INNER = "element."
 KEY = "lance-schema:unenforced-primary-key"
 KEY_POSITION = "lance-schema:unenforced-primary-key:position"
@@ -30,7 +30,7 @@ KEY_POSITION = "lance-schema:unenforced-primary-key:position"
 
 @dataclass(frozen=True)
 class ColumnOption:
-    """One option of columns: its name behind the column's and a dot, how its text is parsed, what it does."""
+    """One option of columns: its name after the column's path, its parser, and its documentation."""
 
     name: str
     parse: Callable[[str], Any]
@@ -38,7 +38,7 @@ class ColumnOption:
     doc: str
 
 
-def _share(text: str) -> str:
+def _fraction(text: str) -> str:
     if not 0 <= float(text) <= 1:
         raise ValueError
     return text.strip()
@@ -49,7 +49,7 @@ def _level(text: str) -> str:
 
 
 def _extension(text: str) -> str:
-    # Which there are is known where columns are made: names are looked for in every session.
+    # Only the prefix is checked here, as every session imports this module. `new_fields` checks the rest.
     if not text.strip().startswith(("geoarrow.", "ogc.")):
         raise ValueError
     return text.strip()
@@ -66,7 +66,8 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
         FLOAT16,
         boolean,
         "true or false",
-        "Store the floats of a new column, or of its arrays, in half precision; values must be exact in it.",
+        "Store the floats of a new column, or of its arrays, in half precision, which must represent them "
+        "exactly.",
     ),
     ColumnOption(
         LARGE,
@@ -78,15 +79,15 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
         BLOB,
         one_of("blob", "binary"),
         "blob or binary",
-        "Store a binary column as blobs, whose bytes are fetched when asked for; or, with `binary`, what was "
-        "read from a blob column as plain bytes.",
+        "`blob`: store a binary column as blobs, whose bytes are fetched on demand. `binary`: store values "
+        "that were read from a blob column as plain bytes.",
     ),
     ColumnOption(
         AS_JSON,
         boolean,
         "true or false",
-        "Store the text of a new column as JSON documents; or, with `false`, what was read from a column of "
-        "them as plain text.",
+        "`true`: store the text of a new column as JSON documents. `false`: store values that were read from "
+        "a JSON column as plain text.",
     ),
     ColumnOption(
         AS_GEOMETRY,
@@ -99,10 +100,10 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
         "lance.compression",
         one_of("zstd", "lz4", "fsst", "none"),
         "zstd, lz4, fsst or none",
-        "Compress the column's pages by this scheme (long vectors only if they shrink much); fsst stands for "
-        "the default choice.",
+        "Compress the column's pages with this scheme (long vectors only if they shrink much). `fsst` is the "
+        "default.",
     ),
-    ColumnOption("lance.compression-level", _level, "a whole number", "Level of the compression by zstd."),
+    ColumnOption("lance.compression-level", _level, "a whole number", "Compression level of zstd."),
     ColumnOption(
         "lance.structural-encoding",
         one_of("miniblock", "fullzip"),
@@ -111,38 +112,38 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
     ),
     ColumnOption(
         "lance.rle-threshold",
-        _share,
+        _fraction,
         "a number from 0 to 1",
-        "Store numbers as runs if there are less runs than this share of the values.",
+        "Use run-length encoding when the number of runs is below this fraction of the values.",
     ),
     ColumnOption(
         "lance.bss",
         one_of("on", "off", "auto"),
         "on, off or auto",
-        "Sort the bytes of numbers by their place before compression (byte-stream split).",
+        "Group the bytes of numbers by their position before compression (byte-stream split).",
     ),
     ColumnOption(
         KEY,
         boolean,
         "true or false",
-        "Make the column part of the primary key that a new table declares; it must hold no nulls then.",
+        "Make the column part of the primary key of a new table. It must not contain nulls.",
     ),
     ColumnOption(
         KEY_POSITION,
         positive,
         "a place, 1 or more",
-        "The same, with its place in the key.",
+        "The same, with the position of the column in the key.",
     ),
 )
 
-# Options about pages -> the key of the field metadata that tells the file writer.
+# Options about pages -> the key of the field metadata for the file writer.
 ENCODINGS: Mapping[str, str] = {
     option.name: "lance-encoding:" + option.name.removeprefix("lance.")
     for option in COLUMN_OPTIONS
     if option.name.startswith("lance.") and option.name not in (BLOB, AS_JSON, AS_GEOMETRY)
 }
 
-# Names in a column's metadata -> option. `lance-encoding:` keys of pages are field metadata as they are.
+# Names in a column's metadata -> option. Keys `lance-encoding:` about pages are used as field metadata.
 METADATA: Mapping[str, str] = {
     VECTOR_SIZE: VECTOR_SIZE,
     FLOAT16: FLOAT16,
@@ -161,7 +162,7 @@ _BY_SUFFIX = {
 
 
 def column_option(name: str) -> tuple[str, ColumnOption] | None:
-    """Return the column and the option that a lower-cased name is about, None if it is about neither."""
+    """Split a lower-cased option name into the column and the option; None if it is not a column option."""
     for suffix, option in _BY_SUFFIX.items():
         if name.endswith(suffix) and len(name) > len(suffix):
             return name.removesuffix(suffix), option
@@ -169,9 +170,9 @@ def column_option(name: str) -> tuple[str, ColumnOption] | None:
 
 
 def column_settings_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a column's metadata asks, by the names of options.
+    """Return the settings in a column's metadata, by the names of options.
 
-    Values that mean nothing are kept as they are, so that code that knows the column can refuse them.
+    Invalid values are returned unchanged, so that code that knows the column can refuse them.
     """
     column_settings: dict[str, Any] = {}
     for key, name in METADATA.items():

@@ -1,7 +1,7 @@
-"""Options that are not ours: those of other connectors, and misspellings of our own.
+"""Refuses unknown options: options of other connectors, and misspellings of our own.
 
-An unknown option is refused on every face, and the message says what to use here. The exceptions are options
-that Spark itself adds or reads (`OF_SPARK`), and values that ask for what happens here anyway (`HARMLESS`).
+Every API refuses an unknown option, with a message that says what to use instead. The exceptions are options
+that Spark itself adds or reads (`OF_SPARK`), and values that request the default behaviour (`HARMLESS`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 STORAGE_PREFIX = "storage."
 
-# Names of storage options that may be given without the prefix, as other Lance connectors accept them.
+# Names of storage options that are accepted without the prefix, as in other Lance connectors.
 STORAGE_NAMES = frozenset(
     {
         "access_key_id",
@@ -40,12 +40,12 @@ STORAGE_NAMES = frozenset(
     }
 )
 
-_ASOF = "use option 'asof' with a time such as 2026-01-31 12:00:00"
-_MODE = "use .mode('append') or .mode('overwrite')"
-_FILES = "a Lance table is not a directory of files: use option 'filter'"
+_USE_ASOF = "use option 'asof' with a time such as 2026-01-31 12:00:00"
+_USE_MODE = "use .mode('append') or .mode('overwrite')"
+_NO_FILES = "a Lance table is not a directory of files: use option 'filter'"
 
-# Options of Delta, Iceberg, lance-spark, pylance and of Spark's file sources, in lower case, that change what
-# is read or written there -> what to do here.
+# Options of Delta, Iceberg, lance-spark, pylance and Spark's file sources that change the result of a read or
+# write there, in lower case -> what to do instead.
 FOREIGN = {
     # Delta
     "datachange": "leave it out to write rows; LanceTable.optimize() rewrites rows without changing them",
@@ -69,11 +69,11 @@ FOREIGN = {
     "pushdownfilters": "spark_lance.enable(spark) pushes filters",
     "snapshot_id": "use option 'version'",
     "use_stable_row_ids": "use option 'enable_stable_row_ids'",
-    "write_mode": _MODE,
+    "write_mode": _USE_MODE,
     # Spark's file sources
-    "modifiedafter": _FILES,
-    "modifiedbefore": _FILES,
-    "pathglobfilter": _FILES,
+    "modifiedafter": _NO_FILES,
+    "modifiedbefore": _NO_FILES,
+    "pathglobfilter": _NO_FILES,
     # Hadoop
     "fs.s3a.access.key": "use option 'aws_access_key_id'",
     "fs.s3a.endpoint": "use option 'aws_endpoint'",
@@ -83,13 +83,13 @@ FOREIGN = {
     "fs.s3a.session.token": "use option 'aws_session_token'",
 }
 
-# Values, in lower case, that ask for what happens here anyway. For other options that is "false".
+# Option -> values, in lower case, that request the default behaviour. For all other options that is "false".
 HARMLESS = {
     "fanout-enabled": ("true", "false"),
     "datachange": ("true",),
 }
 
-# Names, in lower case, that Spark itself adds to the options of a user or reads from them.
+# Names, in lower case, of options that Spark itself adds or reads.
 OF_SPARK = frozenset(
     {
         "asyncprogresstrackingcheckpointintervalms",
@@ -108,19 +108,19 @@ OF_SPARK = frozenset(
     }
 )
 
-_CLOSE = 0.8
+_MIN_SIMILARITY = 0.8
 _PREFIX = re.compile("(?:sto|str)[a-z]*[._:-]")
 _CLOUDS = ("aws_", "azure_", "gcs_", "google_", "s3_")
 
 
 def advice(key: str, text: str, names: Mapping[str, str], suffixes: Collection[str]) -> str | None:
-    """Return why an option that is not ours is refused, None if it is ignored.
+    """Return the error message for an unknown option; None if the option is ignored.
 
     Args:
-        key: the option's name as it was given.
-        text: its value.
-        names: the names and aliases of options -> the names that are documented.
-        suffixes: how the names of options of columns end.
+        key: the option's name as the user wrote it.
+        text: the option's value.
+        names: the names and aliases of options -> the documented names.
+        suffixes: the ends of the names of column options.
     """
     name = key.lower()
     if name in OF_SPARK:
@@ -147,23 +147,23 @@ def advice(key: str, text: str, names: Mapping[str, str], suffixes: Collection[s
 
 
 def close_name(name: str, names: Mapping[str, str]) -> str | None:
-    """Return which of `names` a misspelt one may mean; whatever parts its words does not count."""
-    folded = {_folded(candidate): documented for candidate, documented in names.items()}
-    matches = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=_CLOSE)
+    """Return the documented name that is similar to a misspelt one, ignoring case and separators."""
+    folded = {_normalize(candidate): documented for candidate, documented in names.items()}
+    matches = difflib.get_close_matches(_normalize(name), folded, n=1, cutoff=_MIN_SIMILARITY)
     return folded[matches[0]] if matches else None
 
 
-def _folded(name: str) -> str:
+def _normalize(name: str) -> str:
     return re.sub(r"[ ._-]", "", name.lower())
 
 
 def close_suffix(name: str, suffixes: Collection[str]) -> str | None:
-    """Return the name that a misspelt option of a column may mean."""
-    best: tuple[float, str] = (_CLOSE, "")
+    """Return the column option that is similar to a misspelt one."""
+    best: tuple[float, str] = (_MIN_SIMILARITY, "")
     for suffix in suffixes:
         words = name.split(".")
         for parts in range(1, min(len(words), suffix.count(".") + 1)):
             column, ending = ".".join(words[:-parts]), ".".join(words[-parts:])
-            ratio = difflib.SequenceMatcher(None, _folded(ending), _folded(suffix)).ratio()
-            best = max(best, (ratio, f"{column}{suffix}")) if column and ratio > _CLOSE else best
+            ratio = difflib.SequenceMatcher(None, _normalize(ending), _normalize(suffix)).ratio()
+            best = max(best, (ratio, f"{column}{suffix}")) if column and ratio > _MIN_SIMILARITY else best
     return best[1] or None

@@ -1,9 +1,9 @@
-"""Every option of the data source: a field of `ReadOptions`, `WriteOptions`, or of both by `TableOptions`.
+"""Every option of the data source, as a field of `ReadOptions`, `WriteOptions`, or both by `TableOptions`.
 
-The field declares how the option's text is parsed, its default, its documentation, and what it chooses.
-Lists of options are derived from these declarations: those of Java, of the documentation, of the checks in
-`options`, and of other modules. Reads and writes share the names, because a temporary view has one set of
-options for `SELECT` and for `INSERT`.
+The field declares the option's parser, its default, its documentation, and what it chooses. All lists of
+options are derived from these declarations: in Java, in the documentation, in the checks in `options`, and in
+other modules. Reads and writes share the names, because a temporary view has one set of options for `SELECT`
+and for `INSERT`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from spark_lance.spark.options.option_values import (
     words,
 )
 
-# What an option chooses: where the table is, one version of it, the changes between versions, some of a
-# version's rows, its columns, the result of a search, another source of rows, or the rows that an
-# overwrite replaces.
+# What an option chooses: the location of the table, one version of it, the changes between versions, some of
+# a version's rows, its columns, the result of a search, another source of rows, or the rows that an overwrite
+# replaces.
 Choice = Literal["", "location", "version", "changes", "part", "columns", "search", "source", "replaced rows"]
 Value = TypeVar("Value")
 Default = TypeVar("Default")
@@ -47,18 +47,18 @@ class Option:
     """The declaration of one option.
 
     Attributes:
-        parse: returns the value of a text, or raises a ValueError.
-        expects: what the text must be, for errors.
+        parse: parses a text, or raises a ValueError.
+        expects: description of a valid text, for errors.
         default: the value without the option.
         doc: one or two sentences of documentation.
-        aliases: other names. Those of options that choose a version are Spark's own words for time travel.
+        aliases: other names. For options that choose a version these include Spark's names for time travel.
         chooses: what the option chooses.
-        is_time: whether the value is a time, which `timeZone` completes.
+        is_time: whether the value is a time. `timeZone` is its zone if it has none.
         excludes: options that cannot be combined with this one.
         system_columns: the columns that the option adds.
-        by_name: for options that change the columns of a read: what to do for a table by name.
+        by_name: for options that change the columns of a read: what to do instead for a table by name.
         name: the name of the field.
-        used: "read", "write" or "both"; an option that an operation does not use is checked nevertheless.
+        used: "read", "write" or "both". The values of unused options are checked, too.
     """
 
     parse: Callable[[str], Any]
@@ -111,8 +111,8 @@ class TableOptions:
         filled,
         "URIs, separated by commas, or a JSON list of them",
         None,
-        "Places outside the table that it may use for base paths and external blobs: URIs separated by "
-        "commas, or a JSON list. Everything below a URI is included. Not needed for places in the same "
+        "Locations outside the table that it may use for base paths and external blobs: URIs separated by "
+        "commas, or a JSON list. Everything below a URI is included. Not needed for locations in the same "
         "bucket, on the same host, or on a disk below the folder that contains the table's folder.",
         chooses="location",
     )
@@ -160,8 +160,8 @@ class ReadOptions(TableOptions):
         boolean,
         "true or false",
         False,
-        "Read the newest state of every row: of the table, and of what writers have logged and is not in "
-        "it yet (MemWAL).",
+        "Read the newest state of every row, including rows that writers have logged but that are not merged "
+        "into the table yet (MemWAL).",
         chooses="source",
     )
     columns: tuple[str, ...] | None = option(
@@ -209,7 +209,7 @@ class ReadOptions(TableOptions):
         excludes=("table", "fresh"),
     )
     batch_size: int = option(
-        positive, "a number of rows, 1 or more", 65_536, "Maximal number of rows in one Arrow batch."
+        positive, "a number of rows, 1 or more", 65_536, "Largest number of rows in one Arrow batch."
     )
     batch_bytes: int = option(
         byte_size,
@@ -228,7 +228,7 @@ class ReadOptions(TableOptions):
         number_ranges,
         "ascending numbers of fragments such as 0-3,7",
         None,
-        "Read only the fragments with these numbers, such as `0-3,7`, each as a whole by one task.",
+        "Read only the fragments with these ids, such as `0-3,7`. One task reads a whole fragment.",
         chooses="part",
         excludes=("table", "fresh", "nearest", "full_text_query", "hybrid_search"),
     )
@@ -360,7 +360,7 @@ class ReadOptions(TableOptions):
         positive,
         "a number of fragments, 1 or more",
         1000,
-        "Streams: maximal number of fragments in one micro-batch.",
+        "Streams: largest number of fragments in one micro-batch.",
         aliases=("streaming-max-files-per-micro-batch",),
     )
     maxBytesPerTrigger: int | None = option(
@@ -395,7 +395,7 @@ class ReadOptions(TableOptions):
 
     @property
     def kind(self) -> str:
-        """The kind of read: a key of the table of reads in `source`."""
+        """The kind of read: a key of `scan.kinds.READ_KINDS`."""
         if self.table is not None:
             return "metadata"
         if any(getattr(self, name) is not None for name in options_that_choose("search")):
@@ -406,7 +406,7 @@ class ReadOptions(TableOptions):
 
     @property
     def system_columns(self) -> tuple[str, ...]:
-        """The system columns that are read in addition to the table's columns."""
+        """The system columns that options add to the table's columns."""
         return tuple(
             column
             for option in OPTIONS.values()
@@ -416,7 +416,7 @@ class ReadOptions(TableOptions):
 
     @property
     def projection(self) -> Projection:
-        """The columns that are read, and as what types."""
+        """The columns to read and their types."""
         return Projection(
             self.columns, self.system_columns, self.blob_handling, self.json_as, self.geometry_as
         )
@@ -456,8 +456,8 @@ class WriteOptions(TableOptions):
         one_of("zstd", "lz4", "fsst", "none"),
         "zstd, lz4, fsst or none",
         None,
-        "Compress the columns that say nothing else: zstd or lz4 make files small, none only packs them; "
-        "fsst stands for the default choice. A new table keeps it.",
+        "Compression of columns without a setting of their own: zstd or lz4 make files small, none only "
+        "packs values, fsst is the default. A new table keeps this setting.",
     )
     enable_stable_row_ids: bool | None = option(
         boolean,
@@ -467,26 +467,30 @@ class WriteOptions(TableOptions):
         aliases=("new_table_enable_stable_row_ids",),
     )
     commit_message: str | None = option(
-        str, "text", None, "Text kept with the version that the write makes.", aliases=("userMetadata",)
+        str,
+        "text",
+        None,
+        "Message stored with the version that the write creates.",
+        aliases=("userMetadata",),
     )
     commit_retries: int | None = option(
         count,
         "a number, 0 or more",
         None,
-        "How often a commit is tried again after other writers came first; 19 times by default.",
+        "Number of retries of a commit after conflicts with other writers; 19 by default.",
         aliases=("max_retries", "commit_max_retries"),
     )
     commit_timeout: float | None = option(
         seconds,
         "a time such as 90, 90s or 5m",
         None,
-        "Time since the first try after which no other one begins; 30m by default.",
+        "Time since the first attempt after which no further attempt starts; 30m by default.",
     )
     caseSensitive: bool = option(
         boolean,
         "true or false",
         False,
-        "Accept columns whose names differ in case alone; for sessions with `spark.sql.caseSensitive`.",
+        "Accept columns whose names differ only in case; for sessions with `spark.sql.caseSensitive`.",
     )
     mergeSchema: bool = option(
         boolean,
@@ -557,7 +561,7 @@ class WriteOptions(TableOptions):
         str.strip,
         "a name",
         None,
-        "Streams: the name under which micro-batches are recorded; by default the id in the checkpoint.",
+        "Streams: the name with which commits record micro-batches; by default the id in the checkpoint.",
     )
     checkpointLocation: str | None = option(
         str.strip, "a location", None, "Streams: where Spark keeps its checkpoint."
@@ -567,7 +571,7 @@ class WriteOptions(TableOptions):
         "append or upsert (for batches there is .mode('append') or .mode('overwrite'))",
         "append",
         "Streams: `upsert` writes rows to the logs of the table's MemWAL, by its primary key; `append` "
-        "makes a version of each micro-batch.",
+        "creates a version for each micro-batch.",
     )
     column_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -595,25 +599,25 @@ ALIASES: Mapping[str, Option] = {
 
 
 def options_that_choose(*choices: Choice) -> tuple[str, ...]:
-    """Return the names of the options that choose one of these things."""
+    """Return the names of the options with one of these choices."""
     return tuple(option.name for option in OPTIONS.values() if option.chooses in choices)
 
 
 def java_option_names() -> dict[str, list[str]]:
-    """Return the lower-case names of options by the kinds that Java distinguishes, aliases included.
+    """Return the lower-case names and aliases of options by the groups that Java distinguishes.
 
-    version: one version
+    version: options that choose one version
     timeTravel: Spark's own names for a version
-    versions: the versions that are read, or rows that are in no version
-    time: times, which need a zone
-    changeFeed: the changes of a table
-    replacement: the rows that an overwrite replaces
+    versions: options that choose versions, or rows that are in no version
+    time: options whose value is a time, which needs a zone
+    changeFeed: options that read the changes of a table
+    replacement: options that choose the rows that an overwrite replaces
     """
     options = OPTIONS.values()
     return {
         # A branch has versions of its own.
         "version": [*_names(o for o in options if o.chooses == "version"), "branch"],
-        # Spark has loaded the version that these name; others are ours to obey.
+        # Spark loads the version in these options itself; we handle all other options.
         "timeTravel": ["versionasof", "timestampasof"],
         "versions": _names(o for o in options if o.chooses in ("version", "changes") or o.name == "fresh"),
         "time": _names(o for o in options if o.is_time),

@@ -1,6 +1,6 @@
-"""The value of an option from its text, and the projection of a read.
+"""Parses the values of options, and defines the projection of a read.
 
-All functions raise a ValueError if the text is no such value, or an OptionError that says why.
+All functions raise a ValueError if the text is not a valid value, or an OptionError with the reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def positive(text: str) -> int:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return what parses one of some words, in any case."""
+    """Return a parser that accepts one of some words, in any case."""
 
     def parse(text: str) -> str:
         if text.strip().lower() not in words:
@@ -86,20 +86,20 @@ def boolean(text: str) -> bool:
 
 @dataclass(frozen=True)
 class BlobHandling:
-    """As what blob columns are read: "blobs_descriptions", "all_binary", or "none" if they are left out.
+    """The form in which blob columns are read: "blobs_descriptions", "all_binary", or "none" to omit them.
 
     Attributes:
-        default: of columns that are not named.
-        columns: name and value of the others.
+        default: the value of columns that are not listed.
+        columns: pairs of column name and value.
     """
 
     default: str = "blobs_descriptions"
     columns: tuple[tuple[str, str], ...] = ()
 
     def of(self, column: str) -> str:
-        """Return the value for a column; the case of its name does not matter."""
-        named = {name.lower(): value for name, value in self.columns}
-        return named.get(column.lower(), self.default)
+        """Return the value for a column. The case of its name does not matter."""
+        values = {name.lower(): value for name, value in self.columns}
+        return values.get(column.lower(), self.default)
 
     def __str__(self) -> str:
         return ", ".join([*(f"{name}={value}" for name, value in self.columns), self.default])
@@ -117,7 +117,7 @@ _BLOBS_AS: Mapping[str, str] = {
 
 
 def blob_handling(text: str) -> BlobHandling:
-    """Return as what blob columns are read, see `schema.blobs`: one value for all, or `column=value, ...`."""
+    """Parse the handling of blob columns, see `schema.blobs`: one value for all, or `column=value, ...`."""
     default, columns = DESCRIBED_BLOBS.default, dict[str, str]()
     for part in text.split(","):
         name, equals, value = part.rpartition("=")
@@ -131,7 +131,7 @@ def blob_handling(text: str) -> BlobHandling:
 
 
 def column_list(text: str) -> tuple[str, ...]:
-    """Return names of columns: separated by commas, or a JSON list if names have commas or backticks."""
+    """Parse column names: separated by commas, or a JSON list if names contain commas or backticks."""
     if text.lstrip().startswith("["):
         names = json.loads(text)
         if not all(isinstance(name, str) for name in names):
@@ -147,7 +147,7 @@ def column_list(text: str) -> tuple[str, ...]:
 
 
 def transform_list(text: str) -> tuple[str, ...]:
-    """Return items of PARTITIONED BY, such as `a, bucket(16, id)`, or a JSON list of them."""
+    """Parse items of PARTITIONED BY, such as `a, bucket(16, id)`, or a JSON list of them."""
     if text.lstrip().startswith("["):
         items = json.loads(text)
         if not all(isinstance(item, str) for item in items):
@@ -160,7 +160,7 @@ def transform_list(text: str) -> tuple[str, ...]:
 
 
 def number_ranges(text: str) -> tuple[tuple[int, int], ...]:
-    """Return the ascending ranges [start, stop) that a text such as "0-3,7" names."""
+    """Parse a text such as "0-3,7" into ascending ranges [start, stop)."""
     ranges: list[tuple[int, int]] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -172,8 +172,8 @@ def number_ranges(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def search(text: str) -> dict[str, Any]:
-    """Return a search, which is a JSON object."""
-    # The text may hold a long vector, which would bury the message.
+    """Parse a search, which is a JSON object."""
+    # The text may contain a long vector, so the error does not quote it.
     try:
         settings = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -184,21 +184,21 @@ def search(text: str) -> dict[str, Any]:
 
 
 def words(text: str) -> dict[str, Any]:
-    """Return a search for words: a JSON object, or just the words."""
+    """Parse a text search: a JSON object, or only the words."""
     return search(text) if text.lstrip().startswith("{") else {"query": filled(text)}
 
 
 @dataclass(frozen=True)
 class Projection:
-    """The columns that a read was asked for, and as what types their values are seen.
+    """The requested columns of a read, and the types in which they are read.
 
     Attributes:
-        columns: names of columns, system columns too; all of the table's if it is None.
-        system_columns: system columns beside them.
-        blob_handling: as what blob columns are read, see `schema.blobs`; "none" leaves a column out, unless
-            `columns` names it.
-        json_as: as what JSON columns are read, "string" or "variant".
-        geometry_as: as what well-known binary is read, "binary" or "geometry".
+        columns: names of columns, including system columns; None for all columns of the table.
+        system_columns: additional system columns.
+        blob_handling: the form in which blob columns are read, see `schema.blobs`. "none" leaves a column
+            out, unless `columns` names it.
+        json_as: the type of JSON columns, "string" or "variant".
+        geometry_as: the type of well-known binary, "binary" or "geometry".
     """
 
     columns: tuple[str, ...] | None = None

@@ -1,8 +1,6 @@
-"""The options of the data source: the only code that reads option strings, by the fields of `option_fields`.
+"""Parses the options of the data source by the fields of `option_fields`. No other code parses options.
 
-Spark hands options over as strings with lower-cased names.
-
-Times without a zone are in the zone of the Spark session.
+Spark passes options as strings with lower-cased names. Times without a zone are in the zone of the session.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ from spark_lance.spark.options.option_fields import (
     options_that_choose,
 )
 
-# Spark's setting.
+# Spark's setting for the time zone of a session.
 SESSION_ZONE = "spark.sql.session.timeZone"
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
 
 
 def parse_zone(text: str) -> tzinfo:
-    """Return a time zone from a name of Spark's: `Europe/Berlin`, `UTC`, `+02:00`, `GMT+2`.
+    """Parse one of Spark's names of time zones: `Europe/Berlin`, `UTC`, `+02:00`, `GMT+2`.
 
     Raises:
         OptionError: the zone is unknown.
@@ -47,26 +45,26 @@ def parse_zone(text: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:  # an unknown name is a KeyError
-        raise _unknown(text) from error
+        raise _unknown_zone_error(text) from error
 
 
-def _unknown(text: str) -> OptionError:
+def _unknown_zone_error(text: str) -> OptionError:
     return OptionError(
         f"time zone {text!r} is unknown: write a name such as Europe/Berlin, or an offset such as +01:00"
     )
 
 
 def in_zone(moment: datetime | str, zone: str | None) -> datetime:
-    """Return a time with a zone; a time without one is read in `zone`.
+    """Return a time with a zone. A time without a zone is in `zone`.
 
     Args:
         moment: a time, or its ISO 8601 text.
         zone: name of the zone; None if it is not known.
 
     Raises:
-        OptionError: the text is not a time, the zone is unknown, or there is none.
+        OptionError: the text is not a time, the zone is unknown, or neither has a zone.
     """
-    # Spark imports the options in each session of the machine; only a time needs the table layer.
+    # Imported here because every session imports this module, and only a time needs the table layer.
     from spark_lance.table.versions.resolve import parse_moment
 
     parsed = parse_moment(moment, None)
@@ -81,14 +79,14 @@ def in_zone(moment: datetime | str, zone: str | None) -> datetime:
     return parsed.replace(tzinfo=parse_zone(zone))
 
 
-# How the names of options of columns end.
+# The ends of the names of column options.
 _SUFFIXES = tuple(f".{option.name}" for option in COLUMN_OPTIONS)
 
-# Properties of a commit, as Iceberg names the option.
+# The prefix of options with properties of a commit, as in Iceberg.
 _PROPERTY_PREFIX = "snapshot-property."
 _RESERVED_PROPERTIES = ("__lance", "lance.", "spark_lance.")
 
-# Why the options that an option excludes cannot be combined with it.
+# Excluded option -> the error for an option that cannot be combined with it.
 _EXCLUSIONS = {
     "table": "option {name!r} is for rows: option 'table' reads a metadata table",
     "fresh": "option {name!r} cannot be combined with option 'fresh', which reads the newest rows",
@@ -107,7 +105,7 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a read.
 
     Raises:
-        OptionError: a value that cannot be parsed, an option that is not supported, or no path.
+        OptionError: a value cannot be parsed, an option is not supported, or there is no path.
     """
     values, _, storage, _ = _parse(raw)
     selectors = [name for name in options_that_choose("version") if values[name] is not None]
@@ -141,10 +139,10 @@ def _check_exclusions(values: Mapping[str, Any]) -> None:
 
 
 def check_batch(options: ReadOptions) -> None:
-    """Refuse options of change feeds and streams in a read that is neither.
+    """Check that a read that is not a change feed or stream has no options of these.
 
     Raises:
-        OptionError: there is one.
+        OptionError: there is such an option.
     """
     present = [
         name for name in options_that_choose("changes") if getattr(options, name) != OPTIONS[name].default
@@ -154,7 +152,7 @@ def check_batch(options: ReadOptions) -> None:
 
 
 def check_known(raw: Mapping[str, str]) -> None:
-    """Refuse options that nobody reads, by the rule of `foreign_options`.
+    """Check that all options are known, by the rules of `foreign_options`.
 
     Raises:
         OptionError: an option is unknown.
@@ -171,12 +169,12 @@ def check_known(raw: Mapping[str, str]) -> None:
 
 
 def check_by_name(raw: Mapping[str, str]) -> None:
-    """Refuse options of a read by name that would give it other columns than the table has.
+    """Check that no option of a read by name changes the columns of the table.
 
-    Spark takes the columns from the table before it looks at options.
+    Spark takes the columns from the table before it processes options.
 
     Raises:
-        OptionError: there is such an option; the message says what to select instead.
+        OptionError: there is such an option. The message says what to select instead.
     """
     options = read_options({**raw, "path": "by name"})
     for name, option in OPTIONS.items():
@@ -188,12 +186,13 @@ def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptio
     """Parse the options of a write.
 
     Args:
-        raw: the options. Those for reading are left aside: a view has one set of options for both.
-        overwrite: whether the table's content is replaced.
+        raw: the options. Options of reads are ignored, because a view has one set of options for both.
+        overwrite: whether the write replaces the table's content.
 
     Raises:
-        OptionError: as `read_options`; or a version was given, but only the latest one can be written to; or
-            what is read is a part of the table, which an overwrite would replace as a whole.
+        OptionError: see `read_options`; or the options choose a version, metadata table or search, which
+            cannot be written to; or they choose a part of the table, which an overwrite would replace as a
+            whole.
     """
     values, column_settings, storage, properties = _parse(raw)
     for name in options_that_choose("version"):
@@ -225,7 +224,7 @@ def _property_name(key: str) -> str:
     """Return the name of a property of the commit.
 
     Raises:
-        OptionError: there is no name, or the format or this package uses it.
+        OptionError: the name is empty, or is reserved for the format or this package.
     """
     name = key.lower().removeprefix(_PROPERTY_PREFIX)
     if not name or name.startswith(_RESERVED_PROPERTIES):
@@ -259,8 +258,8 @@ def _parse(
             storage[name] = _storage_value(key, text)
         elif name.startswith(_PROPERTY_PREFIX):
             properties[_property_name(key)] = text
-        elif (about := column_option(name)) is not None:
-            column, setting = about
+        elif (match := column_option(name)) is not None:
+            column, setting = match
             columns.setdefault(column, {})[setting.name] = _value(key, setting.parse, setting.expects, text)
         else:
             _check_unknown(key, text)
@@ -283,7 +282,7 @@ def _value(name: str, parse: Callable[[str], Any], expects: str, text: str) -> A
 
 
 def _storage_value(key: str, text: str) -> Any:
-    """File systems take booleans and nested settings; text that is JSON for one of these becomes one."""
+    """Parse the value of a storage option: a boolean, a JSON object or list for nested settings, or text."""
     if text.strip().lower() in ("true", "false"):
         return text.strip().lower() == "true"
     if not text.lstrip().startswith(("{", "[")):
@@ -297,8 +296,8 @@ def _storage_value(key: str, text: str) -> Any:
 
 
 def _check_unknown(key: str, text: str) -> None:
-    """Refuse an option that is not ours, unless Spark reads it or it asks for what happens here anyway."""
-    from spark_lance.table.format.reserved_names import check_settings  # options alone need no table layer
+    """Raise an error for an option that is not ours, unless Spark reads it or its value is harmless."""
+    from spark_lance.table.format.reserved_names import check_settings  # parsing needs no table layer
 
     check_settings([key])
     names = {name: option.name for name, option in ALIASES.items()}
@@ -308,7 +307,7 @@ def _check_unknown(key: str, text: str) -> None:
 
 
 def _location(path: str) -> str:
-    """Return the location with the spellings of Hadoop (`file:/x`, `s3a://`) turned into the usual ones."""
+    """Return the location with Hadoop's spellings (`file:/x`, `s3a://`) replaced by the usual ones."""
     if path.startswith("file:/") and not path.startswith("file://"):
         return "file://" + path.removeprefix("file:")
     return "s3" + path[3:] if path.startswith(("s3a://", "s3n://")) else path
@@ -318,7 +317,7 @@ def option_table() -> dict[str, list[tuple[str, str, str]]]:
     """Return (name, default, description) of every option by the heading of its group, for documentation."""
     groups: dict[str, list[tuple[str, str, str]]] = {name: [] for name in _GROUPS}
     for option in OPTIONS.values():
-        doc = option.doc.removeprefix(_OF_STREAMS)
+        doc = option.doc.removeprefix(_STREAMS_PREFIX)
         group = _GROUP_OF_USE[option.used]
         if option.chooses == "changes" or (doc != option.doc and option.used == "read"):
             group = "Change feed and streams from a table"
@@ -327,7 +326,7 @@ def option_table() -> dict[str, list[tuple[str, str, str]]]:
         default = "" if option.default is None else str(option.default)
         groups[group].append((option.name, default, doc[:1].upper() + doc[1:]))
     property_doc = (
-        "Text kept with the version that the write makes: in column `properties` of the metadata table "
+        "Text stored with the version that the write creates: in column `properties` of the metadata table "
         "`transactions`, and in `summary` of `snapshots`."
     )
     groups["Writes"].append((f"{_PROPERTY_PREFIX}<name>", "", property_doc))
@@ -337,7 +336,7 @@ def option_table() -> dict[str, list[tuple[str, str, str]]]:
     return groups
 
 
-_OF_STREAMS = "Streams: "
+_STREAMS_PREFIX = "Streams: "
 _GROUP_OF_USE = {"both": "Reads and writes", "read": "Reads", "write": "Writes"}
 _GROUPS = (
     "Reads and writes",

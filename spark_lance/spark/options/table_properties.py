@@ -1,16 +1,16 @@
-"""TBLPROPERTIES that have a meaning here, and the check for names that nearly have one.
+"""TBLPROPERTIES with an effect on Lance tables, and a check for names that resemble them.
 
-    primary_key               names of the columns of the primary key, with commas between them
+    primary_key               names of the columns of the primary key, separated by commas
     enable_stable_row_ids     true if rows keep their ids
-    data_storage_version      the version of the data files, where it is not that of new tables
+    data_storage_version      the version of the data files, if it is not the default
     compression               the compression of all columns
     <column>.<option>         how a column is stored; see column_options.py
-    partition-fields          what PARTITIONED BY declares; see `table.format.partitions`
+    partition-fields          the fields of PARTITIONED BY; see `table.format.partitions`
     anything else             a setting of the table
 
-Other names that nearly equal one of these are refused. So are properties of Delta and Iceberg that promise
-something that a Lance table does not do. Those that only tune their files are settings without an effect,
-and a warning says so.
+Other names that resemble one of these are refused. So are properties of Delta and Iceberg that require
+something that a Lance table does not do. Properties that only tune their files have no effect, and cause a
+warning.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from spark_lance.table.format.partitions import PARTITION_FIELDS
 from spark_lance.table.versions.ages import parse_duration
 
 PRIMARY_KEY = "primary_key"
-# The order of rows in files, whether writes distribute rows by it ("range"), the columns that OPTIMIZE t FULL
-# clusters by, and those that tell rows apart in change logs.
+# The order of rows in files, whether writes distribute rows by this order ("range"), the clustering columns
+# of OPTIMIZE t FULL, and the columns that identify rows in change logs.
 SORT_ORDER = "sort-order"
 DISTRIBUTION = "write.distribution-mode"
 CLUSTERING = "clustering-columns"
@@ -48,12 +48,12 @@ _SETTINGS = ("lance.auto_cleanup.", "lance.compaction.")
 
 
 def split_names(text: str) -> list[str]:
-    """Return the items of a list with commas, such as names or sort keys; backticks stay."""
+    """Split a comma-separated list of names or sort keys. Backticks stay."""
     return [item.strip() for item in _ITEM.findall(text) if item.strip()]
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Return names of columns as a list with commas, in backticks where a sort key needs them."""
+    """Join column names to a comma-separated list, with backticks where a sort key needs them."""
     return ", ".join(
         name if re.fullmatch(r"\w+", name) else "`{}`".format(name.replace("`", "``")) for name in names
     )
@@ -63,8 +63,9 @@ def sort_key(text: str, schema: Schema) -> tuple[list[str], bool, bool]:
     """Return the path of a sort key, whether it descends, and whether its nulls are last.
 
     Args:
-        text: a column, or a path with dots into a struct, and a direction as in ORDER BY.
-        schema: of the table. The whole text can be the name of a column.
+        text: a column, or a path with dots into a struct, and a direction as in ORDER BY. The whole text can
+            also be the name of a column.
+        schema: schema of the table.
     """
     columns = [field.name for field in schema.fields]
     match = _SORT_KEY.fullmatch(text)
@@ -76,26 +77,27 @@ def sort_key(text: str, schema: Schema) -> tuple[list[str], bool, bool]:
 
 
 def is_sortable(field: Field) -> bool:
-    """Return whether Spark can sort by a column: it has no maps."""
+    """Return whether Spark can sort by a column, which it cannot if the column contains maps."""
     return all(node.kind != "map" for node in field.walk())
 
 
 def sort_keys(config: Mapping[str, str], schema: Schema) -> list[tuple[list[str], bool, bool]]:
     """Return the order of written rows: for each key its path, whether it descends, whether nulls are last.
 
-    The keys end before one that does not fit the table, as another writer may have changed its columns.
+    A key that does not fit the table and all later keys are left out: another writer may have changed the
+    table's columns.
     """
     keys: list[tuple[list[str], bool, bool]] = []
     for text in split_names(config.get(SORT_ORDER, "")):
         path, descends, nulls_last = sort_key(text, schema)
         top = next((field for field in schema.fields if field.name.lower() == path[0].lower()), None)
-        if top is None or not is_sortable(top) or not _has_path(top, path[1:]):
+        if top is None or not is_sortable(top) or not _path_exists(top, path[1:]):
             break
         keys.append(([top.name, *path[1:]], descends, nulls_last))
     return keys
 
 
-def _has_path(field: Field, path: Sequence[str]) -> bool:
+def _path_exists(field: Field, path: Sequence[str]) -> bool:
     for name in path:
         children = field.children if field.kind == "struct" else ()
         child = next((child for child in children if child.name.lower() == name.lower()), None)
@@ -106,11 +108,11 @@ def _has_path(field: Field, path: Sequence[str]) -> bool:
 
 
 def is_fixed(name: str) -> bool:
-    """Whether a property is one that only CREATE TABLE can set."""
+    """Return whether only CREATE TABLE can set a property."""
     return name == PRIMARY_KEY or name in TABLE_OPTIONS or column_option(name.lower()) is not None
 
 
-# Properties of Delta and Iceberg that have an effect here -> the form of their values.
+# Properties of Delta and Iceberg that have an effect here -> the pattern of their values; None for durations.
 _ROW_TRACKING, _CHANGE_FEED = "delta.enableRowTracking", "delta.enableChangeDataFeed"
 _BOOLEAN, _NUMBER = re.compile("true|false", re.IGNORECASE), re.compile("[0-9]{1,18}")
 _EFFECTIVE: dict[str, re.Pattern[str] | None] = {
@@ -123,7 +125,7 @@ _EFFECTIVE: dict[str, re.Pattern[str] | None] = {
     "history.expire.min-snapshots-to-keep": _NUMBER,
     "history.expire.max-ref-age-ms": _NUMBER,
 }
-# Properties that promise what a Lance table does not do -> the values that are refused, and what to do.
+# Properties that require something that a Lance table does not do -> a pattern of refused values, and advice.
 _OTHER_READERS = (
     "Lance tables have no metadata of other formats: write CREATE TABLE other USING iceberg AS SELECT * "
     "FROM t"
@@ -165,25 +167,25 @@ _WITHOUT_EFFECT = (
 )
 _FOREIGN_PREFIXES = ("delta.", "write.", "history.expire.", "gc.")
 _CANONICAL = {name.lower(): name for name in (*_EFFECTIVE, *_REFUSED)}
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def is_row_tracking(name: str, value: str) -> bool:
-    """Whether a property is Delta's row tracking, which is on."""
+    """Return whether a property turns on Delta's row tracking."""
     return name == _ROW_TRACKING and value.strip().lower() == "true"
 
 
 def needs_stable_row_ids(properties: Mapping[str, str]) -> bool:
-    """Whether properties of a new table ask for row ids that stay: Delta's row tracking and change feed."""
+    """Return whether properties of a new table need stable row ids: Delta's row tracking or change feed."""
     return any(properties.get(name, "").strip().lower() == "true" for name in (_ROW_TRACKING, _CHANGE_FEED))
 
 
 def check_setting(name: str, value: str | None = None) -> None:
-    """Refuse a setting whose name is nearly that of a property with a meaning, or that Lance cannot fulfil.
+    """Check a setting of a table.
 
     Raises:
-        OptionError: the name resembles a property, or the value cannot be used; the message has what to
-            write.
+        OptionError: the name resembles a property with an effect, or a Lance table cannot do what the value
+            requires. The message says what to write.
     """
     if is_fixed(name) or name.startswith(_SETTINGS):
         return
@@ -200,7 +202,7 @@ def check_setting(name: str, value: str | None = None) -> None:
 
 
 def _check_foreign(name: str, value: str | None) -> bool:
-    """Check a property of Delta or Iceberg; False if it is none."""
+    """Check a property of Delta or Iceberg, and return whether the name is such a property."""
     canonical = _CANONICAL.get(name.lower(), name)
     if canonical != name:
         raise OptionError(f"unknown table property {name!r}: did you mean {canonical!r}?")
@@ -219,7 +221,7 @@ def _check_foreign(name: str, value: str | None) -> bool:
         return True
     if re.fullmatch(_WITHOUT_EFFECT, name):
         if value is not None:
-            _LOG.warning("table property %s has no effect on Lance tables", name)
+            logger.warning("table property %s has no effect on Lance tables", name)
         return True
     if name.lower().startswith(_FOREIGN_PREFIXES):
         close = close_name(name, {key: key for key in _EFFECTIVE})

@@ -1,16 +1,16 @@
-"""Blob columns in Spark: their bytes, or descriptions that tell where the bytes are.
+"""Reads blob columns in Spark: as bytes, or as descriptions of where the bytes are.
 
-    blobs_descriptions   struct<position, size, blob_source>, of blobs of version 2 struct<kind, position,
-                         size, blob_id, blob_uri, blob_source>; see `table.reading.blobs` for what they mean.
-                         `blob_source` is the data file they count from. No bytes are fetched.
-    all_binary           binary: all bytes of the blob, wherever they are
+    blobs_descriptions   struct<position, size, blob_source>; for blobs of version 2 struct<kind, position,
+                         size, blob_id, blob_uri, blob_source>; see `table.reading.blobs` for their meaning.
+                         Positions refer to the data file `blob_source`. No bytes are fetched.
+    all_binary           binary: all bytes of the blob, from any location
     none                 the column is left out, unless it is named
 
-A null blob is null either way. The schema decides which of the two a column is read as; the option
-`blob_handling` decides for reads without a schema of the user's own.
+A null blob is null in both forms. The schema decides in which form a column is read. Without a user-defined
+schema, the option `blob_handling` decides.
 
-A description says all that is needed to find its bytes, whatever Spark does with the row. So columns of that
-type are written as blobs again: see `file.blob_references`.
+A description is enough to find the bytes, whatever Spark does with the row. So columns of this type are
+written as blobs again: see `file.blob_references`.
 """
 
 from __future__ import annotations
@@ -42,39 +42,43 @@ DESCRIPTIONS = "blobs_descriptions"
 ALL_BINARY = "all_binary"
 LEFT_OUT = "none"
 
-_MOST_BYTES = 2**31 - 1
+_MAX_BINARY_BYTES = 2**31 - 1
 _PARALLEL_READS = 16
 # The position of a null blob in files of version 2.0.
 _NULL_POSITION = 1
-_PARTS = frozenset(field.name for field in REFERENCE)
+_PART_NAMES = frozenset(field.name for field in REFERENCE)
 
 
-def _number_or(kind: pa.DataType) -> st.DataType:
+def _descriptor_part_type(kind: pa.DataType) -> st.DataType:
     return st.LongType() if pa.types.is_unsigned_integer(kind) else spark_type(kind)
 
 
-# A value of a blob column that an expression gives: its bytes, or a description.
+# The type of an expression's value for a blob column: its bytes, or a description.
 BlobValue = st.StructType(
     [
-        st.StructField(part.name, st.BinaryType() if part.name == "data" else _number_or(part.type))
+        st.StructField(
+            part.name, st.BinaryType() if part.name == "data" else _descriptor_part_type(part.type)
+        )
         for part in REFERENCE
     ]
 )
 
 
 def blob_column_type(field: Field, target: str | st.DataType) -> st.DataType:
-    """Return the Spark type of a column with blobs, at the top or inside; numbers of descriptions are bigint.
+    """Return the Spark type of a blob column or of a column with nested blobs.
+
+    Unsigned integers in descriptions become bigint.
 
     Args:
         field: the column.
-        target: one of the first two values of `blob_handling`; or the type that the column is asked for as,
-            which has binary where bytes are wanted.
+        target: one of the first two values of `blob_handling`; or the requested type of the column, with
+            binary for blobs whose bytes are requested.
     """
     if field.is_blob:
         if target == ALL_BINARY or isinstance(target, st.BinaryType):
             return st.BinaryType()
         parts = [
-            st.StructField(part.name, _number_or(part.type), part.nullable)
+            st.StructField(part.name, _descriptor_part_type(part.type), part.nullable)
             for part in field.described().arrow_field().type
         ]
         return st.StructType([*parts, st.StructField(BLOB_SOURCE, st.StringType(), True)])
@@ -89,20 +93,20 @@ def blob_column_type(field: Field, target: str | st.DataType) -> st.DataType:
         inner = target
         if isinstance(target, st.StructType):
             inner = target[child.name].dataType if child.name in target.names else DESCRIPTIONS
-        seen = blob_column_type(child, inner)
+        kind = blob_column_type(child, inner)
         if not has_blobs(child):
             parts.append(spark_field(child.read_field()))
         else:
-            parts.append(st.StructField(child.name, seen, child.nullable or child.is_blob))
+            parts.append(st.StructField(child.name, kind, child.nullable or child.is_blob))
     return st.StructType(parts)
 
 
 def is_description(kind: st.DataType) -> bool:
-    """Tell whether a Spark type is that of descriptions which say what they count from."""
+    """Return whether a Spark type is the type of descriptions with their source."""
     if not isinstance(kind, st.StructType):
         return False
     names = set(kind.names)
-    if len(names) < len(kind.names) or not {"position", "size", BLOB_SOURCE} <= names <= _PARTS:
+    if len(names) < len(kind.names) or not {"position", "size", BLOB_SOURCE} <= names <= _PART_NAMES:
         return False
     return all(
         isinstance(part.dataType, type(member.dataType))
@@ -113,7 +117,7 @@ def is_description(kind: st.DataType) -> bool:
 
 
 def holds_descriptions(kind: st.DataType) -> bool:
-    """Tell whether there are such descriptions in a type, here or in structs and arrays."""
+    """Return whether a type is or contains the type of descriptions, in structs and arrays."""
     if is_description(kind):
         return True
     if isinstance(kind, st.ArrayType):
@@ -129,34 +133,37 @@ def read_blobs(
     bases: Bases,
     limit: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a batch with blob columns as Spark was told of them, in batches of about `limit` bytes of blobs.
+    """Yield a batch with its blob columns in the types of a Spark schema.
+
+    The batch is split into batches of about `limit` bytes of blobs.
 
     Args:
         batch: rows of one fragment, blobs as descriptors.
-        blobs: the columns with blobs among its columns.
+        blobs: the columns with blobs among the columns of the batch.
         projection: the Spark schema, which has a type for each column of the batch.
         fragment: the fragment.
-        bases: where its files are.
-        limit: bytes.
+        bases: locations of the fragment's files.
+        limit: bytes of blobs per batch.
 
     Raises:
-        SchemaError: a blob is larger than Spark's binary can be.
-        FormatError, UnsupportedFormatError, FileNotFoundError: a blob is not where its description says.
+        SchemaError: a blob is too large for Spark's binary.
+        FormatError, UnsupportedFormatError, FileNotFoundError: a blob is not at the location in its
+            description.
     """
-    places = {field.name: batch.schema.get_field_index(field.name) for field in blobs}
-    kinds = {name: projection.fields[place].dataType for name, place in places.items()}
+    positions = {field.name: batch.schema.get_field_index(field.name) for field in blobs}
+    kinds = {name: projection.fields[position].dataType for name, position in positions.items()}
     file_of = data_files(fragment, bases)
     total = np.zeros(batch.num_rows, np.int64)
     for field in blobs:
-        total += _bytes_asked(batch.column(places[field.name]), field, kinds[field.name], limit)
+        total += _requested_bytes(batch.column(positions[field.name]), field, kinds[field.name], limit)
     for start, stop in runs_of(total, limit) if total.any() else [(0, batch.num_rows)]:
         rows = batch.slice(start, stop - start)
         columns, fields = list(rows.columns), list(rows.schema)
         for field in blobs:
-            place, kind = places[field.name], kinds[field.name]
-            reader = _Reader(kind, fragment, bases, file_of)
-            columns[place] = map_blobs(columns[place], field, np.arange(len(rows)), reader.seen)
-            fields[place] = fields[place].with_type(columns[place].type).with_nullable(True)
+            position, kind = positions[field.name], kinds[field.name]
+            reader = _BlobReader(kind, fragment, bases, file_of)
+            columns[position] = map_blobs(columns[position], field, np.arange(len(rows)), reader.convert)
+            fields[position] = fields[position].with_type(columns[position].type).with_nullable(True)
         yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
@@ -171,36 +178,36 @@ def taken_with_sources(
 
     Args:
         rows: the columns of `projection`, in that order; blobs as descriptors.
-        addresses: the rows' addresses.
+        addresses: the rows' addresses (uint64).
         projection: the Spark schema.
         manifest: the version.
-        bases: where its files are.
+        bases: locations of the version's files.
     """
     numbers = fragments_of(addresses).astype(np.int64)
     files = {fragment.id: data_files(fragment, bases) for fragment in manifest.fragments}
 
     def file_of(field: Field, owners: Ints) -> pa.Array:
-        homes, which = np.unique(numbers[owners], return_inverse=True)
+        fragment_ids, which = np.unique(numbers[owners], return_inverse=True)
         first = np.zeros(1, np.int64)
-        uris = [files[home](field, first) for home in homes.tolist()]
+        uris = [files[fragment_id](field, first) for fragment_id in fragment_ids.tolist()]
         external = pa.concat_arrays(uris) if uris else pa.array([], pa.string())
         return external.take(pa.array(which.reshape(-1)))
 
     blobs = {field.name: field for field in manifest.schema.fields if has_blobs(field)}
-    for place, column in enumerate(projection):
-        field = blobs.get(rows.schema.field(place).name)
+    for position, column in enumerate(projection):
+        field = blobs.get(rows.schema.field(position).name)
         if field is None:
             continue
-        reader = _Reader(column.dataType, None, bases, file_of)
-        array = rows.column(place).combine_chunks()
+        reader = _BlobReader(column.dataType, None, bases, file_of)
+        array = rows.column(position).combine_chunks()
         array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
-        seen = map_blobs(array, field, np.arange(len(array)), reader.seen)
-        rows = rows.set_column(place, pa.field(field.name, seen.type), seen)
+        descriptions = map_blobs(array, field, np.arange(len(array)), reader.convert)
+        rows = rows.set_column(position, pa.field(field.name, descriptions.type), descriptions)
     return rows
 
 
-class _Reader:
-    """Turns the descriptors of one column into what is asked for."""
+class _BlobReader:
+    """Converts the descriptors of one column to the requested type."""
 
     def __init__(
         self, target: st.DataType, fragment: table_pb2.DataFragment | None, bases: Bases, file_of: FileOf
@@ -210,19 +217,19 @@ class _Reader:
         self._bases = bases
         self._file_of = file_of
 
-    def seen(self, array: pa.Array, field: Field, rows: Ints, path: tuple[str, ...]) -> pa.Array:
-        """Return the bytes, or the descriptors with what they count from."""
-        marked = _with_nulls(array)
-        target = _inside(self._target, path)
+    def convert(self, array: pa.Array, field: Field, rows: Ints, path: tuple[str, ...]) -> pa.Array:
+        """Return the bytes, or the descriptors with their source."""
+        descriptors = _mark_nulls(array)
+        target = _type_at(self._target, path)
         if isinstance(target, st.BinaryType) and self._fragment is not None:
-            return _values(marked, field, self._fragment, self._bases)
+            return _read_values(descriptors, field, self._fragment, self._bases)
         if isinstance(target, st.StructType) and BLOB_SOURCE in target.names:
-            return with_source(marked, field, rows, self._file_of, self._bases)
-        return marked
+            return with_source(descriptors, field, rows, self._file_of, self._bases)
+        return descriptors
 
 
-def _inside(kind: st.DataType, path: Sequence[str]) -> st.DataType:
-    """Return the type at a place in a type; parts that are not asked for are of type null."""
+def _type_at(kind: st.DataType, path: Sequence[str]) -> st.DataType:
+    """Return the type at a path in a type; the null type for parts that are not requested."""
     for name in path:
         if isinstance(kind, st.ArrayType):
             kind = kind.elementType
@@ -233,17 +240,17 @@ def _inside(kind: st.DataType, path: Sequence[str]) -> st.DataType:
     return kind
 
 
-def _bytes_asked(array: pa.Array, field: Field, target: st.DataType, limit: int) -> Ints:
-    """Return how many bytes of blobs are asked for by row."""
+def _requested_bytes(array: pa.Array, field: Field, target: st.DataType, limit: int) -> Ints:
+    """Return the number of requested bytes of blobs for each row."""
     total = np.zeros(len(array), np.int64)
 
     def count(values: pa.Array, _blob: Field, rows: Ints, path: tuple[str, ...]) -> pa.Array:
-        if isinstance(_inside(target, path), st.BinaryType):
+        if isinstance(_type_at(target, path), st.BinaryType):
             sizes = pc.fill_null(pc.struct_field(values, "size"), 0).to_numpy(zero_copy_only=False)
             sizes = sizes.astype(np.int64)
             if values.type.get_field_index("kind") >= 0:
                 kinds = pc.fill_null(pc.struct_field(values, "kind"), 0).to_numpy(zero_copy_only=False)
-                # The size of a whole object is not known: a few at a time.
+                # The size of a whole object is unknown: batches have a few of them.
                 sizes = np.where((kinds == EXTERNAL) & (sizes == 0), limit // _PARALLEL_READS, sizes)
             np.add.at(total, rows, sizes)
         return values
@@ -252,8 +259,8 @@ def _bytes_asked(array: pa.Array, field: Field, target: st.DataType, limit: int)
     return total
 
 
-def _with_nulls(array: pa.Array) -> pa.Array:
-    """Return descriptors with null for those that stand for null."""
+def _mark_nulls(array: pa.Array) -> pa.Array:
+    """Replace descriptors that mean null by null."""
     if array.type.get_field_index("kind") >= 0:
         return array
     position, size = (pc.struct_field(array, name) for name in ("position", "size"))
@@ -261,18 +268,18 @@ def _with_nulls(array: pa.Array) -> pa.Array:
     return pc.if_else(pc.fill_null(null, True), pa.scalar(None, array.type), array)
 
 
-def _values(array: pa.Array, field: Field, fragment: table_pb2.DataFragment, bases: Bases) -> pa.Array:
+def _read_values(array: pa.Array, field: Field, fragment: table_pb2.DataFragment, bases: Bases) -> pa.Array:
     rows: list[dict[str, Any] | None] = array.to_pylist()
     files = open_blobs(bases, field, rows, [fragment] * len(rows))
     sizes = np.array([0 if file is None else file.size() for file in files], np.int64)
-    if len(sizes) and sizes.max() > _MOST_BYTES:
+    if len(sizes) and sizes.max() > _MAX_BINARY_BYTES:
         raise SchemaError(
             f"column {field.name!r} has a blob of {sizes.max()} bytes, more than Spark's binary can hold: "
             f"read it with option blob_handling={DESCRIPTIONS}"
         )
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        return pa.array(pool.map(_bytes, files), pa.binary())
+        return pa.array(pool.map(_read_bytes, files), pa.binary())
 
 
-def _bytes(file: BlobFile | None) -> bytes | None:
+def _read_bytes(file: BlobFile | None) -> bytes | None:
     return None if file is None else file.readall()

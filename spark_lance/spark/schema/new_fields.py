@@ -1,10 +1,10 @@
-"""The Arrow fields that a new table, or a table with a new column, gets for columns of Spark.
+"""Creates the Arrow fields of new columns from Spark's columns.
 
-A field may hold nulls, at every level: what Spark says of nulls to a writer is what the optimizer found out
-about this query, and the next query to append to the table may differ in that. (Spark's own tables are
-created so, too.) Only columns of a primary key, and the structs that they are in, must hold none.
+Fields are nullable at every level, as in Spark's own new tables. The nullability that Spark reports to a
+writer is what the optimizer knows about this query, and the next query that appends to the table may differ.
+Only columns of a primary key, and the structs that contain them, are NOT NULL.
 
-The options of columns and their metadata become part of the type (vectors, half floats, large types) or field
+Column options and column metadata become part of the type (vectors, half floats, large types) or become field
 metadata, which the file writer follows. Metadata about pages is on the field and also on the elements of an
 array, because arrays are stored by their elements.
 
@@ -42,7 +42,7 @@ from spark_lance.spark.schema.string_types import declared_type, precise_metadat
 from spark_lance.spark.schema.types import arrow_type, is_shared
 from spark_lance.table.schema.defaults import DECLARATION_KEYS
 
-# Lower-cased dotted path of a column -> options of columns and their values.
+# Lower-cased dotted path of a column -> column options and their values.
 ColumnSettings = Mapping[str, Mapping[str, Any]]
 
 _BLOB_KEY = "lance-encoding:blob"
@@ -53,16 +53,16 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
 
     Args:
         field: the column.
-        column_settings: what options ask of columns.
-        path: the names of the fields that it is in.
+        column_settings: settings of columns from options.
+        path: the names of the parent fields.
 
     Raises:
-        SchemaError: an unknown type, or a setting that does not fit the type.
+        SchemaError: the type is unknown, or a setting does not fit the type.
     """
     here = (*path, field.name)
     field_metadata = field.metadata or {}
     request = {
-        **_suiting(column_settings_of(field_metadata), field.dataType),
+        **_drop_misfit_options(column_settings_of(field_metadata), field.dataType),
         **column_settings.get(".".join(here).lower(), {}),
     }
     if is_description(field.dataType):
@@ -76,13 +76,15 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
     metadata.update(string_metadata(spark))
     metadata.update(precise_metadata(spark))
     if request.get(AS_JSON) and isinstance(spark, st.VariantType) and not path:
-        spark = st.StringType()  # made text by the writer
-    arrow = _chosen_type(_new_type(spark, column_settings, here, field_metadata), request, ".".join(here))
+        spark = st.StringType()  # the writer converts it to text
+    arrow = _apply_type_options(
+        _new_type(spark, column_settings, here, field_metadata), request, ".".join(here)
+    )
     arrow = _with_page_metadata(arrow, metadata)
     if request.get(AS_JSON):
-        metadata.update(_named(arrow, ".".join(here)))
+        metadata.update(_json_metadata(arrow, ".".join(here)))
     if request.get(AS_GEOMETRY):
-        arrow = _as_geometry(arrow, request[AS_GEOMETRY], ".".join(here))
+        arrow = _geometry_type(arrow, request[AS_GEOMETRY], ".".join(here))
         metadata[EXTENSION_NAME] = request[AS_GEOMETRY]
         metadata[EXTENSION_METADATA] = str(field_metadata.get(GEOMETRY_METADATA, "{}"))
     if request.get(BLOB) == "blob":
@@ -94,20 +96,20 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
             metadata[name] = str(request[name]).lower()
     if key and KEY_POSITION not in metadata:
         metadata[KEY] = "true"
-    nullable = not (key or _holds_key(arrow))
+    nullable = not (key or _contains_key(arrow))
     return pa.field(field.name, arrow, nullable, metadata or None)
 
 
 def without_defaults(field: st.StructField) -> st.StructField:
-    """Return a column of rows without the default that it has in the table which it was read from."""
+    """Return a column without the default values and other declarations of the table where it was read."""
     metadata = {key: value for key, value in (field.metadata or {}).items() if key not in DECLARATION_KEYS}
     return st.StructField(field.name, field.dataType, field.nullable, metadata)
 
 
-def _suiting(request: dict[str, Any], spark: st.DataType) -> dict[str, Any]:
-    """Return the options in metadata, without the length of vectors whose type no new vector can have.
+def _drop_misfit_options(request: dict[str, Any], spark: st.DataType) -> dict[str, Any]:
+    """Return the options in metadata, without a vector length if the items cannot be stored in vectors.
 
-    Columns read from a table have such metadata if the table's vectors are of types that Spark lacks.
+    A column read from a table has such metadata if the table's vectors have items of types that Spark lacks.
     """
     item = spark.elementType if isinstance(spark, st.ArrayType) else None
     if isinstance(item, (st.StringType, st.BinaryType, st.ArrayType, st.MapType, st.NullType)):
@@ -142,45 +144,47 @@ def _new_type(
     return arrow_type(spark)
 
 
-def _chosen_type(arrow: pa.DataType, request: Mapping[str, Any], column: str) -> pa.DataType:
-    """Return the type with what is asked of it.
+def _apply_type_options(arrow: pa.DataType, request: Mapping[str, Any], column: str) -> pa.DataType:
+    """Return a type after applying the column options.
 
     Raises:
-        SchemaError: it is asked of another kind of type.
+        SchemaError: an option does not fit the type.
     """
     if request.get(FLOAT16):
-        arrow = _half(arrow, column)
+        arrow = _half_precision_type(arrow, column)
     size = request.get(VECTOR_SIZE)
     if size is not None:
-        arrow = _vector(arrow, size, column)
+        arrow = _vector_type(arrow, size, column)
     if request.get(LARGE):
         if not (pa.types.is_string(arrow) or pa.types.is_binary(arrow)):
             raise SchemaError(f"column {column!r} is neither text nor binary, so {LARGE} does not fit it")
         arrow = pa.large_string() if pa.types.is_string(arrow) else pa.large_binary()
     if request.get(BLOB) and not (pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow)):
-        raise SchemaError(f"column {column!r} is not binary, so it cannot be stored as {_stored_as(request)}")
+        raise SchemaError(
+            f"column {column!r} is not binary, so it cannot be stored as {_storage_text(request)}"
+        )
     return arrow
 
 
-def _named(arrow: pa.DataType, column: str) -> dict[str, str]:
-    """Return the field metadata that makes text JSON."""
+def _json_metadata(arrow: pa.DataType, column: str) -> dict[str, str]:
+    """Return the field metadata that marks text as JSON."""
     if not (pa.types.is_string(arrow) or pa.types.is_large_string(arrow)):
         raise SchemaError(f"column {column!r} is not text, so it cannot be stored as JSON")
     return {EXTENSION_NAME: "arrow.json"}
 
 
-def _as_geometry(arrow: pa.DataType, extension: str, column: str) -> pa.DataType:
-    """Return the type of a column of geometries."""
+def _geometry_type(arrow: pa.DataType, extension: str, column: str) -> pa.DataType:
+    """Return the storage type of a column of geometries."""
     if not is_geometry(extension, arrow):
         raise SchemaError(f"column {column!r} is {arrow}, which cannot be stored as {extension}")
     return stored_type(extension, arrow)
 
 
-def _stored_as(request: Mapping[str, Any]) -> str:
+def _storage_text(request: Mapping[str, Any]) -> str:
     return "blobs" if request[BLOB] == "blob" else "plain bytes"
 
 
-def _half(arrow: pa.DataType, column: str) -> pa.DataType:
+def _half_precision_type(arrow: pa.DataType, column: str) -> pa.DataType:
     if pa.types.is_float32(arrow):
         return pa.float16()
     if pa.types.is_list(arrow) and pa.types.is_float32(arrow.value_type):
@@ -190,7 +194,7 @@ def _half(arrow: pa.DataType, column: str) -> pa.DataType:
     )
 
 
-def _vector(arrow: pa.DataType, size: Any, column: str) -> pa.DataType:
+def _vector_type(arrow: pa.DataType, size: Any, column: str) -> pa.DataType:
     if not pa.types.is_list(arrow):
         raise SchemaError(f"column {column!r} is not an array, so it cannot be stored as vectors")
     if isinstance(size, bool) or not str(size).isdecimal() or int(size) < 1:
@@ -209,9 +213,9 @@ def _with_page_metadata(arrow: pa.DataType, metadata: Mapping[str, str]) -> pa.D
     return pa.list_(pa.field(item.name, inner, item.nullable, {**pages, **present}))
 
 
-def _holds_key(arrow: pa.DataType) -> bool:
-    """Whether a field of a struct belongs to the primary key."""
+def _contains_key(arrow: pa.DataType) -> bool:
+    """Return whether a field of a struct belongs to the primary key."""
     if not pa.types.is_struct(arrow):
         return False
     keys = {KEY.encode(), KEY_POSITION.encode()}
-    return any(keys & (child.metadata or {}).keys() or _holds_key(child.type) for child in arrow)
+    return any(keys & (child.metadata or {}).keys() or _contains_key(child.type) for child in arrow)

@@ -1,4 +1,4 @@
-"""Fitting the columns that Spark asks for to those of a table."""
+"""Maps the columns that Spark requests to the columns of a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS, system_name
 
 
 def system_field(name: str) -> st.StructField:
-    """Return the Spark field of a system column; its numbers are below 2^63."""
+    """Return the Spark field of a system column. Its numbers are below 2^63."""
     return st.StructField(name, st.LongType(), False)
 
 
@@ -26,11 +26,11 @@ def spark_schema_of(schema: Schema, projection: Projection) -> st.StructType:
 
     Args:
         schema: the table's schema.
-        projection: the columns that are read, and as what types.
+        projection: the columns to read and their types.
 
     Raises:
-        SchemaError: a column does not exist, is named twice, or Spark has no type for it; `blob_handling`
-            names a column that has no blobs.
+        SchemaError: a column does not exist, is named twice, or Spark has no type for it; or `blob_handling`
+            names a column without blobs.
     """
     names = projection.columns
     if names is None:
@@ -78,10 +78,10 @@ def _spark_field(field: Field, projection: Projection) -> st.StructField:
 
 
 def _default_fields(schema: Schema, blob_handling: BlobHandling) -> list[Field]:
-    """Return the columns of a read of all of them.
+    """Return the columns of a read without option `columns`.
 
     Raises:
-        SchemaError: `blob_handling` names a column that has no blobs.
+        SchemaError: `blob_handling` names a column without blobs.
     """
     blobs = [field.name for field in schema.fields if has_blobs(field)]
     folded = {name.lower() for name in blobs}
@@ -92,10 +92,10 @@ def _default_fields(schema: Schema, blob_handling: BlobHandling) -> list[Field]:
 
 
 def find_column(schema: Schema, name: str) -> Field:
-    """Return the top-level field called `name`; the case matters only where two names differ by nothing else.
+    """Return the top-level field `name`. Case matters only if several names differ only in case.
 
     Raises:
-        SchemaError: there is none, or several that differ by case; the message lists those that exist.
+        SchemaError: the column does not exist, or several columns match. The message lists all columns.
     """
     folded = [field for field in schema.fields if field.name.lower() == name.lower()]
     exact = [field for field in folded if field.name == name]
@@ -107,15 +107,15 @@ def find_column(schema: Schema, name: str) -> Field:
 
 
 def resolve_projection(table: Schema, projection: st.StructType) -> tuple[tuple[str, ...], tuple[Field, ...]]:
-    """Return what a scan has to read for the columns that Spark asks for.
+    """Return the names and fields that a scan must read for the columns that Spark requests.
 
     Returns:
-        The names of all columns, system columns too, as the table spells them; and the table's fields among
-        them, with only the nested fields that the projection has, blobs described. Both in the order of
-        `projection`.
+        The names of all columns, including system columns, in the table's spelling; and the fields of the
+        table's columns, with only the nested fields of the projection, and blobs as descriptors. Both are in
+        the order of `projection`.
 
     Raises:
-        SchemaError: columns do not exist, are asked for twice or with types that are not Spark's for them.
+        SchemaError: columns do not exist, are requested twice, or with types other than Spark's for them.
     """
     names, fields, reasons, unknown = [], [], [], []
     system = system_names(field.name for field in table.fields)
@@ -131,7 +131,7 @@ def resolve_projection(table: Schema, projection: st.StructType) -> tuple[tuple[
             unknown.append(column.name)
             continue
         names.append(field.name)
-        actual = _seen_as(field, column.dataType)
+        actual = _type_as_requested(field, column.dataType)
         if column.dataType != actual and not covers(actual, column.dataType):
             reasons.append(
                 f"column {column.name!r} is {actual.simpleString()}, not {column.dataType.simpleString()}"
@@ -151,8 +151,8 @@ def resolve_projection(table: Schema, projection: st.StructType) -> tuple[tuple[
     return tuple(names), tuple(fields)
 
 
-def _seen_as(field: Field, target: st.DataType) -> st.DataType:
-    """Return the Spark type of a column; of blobs bytes, of JSON variants, ... if asked for."""
+def _type_as_requested(field: Field, target: st.DataType) -> st.DataType:
+    """Return the Spark type of a column: the requested one if it is another form of blobs, JSON, geometry."""
     if has_blobs(field):
         return blob_column_type(field, target)
     if field.is_json and isinstance(target, (st.BinaryType, st.VariantType)):
@@ -163,14 +163,14 @@ def _seen_as(field: Field, target: st.DataType) -> st.DataType:
 
 
 def narrow(field: Field, target: st.DataType) -> Field:
-    """Return the field with just the struct fields that are asked for, so that no others are fetched."""
+    """Return the field with only the struct fields in `target`, so that no others are fetched."""
     if field.kind == "struct" and isinstance(target, st.StructType):
         parts = [
             narrow(child, target[child.name].dataType)
             for child in field.children
             if child.name in target.names
         ]
-        # A struct without requested fields still has null rows, and a child shows which.
+        # The first child is needed even if no field is requested: it has the null rows of the struct.
         return replace(field, children=tuple(parts) or field.children[:1])
     if field.kind == "list" and isinstance(target, st.ArrayType):
         return replace(field, children=(narrow(field.children[0], target.elementType),))
@@ -178,7 +178,7 @@ def narrow(field: Field, target: st.DataType) -> Field:
 
 
 def without_places(schema: st.StructType) -> st.StructType:
-    """Return a schema whose system columns may be null, as rows that are not in the table have no place."""
+    """Return a schema with nullable system columns, as rows that are not in the table yet have no address."""
     fields = [
         st.StructField(
             field.name, field.dataType, field.nullable or field.name in SYSTEM_COLUMNS, field.metadata

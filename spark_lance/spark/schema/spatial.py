@@ -1,11 +1,12 @@
-"""Geometries in Spark: its types GEOMETRY and GEOGRAPHY (4.1 and newer), and the binary that tables have.
+"""Converts stored geometries to Spark's types GEOMETRY and GEOGRAPHY (4.1 and newer).
 
 Spark exchanges a value as
 
     struct<srid: int32, wkb: binary>     the child `wkb` with metadata geometry (or geography) = true, srid
 
-A table has well-known binary, of the extension type geoarrow.wkb, whose metadata names the spatial reference:
-{"crs": "OGC:CRS84"}, of a geography also "edges": "spherical". (GeoArrow format, extension metadata.)
+A table stores well-known binary with the extension type geoarrow.wkb, whose metadata names the spatial
+reference: {"crs": "OGC:CRS84"}, for a geography also "edges": "spherical". (GeoArrow format, extension
+metadata.)
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from spark_lance.io.stored_json import parse_object
 from spark_lance.spark.base.compat import GeographyType, GeometryType
 
 _NO_REFERENCE, _WORLD = 0, 4326
-# Longitude and latitude; GeoArrow's coordinates are in this order, whatever an authority says.
+# Longitude and latitude. GeoArrow's coordinates are in this order, whatever the authority defines.
 _WORLD_NAMES = ("OGC:CRS84", "EPSG:4326")
 
 
 def is_spatial(spark: st.DataType) -> bool:
-    """Whether a Spark type is GEOMETRY or GEOGRAPHY."""
+    """Return whether a Spark type is GEOMETRY or GEOGRAPHY."""
     return any(kind is not None and isinstance(spark, kind) for kind in (GeometryType, GeographyType))
 
 
 def is_spatial_field(field: pa.Field) -> bool:
-    """Whether a column can be read as one of these types."""
+    """Return whether a column can be read as GEOMETRY or GEOGRAPHY."""
     return extension_of(field) in WELL_KNOWN_BINARY
 
 
@@ -44,7 +45,7 @@ def _is_geography(spark: st.DataType) -> bool:
 
 
 def carrier_of(spark: Any) -> pa.DataType:
-    """Return the Arrow type in which Spark exchanges values of one of these types."""
+    """Return the carrier: the Arrow type in which Spark exchanges values of GEOMETRY or GEOGRAPHY."""
     name = "geography" if _is_geography(spark) else "geometry"
     metadata = {name: "true", "srid": str(spark.srid)}
     return pa.struct(
@@ -56,7 +57,7 @@ def carrier_of(spark: Any) -> pa.DataType:
 
 
 def is_carrier(arrow: pa.DataType) -> bool:
-    """Whether an Arrow type is a carrier of geometries."""
+    """Return whether an Arrow type is a carrier of geometries."""
     if not pa.types.is_struct(arrow) or [field.name for field in arrow] != ["srid", "wkb"]:
         return False
     metadata = arrow.field("wkb").metadata or {}
@@ -64,7 +65,7 @@ def is_carrier(arrow: pa.DataType) -> bool:
 
 
 def to_carrier(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return well-known binary in a carrier, whose type has the spatial reference."""
+    """Convert well-known binary to a carrier. The type of the carrier has the spatial reference."""
     binary = values.storage if isinstance(values, pa.ExtensionArray) else values
     binary = binary.cast(pa.binary())
     srid = int((target.field("wkb").metadata or {}).get(b"srid", b"0"))
@@ -90,7 +91,7 @@ def spatial_type(field: pa.Field) -> st.DataType:
         metadata = {}
     if metadata.get("edges") == "spherical":
         return GeographyType(_WORLD)  # type: ignore[call-arg]
-    name = _name_of(metadata.get("crs"))
+    name = _reference_name(metadata.get("crs"))
     if name in _WORLD_NAMES:
         return GeometryType(_WORLD)  # type: ignore[call-arg]
     try:
@@ -100,15 +101,15 @@ def spatial_type(field: pa.Field) -> st.DataType:
     return geometry
 
 
-def _name_of(reference: Any) -> str:
-    """Return a spatial reference by authority and code; "" if it is none, or given in another way."""
+def _reference_name(reference: Any) -> str:
+    """Return a spatial reference as authority:code; "" if it is missing or has another form."""
     if isinstance(reference, dict) and isinstance(reference.get("id"), dict):
         return f"{reference['id'].get('authority')}:{reference['id'].get('code')}"
     return reference if isinstance(reference, str) else ""
 
 
 def spatial_metadata(spark: Any) -> str:
-    """Return the extension metadata of a column of one of these types."""
+    """Return the extension metadata of a column for a Spark type GEOMETRY or GEOGRAPHY."""
     metadata: dict[str, str] = {}
     if spark.srid > _NO_REFERENCE:
         metadata["crs"] = spark._crs

@@ -1,21 +1,20 @@
-"""The string types that Spark declares: CHAR(n), VARCHAR(n), and STRING with a collation.
+"""Stores and checks declared Spark types that Lance has no type for: strings, times and intervals.
 
-Lance stores text. The declaration is kept in the metadata of the field that holds the text, at any depth of a
-column; other engines ignore it:
+CHAR(n), VARCHAR(n), and STRING with a collation: Lance stores text. The metadata of the text's field, at any
+depth of a column, has the declaration. Other engines ignore it:
 
     spark.string-type = "char(5)" | "varchar(10)" | "string collate UTF8_LCASE"
 
-Spark reads a schema that has strings in place of CHAR and VARCHAR. The declared type of the whole column is
-in the column's metadata, as in Spark's own relations:
+In the schema that Spark reads, CHAR and VARCHAR are strings. The metadata of the column has the declared type
+of the whole column, as in Spark's own relations:
 
     __CHAR_VARCHAR_TYPE_STRING = "char(5)" | "array<varchar(10)>" | "struct<a:char(5),b:int>" | ...
 
-From it Spark pads, checks lengths and prints types. (Spark: CharVarcharUtils.)
+From it Spark pads values, checks lengths and prints types. (Spark: CharVarcharUtils.)
 
-Spark types whose values an Arrow type holds at a finer precision: TIME(p) and day-time intervals.
-
-Lance stores TIME in nanoseconds and intervals in microseconds. The declared type is kept in the metadata of
-the field, at any depth of a column; other engines ignore it. TIME(6) and INTERVAL DAY TO SECOND need none:
+TIME(p) and day-time intervals: Lance stores TIME in nanoseconds and intervals in microseconds, which may be
+finer than the declared type. The metadata of the field, at any depth of a column, has the declared type.
+Other engines ignore it. TIME(6) and INTERVAL DAY TO SECOND need no metadata:
 
     spark.precise-type = "time(3)" | "interval day" | "interval hour to minute"
 """
@@ -38,14 +37,14 @@ PRECISE_TYPE = "spark.precise-type"
 _TIME = re.compile(r"time\(([0-6])\)")
 _FIELDS = ("day", "hour", "minute", "second")
 _INTERVAL = re.compile(rf"interval ({'|'.join(_FIELDS)})(?: to ({'|'.join(_FIELDS)}))?")
-# Last field of an interval -> its length in microseconds. Seconds have all digits.
+# Last field of an interval -> its length in microseconds. Seconds have microsecond precision.
 _MICROSECONDS = {0: 86_400_000_000, 1: 3_600_000_000, 2: 60_000_000}
 _TIME_DIGITS = 9
 _SPARK_TIME_DIGITS = 6
 
 
 def precise_metadata(kind: st.DataType) -> dict[str, str]:
-    """Return the field metadata that keeps the precision of a type; nothing where the Arrow type says all."""
+    """Return the field metadata for the precision of a type; empty if the Arrow type has this precision."""
     if isinstance(kind, st.DayTimeIntervalType) and kind != st.DayTimeIntervalType():
         return {PRECISE_TYPE: kind.simpleString()}
     if TimeType is not None and isinstance(kind, TimeType) and kind != TimeType():
@@ -54,7 +53,7 @@ def precise_metadata(kind: st.DataType) -> dict[str, str]:
 
 
 def precise_type(arrow: pa.DataType, metadata: Mapping[str, str]) -> st.DataType | None:
-    """Return the declared type of a field; None if it has no declaration, or one for another Arrow type."""
+    """Return the declared type of a field; None without a declaration, or if it is for another Arrow type."""
     text = metadata.get(PRECISE_TYPE, "")
     if arrow == pa.duration("us") and (match := _INTERVAL.fullmatch(text)):
         first, last = _FIELDS.index(match[1]), _FIELDS.index(match[2] or match[1])
@@ -65,10 +64,15 @@ def precise_type(arrow: pa.DataType, metadata: Mapping[str, str]) -> st.DataType
 
 
 def check_widened(name: str, table_field: Field, field: pa.Field) -> None:
-    """Refuse a declared type for a column whose values may not fit it.
+    """Check that all values of a column fit a newly declared type.
+
+    Args:
+        name: the column, for errors.
+        table_field: the table's column.
+        field: the column with the new type in its metadata.
 
     Raises:
-        SchemaError: the new type has fewer digits, or a larger last field.
+        SchemaError: the new type has fewer digits, or an interval with a coarser last field.
     """
     metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
     kind = precise_type(field.type, metadata)
@@ -84,9 +88,9 @@ def check_widened(name: str, table_field: Field, field: pa.Field) -> None:
 
 
 def plan_precision(arrow: pa.DataType, metadata: Mapping[str, str], column: str) -> _Check | None:
-    """Return a function that refuses arrays with values of a finer precision than a field declares.
+    """Return a function that checks that no value of an array is finer than a field's declared precision.
 
-    Spark checks this itself for tables by name. Tables by path take any schema of it.
+    Spark checks this itself for tables by name. For tables by path Spark accepts any schema.
     """
     kind = precise_type(arrow, metadata)
     unit = 1 if kind is None else _unit(kind)
@@ -107,7 +111,7 @@ def plan_precision(arrow: pa.DataType, metadata: Mapping[str, str], column: str)
 
 
 def is_widening(actual: st.DataType, target: st.DataType) -> bool:
-    """Return whether both types are times, or both day-time intervals, and the target has all values."""
+    """Return whether both types are times, or both intervals, and the target can represent all values."""
     times = (st.DayTimeIntervalType,) if TimeType is None else (st.DayTimeIntervalType, TimeType)
     return isinstance(actual, times) and type(actual) is type(target) and _unit(target) <= _unit(actual)
 
@@ -127,23 +131,23 @@ def _unit(kind: st.DataType) -> int:
 
 STRING_TYPE = "spark.string-type"
 DECLARED_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
-_TEXT = re.compile(r"(char|varchar)\(([0-9]{1,10})\)|string(?: collate (\w+))?")
+_STRING_DECLARATION = re.compile(r"(char|varchar)\(([0-9]{1,10})\)|string(?: collate (\w+))?")
 
 
 def declared_string(text: str) -> st.DataType | None:
-    """Return the type that a declaration names; None if Spark has none of this name."""
-    match = _TEXT.fullmatch(text)
-    return None if match is None else _string_of(match)
+    """Parse a declaration of a string type; None if it is not one."""
+    match = _STRING_DECLARATION.fullmatch(text)
+    return None if match is None else _string_type(match)
 
 
-def _string_of(match: re.Match[str]) -> st.DataType:
+def _string_type(match: re.Match[str]) -> st.DataType:
     if match[1]:
         return (st.CharType if match[1] == "char" else st.VarcharType)(int(match[2]))
     return st.StringType(match[3]) if match[3] else st.StringType()
 
 
 def string_metadata(kind: st.DataType) -> dict[str, str]:
-    """Return the field metadata that keeps a string type; nothing for plain strings and other types."""
+    """Return the field metadata for a declared string type; empty for plain strings and other types."""
     if isinstance(kind, (st.CharType, st.VarcharType)) or (
         isinstance(kind, st.StringType) and kind != st.StringType()
     ):
@@ -152,12 +156,12 @@ def string_metadata(kind: st.DataType) -> dict[str, str]:
 
 
 def has_collation(metadata: Mapping[str, str]) -> bool:
-    """Whether Spark compares the text of a field with this metadata otherwise than by its bytes."""
+    """Return whether field metadata has a collation, so that Spark does not compare text by its bytes."""
     return metadata.get(STRING_TYPE, "").startswith("string collate ")
 
 
 def has_lengths(kind: st.DataType) -> bool:
-    """Whether CHAR or VARCHAR occurs in a type."""
+    """Return whether a type is or contains CHAR or VARCHAR."""
     if isinstance(kind, st.StructType):
         return any(has_lengths(field.dataType) for field in kind)
     if isinstance(kind, st.ArrayType):
@@ -168,7 +172,7 @@ def has_lengths(kind: st.DataType) -> bool:
 
 
 def readable_type(kind: st.DataType) -> st.DataType:
-    """Return a type with strings in place of CHAR and VARCHAR, at every depth."""
+    """Return a type with CHAR and VARCHAR replaced by strings, at every depth."""
     if isinstance(kind, st.StructType):
         fields = [st.StructField(f.name, readable_type(f.dataType), f.nullable, f.metadata) for f in kind]
         return st.StructType(fields)
@@ -180,15 +184,15 @@ def readable_type(kind: st.DataType) -> st.DataType:
 
 
 def declared_type(field: st.StructField) -> st.DataType:
-    """Return the type of a column as it was declared, with CHAR and VARCHAR.
+    """Return the declared type of a column, with CHAR and VARCHAR.
 
-    Metadata that does not fit the column's type is left from an older type of it, and does not count.
+    Metadata that does not fit the column's type comes from a former type of the column, and is ignored.
     """
     text = (field.metadata or {}).get(DECLARED_TYPE)
     if not isinstance(text, str):
         return field.dataType
     try:
-        kind, rest = _declared(field.dataType, text)
+        kind, rest = _parse_declared(field.dataType, text)
     except _MisfitError:
         return field.dataType
     return field.dataType if rest else kind
@@ -207,30 +211,39 @@ class _MisfitError(Exception):
     """A declaration does not describe the type of its column."""
 
 
-def _declared(kind: st.DataType, text: str) -> tuple[st.DataType, str]:
-    """Return the declared type at the start of a text, in the form of `kind`, and the rest of the text."""
+def _parse_declared(kind: st.DataType, text: str) -> tuple[st.DataType, str]:
+    """Parse a declared type with the structure of `kind` at the start of a text.
+
+    Returns:
+        The type and the rest of the text.
+
+    Raises:
+        _MisfitError: the text has another structure.
+    """
     if isinstance(kind, st.StringType):
-        match = _TEXT.match(text)
+        match = _STRING_DECLARATION.match(text)
         if match is None:
             raise _MisfitError
-        return _string_of(match), text[match.end() :]
+        return _string_type(match), text[match.end() :]
     if isinstance(kind, st.ArrayType):
-        element, rest = _declared(kind.elementType, _after(text, "array<"))
-        return st.ArrayType(element, kind.containsNull), _after(rest, ">")
+        element, rest = _parse_declared(kind.elementType, _strip_prefix(text, "array<"))
+        return st.ArrayType(element, kind.containsNull), _strip_prefix(rest, ">")
     if isinstance(kind, st.MapType):
-        key, rest = _declared(kind.keyType, _after(text, "map<"))
-        value, rest = _declared(kind.valueType, _after(rest, ","))
-        return st.MapType(key, value, kind.valueContainsNull), _after(rest, ">")
+        key, rest = _parse_declared(kind.keyType, _strip_prefix(text, "map<"))
+        value, rest = _parse_declared(kind.valueType, _strip_prefix(rest, ","))
+        return st.MapType(key, value, kind.valueContainsNull), _strip_prefix(rest, ">")
     if isinstance(kind, st.StructType):
-        rest, fields = _after(text, "struct<"), []
+        rest, fields = _strip_prefix(text, "struct<"), []
         for number, field in enumerate(kind):
-            part, rest = _declared(field.dataType, _after(rest, f"{',' * (number > 0)}{field.name}:"))
+            part, rest = _parse_declared(
+                field.dataType, _strip_prefix(rest, f"{',' * (number > 0)}{field.name}:")
+            )
             fields.append(st.StructField(field.name, part, field.nullable, field.metadata))
-        return st.StructType(fields), _after(rest, ">")
-    return kind, _after(text, kind.simpleString())
+        return st.StructType(fields), _strip_prefix(rest, ">")
+    return kind, _strip_prefix(text, kind.simpleString())
 
 
-def _after(text: str, start: str) -> str:
+def _strip_prefix(text: str, start: str) -> str:
     if not text.startswith(start):
         raise _MisfitError
     return text[len(start) :]
@@ -241,9 +254,9 @@ _Fit = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True)
 class DeclaredTypeChecks:
-    """Pads CHAR, refuses text that is too long and values that are too precise, where columns declare it.
+    """Pads CHAR values, and checks the lengths and the precision of values against declared types.
 
-    Spark does so itself for tables by name. Tables by path take any schema of it.
+    Spark does this itself for tables by name. For tables by path Spark accepts any schema.
 
     Attributes:
         columns: name of a column -> the function for its arrays.
@@ -260,7 +273,8 @@ class DeclaredTypeChecks:
         """Return the batch with padded values.
 
         Raises:
-            SchemaError: a value is longer than its column allows, without trailing spaces, or more precise.
+            SchemaError: a value is longer than its column allows, not counting trailing spaces, or more
+                precise.
         """
         for number, field in enumerate(batch.schema if self.columns else ()):
             if fit := self.columns.get(field.name):
@@ -272,22 +286,22 @@ def _plan_field(field: Field, column: str) -> _Fit | None:
     kind = declared_string(field.metadata.get(STRING_TYPE, ""))
     if isinstance(kind, (st.CharType, st.VarcharType)):
         length, pads = kind.length, isinstance(kind, st.CharType)
-        return lambda array: _fitting(array, length, pads, column)
+        return lambda array: _fit_length(array, length, pads, column)
     if PRECISE_TYPE in field.metadata:
         return plan_precision(field.arrow_type(), field.metadata, column)
     children = [(child.name, _plan_field(child, f"{column}.{child.name}")) for child in field.children]
     fits = {name: fit for name, fit in children if fit is not None}
-    return (lambda array: _nested(array, fits)) if fits else None
+    return (lambda array: _fit_nested(array, fits)) if fits else None
 
 
-def _nested(array: pa.Array, fits: dict[str, _Fit]) -> pa.Array:
-    """Return a struct, list or map array whose text has been fitted."""
+def _fit_nested(array: pa.Array, fits: dict[str, _Fit]) -> pa.Array:
+    """Apply the functions `fits` to the children of a struct, list or map array."""
     kind, mask = array.type, array.is_null() if array.null_count else None
     if pa.types.is_struct(kind):
-        parts = [fits.get(field.name, _same)(array.field(field.name)) for field in kind]
+        parts = [fits.get(field.name, _return_same)(array.field(field.name)) for field in kind]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=mask)
     if pa.types.is_map(kind):
-        entries = fits.get("entries", _same)(_entries(array))
+        entries = fits.get("entries", _return_same)(_entries(array))
         return pa.MapArray.from_arrays(
             _offsets(array), entries.field(0), entries.field(1), type=kind, mask=mask
         )
@@ -307,15 +321,15 @@ def _offsets(array: pa.Array) -> pa.Array:
     return pc.subtract(array.offsets, array.offsets[0])
 
 
-def _same(array: pa.Array) -> pa.Array:
+def _return_same(array: pa.Array) -> pa.Array:
     return array
 
 
-def _fitting(array: pa.Array, length: int, pads: bool, column: str) -> pa.Array:
-    """Return text of at most `length` characters, of exactly so many if it is padded.
+def _fit_length(array: pa.Array, length: int, pads: bool, column: str) -> pa.Array:
+    """Cut trailing spaces of text to `length` characters, and pad shorter text with spaces if `pads`.
 
     Raises:
-        TextLengthError: text is longer without its trailing spaces.
+        TextLengthError: text is longer even without its trailing spaces.
     """
     longest = pc.max(pc.utf8_length(array)).as_py()
     if longest is not None and longest > length:

@@ -1,7 +1,7 @@
-"""Lance types as Spark types and back: one table, which the documentation prints too.
+"""Maps Lance types to Spark types and back, by one table that is also printed in the documentation.
 
-A Lance column is described by its Arrow type. Spark exchanges columns with Python in a fixed set of Arrow
-types (below: carriers); `convert.py` turns the arrays of one into the other.
+The type of a Lance column is its Arrow type. Spark exchanges columns with Python in a fixed set of Arrow
+types, called carriers here. `convert.py` converts stored arrays to carriers.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from spark_lance.spark.schema.string_types import (
 from spark_lance.spark.schema.variants import is_variant
 from spark_lance.table.schema.defaults import DECLARATION_KEYS
 
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 
-# Field metadata that Spark users see and set as column metadata. The rest of a Lance field's metadata is
-# about how it is stored, or names an Arrow extension whose storage is what Spark gets.
+# Field metadata that Spark users see and set as column metadata. The other metadata of a Lance field is about
+# its storage, or names an Arrow extension whose storage type Spark reads.
 _SHARED_METADATA = ("comment", "lance-encoding:", "lance-schema:", *DECLARATION_KEYS)
 _PRIVATE_METADATA = ("lance-encoding:blob", "lance-encoding:packed")
 
 
 @dataclass(frozen=True)
-class _Row:
-    """One row: which Arrow types it is about, the Spark type, and the carrier Spark exchanges it in.
+class _TypeMapping:
+    """A mapping of some Arrow types to a Spark type, and the carrier in which Spark exchanges its values.
 
-    `written` marks the rows that are also read from right to left: a new table gets this Arrow type for a
-    column of this Spark type.
+    If `written` is true, the mapping works in both directions: a new table gets this Arrow type for a column
+    of this Spark type.
     """
 
     lance: str
@@ -75,9 +75,9 @@ def _is_duration(*units: str) -> Callable[[pa.DataType], bool]:
 
 
 def _decimal(arrow: pa.DataType) -> st.DataType:
-    if not 0 <= arrow.scale <= min(arrow.precision, _MOST_DIGITS):
+    if not 0 <= arrow.scale <= min(arrow.precision, _MAX_DIGITS):
         raise SchemaError(f"Spark has no decimal of precision {arrow.precision} and scale {arrow.scale}")
-    return st.DecimalType(min(arrow.precision, _MOST_DIGITS), arrow.scale)
+    return st.DecimalType(min(arrow.precision, _MAX_DIGITS), arrow.scale)
 
 
 def _time(precision: int) -> Callable[[pa.DataType], st.DataType]:
@@ -133,17 +133,17 @@ def _plain(
     arrow: pa.DataType | None = None,
     test: Callable[[pa.DataType], bool] | None = None,
     note: str = "",
-) -> _Row:
-    """Return the row of a type without parameters; with `arrow` it is read from right to left too."""
+) -> _TypeMapping:
+    """Return the mapping of a type without parameters. With `arrow` it works in both directions."""
     check = test if test is not None else (lambda t: t == arrow)
     carrier = None if arrow is None else (lambda _: arrow)
-    return _Row(lance, spark().simpleString(), check, lambda _: spark(), spark, carrier, note)
+    return _TypeMapping(lance, spark().simpleString(), check, lambda _: spark(), spark, carrier, note)
 
 
 _CHECKED = "values are checked when written"
-_CUT = "cut to microseconds (towards the past) when read"
+_ROUNDED_DOWN = "cut to microseconds (towards the past) when read"
 
-_ROWS: tuple[_Row, ...] = (
+_TYPE_MAPPINGS: tuple[_TypeMapping, ...] = (
     _plain("null", st.NullType, pa.null()),
     _plain("bool", st.BooleanType, pa.bool_()),
     _plain("int8", st.ByteType, pa.int8()),
@@ -153,13 +153,15 @@ _ROWS: tuple[_Row, ...] = (
     _plain("uint8", st.ShortType, test=pa.types.is_uint8, note=_CHECKED),
     _plain("uint16", st.IntegerType, test=pa.types.is_uint16, note=_CHECKED),
     _plain("uint32", st.LongType, test=pa.types.is_uint32, note=_CHECKED),
-    _Row("uint64", "decimal(20,0)", pa.types.is_uint64, lambda _: st.DecimalType(20, 0), None, note=_CHECKED),
+    _TypeMapping(
+        "uint64", "decimal(20,0)", pa.types.is_uint64, lambda _: st.DecimalType(20, 0), None, note=_CHECKED
+    ),
     _plain(
         "float16", st.FloatType, test=pa.types.is_float16, note="must be exact in half precision when written"
     ),
     _plain("float32", st.FloatType, pa.float32()),
     _plain("float64", st.DoubleType, pa.float64()),
-    _Row(
+    _TypeMapping(
         "decimal128(p,s)",
         "decimal(p,s)",
         pa.types.is_decimal128,
@@ -167,7 +169,7 @@ _ROWS: tuple[_Row, ...] = (
         st.DecimalType,
         lambda spark: pa.decimal128(spark.precision, spark.scale),
     ),
-    _Row(
+    _TypeMapping(
         "decimal256(p,s)",
         "decimal(min(p,38),s)",
         pa.types.is_decimal256,
@@ -213,7 +215,7 @@ _ROWS: tuple[_Row, ...] = (
     ),
     _plain("date32", st.DateType, pa.date32()),
     _plain("date64", st.DateType, test=pa.types.is_date64),
-    _Row(
+    _TypeMapping(
         "timestamp(us, zone)",
         "timestamp",
         _is_timestamp(True, "us"),
@@ -222,7 +224,7 @@ _ROWS: tuple[_Row, ...] = (
         lambda _: pa.timestamp("us", "UTC"),
         "an instant; a new table gets zone UTC",
     ),
-    _Row(
+    _TypeMapping(
         "timestamp(s or ms, zone)",
         "timestamp",
         _is_timestamp(True, "s", "ms"),
@@ -230,15 +232,15 @@ _ROWS: tuple[_Row, ...] = (
         None,
         note=_CHECKED,
     ),
-    _Row(
+    _TypeMapping(
         "timestamp(ns, zone)",
         "timestamp",
         _is_timestamp(True, "ns"),
         lambda _: st.TimestampType(),
         None,
-        note=_CUT,
+        note=_ROUNDED_DOWN,
     ),
-    _Row(
+    _TypeMapping(
         "timestamp(us)",
         "timestamp_ntz",
         _is_timestamp(False, "us"),
@@ -246,7 +248,7 @@ _ROWS: tuple[_Row, ...] = (
         st.TimestampNTZType,
         lambda _: pa.timestamp("us"),
     ),
-    _Row(
+    _TypeMapping(
         "timestamp(s or ms)",
         "timestamp_ntz",
         _is_timestamp(False, "s", "ms"),
@@ -254,18 +256,18 @@ _ROWS: tuple[_Row, ...] = (
         None,
         note=_CHECKED,
     ),
-    _Row(
+    _TypeMapping(
         "timestamp(ns)",
         "timestamp_ntz",
         _is_timestamp(False, "ns"),
         lambda _: st.TimestampNTZType(),
         None,
-        note=_CUT,
+        note=_ROUNDED_DOWN,
     ),
-    _Row(
+    _TypeMapping(
         "time32(s)", "time(0)", lambda t: t == pa.time32("s"), _time(0), None, note="Spark 4.1; " + _CHECKED
     ),
-    _Row(
+    _TypeMapping(
         "time32(ms)",
         "time(3)",
         lambda t: t == pa.time32("ms"),
@@ -273,8 +275,8 @@ _ROWS: tuple[_Row, ...] = (
         None,
         note="Spark 4.1; " + _CHECKED,
     ),
-    _Row("time64(us)", "time(6)", lambda t: t == pa.time64("us"), _time(6), None, note="Spark 4.1"),
-    _Row(
+    _TypeMapping("time64(us)", "time(6)", lambda t: t == pa.time64("us"), _time(6), None, note="Spark 4.1"),
+    _TypeMapping(
         "time64(ns)",
         "time(6)",
         lambda t: t == pa.time64("ns"),
@@ -283,7 +285,7 @@ _ROWS: tuple[_Row, ...] = (
         lambda _: pa.time64("ns"),
         "Spark 4.1; finer digits are passed through; time(p) is kept as metadata of the field",
     ),
-    _Row(
+    _TypeMapping(
         "duration(us)",
         "interval day to second",
         _is_duration("us"),
@@ -292,7 +294,7 @@ _ROWS: tuple[_Row, ...] = (
         lambda _: pa.duration("us"),
         "other fields, such as interval day, are kept as metadata of the field",
     ),
-    _Row(
+    _TypeMapping(
         "duration(s or ms)",
         "interval day to second",
         _is_duration("s", "ms"),
@@ -300,24 +302,24 @@ _ROWS: tuple[_Row, ...] = (
         None,
         note=_CHECKED,
     ),
-    _Row(
+    _TypeMapping(
         "duration(ns)",
         "interval day to second",
         _is_duration("ns"),
         lambda _: st.DayTimeIntervalType(),
         None,
-        note=_CUT,
+        note=_ROUNDED_DOWN,
     ),
-    _Row(
+    _TypeMapping(
         "dictionary(values)",
         "type of the values",
         pa.types.is_dictionary,
         lambda arrow: _type_with_lengths(arrow.value_type),
         None,
     ),
-    _Row("list(item)", "array<item>", pa.types.is_list, _array, st.ArrayType, _carrier_list),
-    _Row("large_list(item)", "array<item>", pa.types.is_large_list, _array, None),
-    _Row(
+    _TypeMapping("list(item)", "array<item>", pa.types.is_list, _array, st.ArrayType, _carrier_list),
+    _TypeMapping("large_list(item)", "array<item>", pa.types.is_large_list, _array, None),
+    _TypeMapping(
         "fixed_size_list(item, n)",
         "array<item>",
         pa.types.is_fixed_size_list,
@@ -325,7 +327,7 @@ _ROWS: tuple[_Row, ...] = (
         None,
         note=f"column metadata {VECTOR_SIZE} = n, also to make one; lengths are checked when written",
     ),
-    _Row(
+    _TypeMapping(
         "struct(value: binary, metadata: binary), marked",
         "variant",
         is_variant,
@@ -334,8 +336,8 @@ _ROWS: tuple[_Row, ...] = (
         lambda _: _VARIANT,
         "the mark is metadata variant = true on the child `metadata`",
     ),
-    _Row("struct(...)", "struct<...>", pa.types.is_struct, _struct, st.StructType, _carrier_struct),
-    _Row(
+    _TypeMapping("struct(...)", "struct<...>", pa.types.is_struct, _struct, st.StructType, _carrier_struct),
+    _TypeMapping(
         "map(key, value)",
         "map<key, value>",
         pa.types.is_map,
@@ -348,17 +350,17 @@ _ROWS: tuple[_Row, ...] = (
 
 
 def type_table() -> list[tuple[str, str, str, str]]:
-    """Return rows for documentation: Lance type, Spark type, "yes" if new tables get it for that, note."""
-    return [(row.lance, row.spark, "yes" if row.written else "", row.note) for row in _ROWS]
+    """Return rows for documentation: Lance type, Spark type, "yes" if new tables get the Lance type, note."""
+    return [(row.lance, row.spark, "yes" if row.written else "", row.note) for row in _TYPE_MAPPINGS]
 
 
 def spark_type(arrow: pa.DataType) -> st.DataType:
     """Return the Spark type in which a Lance column of this Arrow type is read.
 
-    Nested strings have the collations that they were declared with; CHAR and VARCHAR are strings.
+    Nested strings have their declared collations. CHAR and VARCHAR are strings.
 
     Raises:
-        SchemaError: Spark has no type for it.
+        SchemaError: Spark has no type for the Arrow type.
     """
     return readable_type(_type_with_lengths(arrow))
 
@@ -367,12 +369,12 @@ def field_type(field: pa.Field) -> st.DataType:
     """Return the Spark type of a column, with the digits of TIME(p) and the fields of an interval.
 
     Raises:
-        SchemaError: Spark has no type for it.
+        SchemaError: Spark has no type for the Arrow type.
     """
-    return precise_type(field.type, _texts(field.metadata)) or spark_type(field.type)
+    return precise_type(field.type, _decode_metadata(field.metadata)) or spark_type(field.type)
 
 
-def _texts(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
+def _decode_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
     return {
         key.decode("utf-8", "replace"): text.decode("utf-8", "replace")
         for key, text in (metadata or {}).items()
@@ -380,16 +382,16 @@ def _texts(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
 
 
 def _type_with_lengths(arrow: pa.DataType) -> st.DataType:
-    for row in _ROWS:
+    for row in _TYPE_MAPPINGS:
         if row.test(arrow):
             return row.to_spark(arrow)
     raise SchemaError(f"Spark has no type for {arrow}")
 
 
 def _declared_type(field: pa.Field) -> st.DataType:
-    """Return the Spark type that a field was declared with, CHAR and VARCHAR too."""
+    """Return the declared Spark type of a field, including CHAR and VARCHAR."""
     kind = _type_with_lengths(field.type)
-    metadata = _texts(field.metadata)
+    metadata = _decode_metadata(field.metadata)
     if STRING_TYPE in metadata and isinstance(kind, st.StringType):
         return declared_string(metadata[STRING_TYPE]) or kind
     return precise_type(field.type, metadata) or kind
@@ -398,19 +400,20 @@ def _declared_type(field: pa.Field) -> st.DataType:
 def arrow_type(spark: st.DataType) -> pa.DataType:
     """Return the carrier of a Spark type, which is also its Arrow type in a new table.
 
-    Instants have zone UTC. Lists name their child `element`, maps name theirs `key` and `value`.
+    Timestamps with a zone have zone UTC. The child of lists is named `element`, those of maps `key` and
+    `value`.
 
     Raises:
-        SchemaError: Lance has no type for it.
+        SchemaError: Lance has no type for the Spark type.
     """
     if isinstance(spark, st.UserDefinedType):
         return arrow_type(spark.sqlType())
     if isinstance(spark, (st.CharType, st.VarcharType)):
-        # Spark hands them to data sources as strings; a schema of the user's own may still name them.
+        # Spark passes them to data sources as strings, but a user-defined schema may still have them.
         return pa.string()
     if is_spatial(spark):
         return carrier_of(spark)
-    for row in _ROWS:
+    for row in _TYPE_MAPPINGS:
         if row.carrier is not None and row.spark_class is not None and isinstance(spark, row.spark_class):
             return row.carrier(spark)
     raise SchemaError(f"Lance has no type for {spark.simpleString()}")
@@ -419,8 +422,8 @@ def arrow_type(spark: st.DataType) -> pa.DataType:
 def spark_field(field: pa.Field) -> st.StructField:
     """Return the Spark field of a column: its type, nullability and the metadata that Spark users set.
 
-    A fixed-size list carries its length as metadata, so that writing the column elsewhere keeps it, and so
-    does a column in which CHAR or VARCHAR occurs.
+    The metadata has the length of a fixed-size list and the declared type of a column with CHAR or VARCHAR.
+    So both are kept if the column is written to another table.
     """
     kind, metadata = _declared_type(field), _spark_metadata(field)
     if has_lengths(kind):
@@ -450,15 +453,15 @@ def _spark_metadata(field: pa.Field) -> dict[str, Any]:
 
 
 def is_shared(key: str) -> bool:
-    """Whether Spark users see, and set, this field metadata as column metadata."""
+    """Return whether Spark users see and set this field metadata as column metadata."""
     return key.startswith(_SHARED_METADATA) and not key.startswith(_PRIVATE_METADATA)
 
 
 def arrow_schema(schema: st.StructType) -> pa.Schema:
-    """Return the Arrow schema of the batches that Spark takes for, and gives with, this schema.
+    """Return the Arrow schema of the batches that Spark exchanges for this schema.
 
     Raises:
-        SchemaError: some types have none; the message names all their columns.
+        SchemaError: Lance has no type for some columns. The message names all of them.
     """
     fields, reasons = [], []
     for field in schema.fields:
@@ -472,7 +475,7 @@ def arrow_schema(schema: st.StructType) -> pa.Schema:
 
 
 def covers(actual: st.DataType, target: st.DataType) -> bool:
-    """Whether data of the actual type can be read as the asked one by leaving out struct fields."""
+    """Return whether data of type `actual` can be read as `target` by leaving out struct fields."""
     if isinstance(actual, st.StructType) and isinstance(target, st.StructType):
         return all(
             field.name in actual.names
@@ -481,12 +484,16 @@ def covers(actual: st.DataType, target: st.DataType) -> bool:
             for field in target
         )
     if isinstance(actual, st.ArrayType) and isinstance(target, st.ArrayType):
-        loose = target.containsNull or not actual.containsNull
-        return loose and covers(actual.elementType, target.elementType)
+        is_nullable_enough = target.containsNull or not actual.containsNull
+        return is_nullable_enough and covers(actual.elementType, target.elementType)
     if isinstance(actual, st.MapType) and isinstance(target, st.MapType):
-        loose = target.valueContainsNull or not actual.valueContainsNull
-        return loose and covers(actual.keyType, target.keyType) and covers(actual.valueType, target.valueType)
+        is_nullable_enough = target.valueContainsNull or not actual.valueContainsNull
+        return (
+            is_nullable_enough
+            and covers(actual.keyType, target.keyType)
+            and covers(actual.valueType, target.valueType)
+        )
     if isinstance(actual, st.StringType):
-        # Any collation: it says how Spark compares the strings.
+        # Any collation fits: it only changes how Spark compares strings.
         return isinstance(target, st.StringType)
     return actual == target

@@ -1,7 +1,7 @@
-"""Spark's variants and columns of JSON: either becomes the other.
+"""Converts between Spark's variants and columns of JSON.
 
-Spark exchanges a variant as struct<value: binary, metadata: binary>, the child `metadata` marked variant =
-true. Its own package reads and writes what is in them, one at a time; equal ones are made once.
+Spark exchanges a variant as struct<value: binary, metadata: binary>, whose child `metadata` has the metadata
+variant = true. PySpark encodes and decodes variants one at a time, so equal values are converted only once.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pyspark.sql.types import VariantVal
 
 
 def is_variant(arrow: pa.DataType) -> bool:
-    """Tell a variant: a struct whose binary child `metadata` is marked so."""
+    """Return whether an Arrow type is a variant: a struct whose child `metadata` is marked as such."""
     if not pa.types.is_struct(arrow) or {f.name for f in arrow} != {"value", "metadata"}:
         return False
     return (arrow.field("metadata").metadata or {}).get(b"variant") == b"true"
 
 
 def variants_of_texts(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return JSON texts as variants."""
+    """Convert JSON texts to variants."""
     encoded = texts.dictionary_encode()
     values = [VariantVal.parseJson(text) for text in encoded.dictionary.to_pylist()]
     parts = [[value.value for value in values], [value.metadata for value in values]]
@@ -30,20 +30,20 @@ def variants_of_texts(texts: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def texts_of_variants(array: pa.StructArray) -> pa.Array:
-    """Return variants as JSON text: dates and times as texts, binary in base64."""
+    """Convert variants to JSON text. Dates and times become text, binary becomes base64."""
     parts = [array.field(array.type.get_field_index(name)).to_pylist() for name in ("value", "metadata")]
     cache: dict[tuple[bytes, bytes], str] = {}
     texts: list[str | None] = []
-    for there, *pair in zip(array.is_valid().to_pylist(), *parts, strict=True):
+    for is_valid, *pair in zip(array.is_valid().to_pylist(), *parts, strict=True):
         key = (pair[0], pair[1])
-        if there and key not in cache:
+        if is_valid and key not in cache:
             cache[key] = VariantVal(*key).toJson()
-        texts.append(cache[key] if there else None)
+        texts.append(cache[key] if is_valid else None)
     return pa.array(texts, pa.string())
 
 
 def without_variants(schema: pa.Schema, json_columns: Collection[str]) -> pa.Schema:
-    """Return the schema of rows whose variants are text where the table has JSON."""
+    """Return a schema in which variants for the table's JSON columns are text."""
     return pa.schema(
         [
             field.with_type(pa.string()) if field.name in json_columns and is_variant(field.type) else field
@@ -53,7 +53,7 @@ def without_variants(schema: pa.Schema, json_columns: Collection[str]) -> pa.Sch
 
 
 def with_variant_texts(batch: pa.RecordBatch, json_columns: Collection[str]) -> pa.RecordBatch:
-    """Return rows with the variants that go into columns of JSON as text."""
+    """Return rows in which variants for the table's JSON columns are text."""
     schema = without_variants(batch.schema, json_columns)
     if schema.equals(batch.schema):
         return batch

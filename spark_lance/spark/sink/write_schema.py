@@ -76,14 +76,7 @@ def plan_rows(
     overwrite: bool,
     partitions: str | None = None,
 ) -> tuple[list[str], WritePlan]:
-    """Plan the write of rows of `schema`.
-
-    Args:
-        table: the table. It may not exist yet.
-        options: options of the write.
-        schema: schema of the rows.
-        overwrite: whether the rows replace the table's content, or the part of it that an option selects.
-        partitions: the setting `partition-fields` of a table that the write creates or replaces.
+    """Plan the write of rows of `schema`, see `LanceWriter` for the arguments.
 
     Returns:
         The table's names for the columns of the rows, and the plan.
