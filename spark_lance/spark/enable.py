@@ -14,7 +14,7 @@ from spark_lance.spark.driver.arguments import check_running, check_session
 from spark_lance.spark.driver.interpreters import check_workers
 from spark_lance.spark.driver.start import start_parts
 from spark_lance.spark.source import LanceDataSource
-from spark_lance.spark.sql.register import enable_request, take_save_modes, tell_of_missing
+from spark_lance.spark.sql.register import enable_request, enable_save_modes, log_missing_parts
 
 __all__ = ["enable"]
 
@@ -70,9 +70,9 @@ def enable(
     result = start_parts(
         spark, enable_request(spark, LanceDataSource, catalog, root), new_sessions=new_sessions
     )
-    tell_of_missing(result.missing, is_explicit=root is not None)
+    log_missing_parts(result.missing, is_explicit=root is not None)
     if save_modes:
-        take_save_modes(spark)
+        enable_save_modes(spark)
     return spark
 
 

@@ -1,17 +1,17 @@
-"""Aggregates that the driver answers: from the manifest, from indices, and from columns of few bytes.
+"""Computes aggregates in the driver: from the manifest, from indices, and from small columns.
 
-An index can answer if it covers all rows of a version. With a condition it can answer if it finds exactly the
-rows that meet the condition. For the least and the greatest value, an index returns the place of their rows,
-and the values are read from these rows. Without an index, the columns are scanned if they are small.
-If a result is not certain, there is no answer, and Spark's tasks compute it.
+An index can answer if it covers all rows of a version. With a condition it can answer if it returns exactly
+the rows that meet the condition. For the least and the greatest value, an index returns the positions of
+their rows, and the values are read from these rows. Without an index, the columns are scanned if they are
+small. If a result is not certain, there is no answer, and Spark's tasks compute it.
 
-Scanned columns are aggregated batch by batch, in any order of rows. The results are exactly Spark's, or
-there is no answer. Sums are computed for whole numbers and decimals that cannot
-overflow in any order. Sums of floats depend on the order, and are left to Spark.
+Scanned columns are aggregated batch by batch, in any order of rows. The results are exactly Spark's, or there
+is no answer. Sums are computed for integers and decimals that cannot overflow in any order. Sums of floats
+depend on the order, so Spark computes them.
 
-Spark pushes down an average as a sum and a count if it pushes down aggregates; otherwise it is a sum of
-doubles. So if a query has both for one column, doubles must hold the sum exactly. Averages of decimals are
-left to Spark, which may round them in another way.
+If Spark pushes down an average, it does so as a sum and a count; otherwise it adds doubles. So if a query has
+a sum and a count for one column, doubles must represent the sum exactly. Spark computes averages of decimals,
+because it may round them differently.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.sql.scans import (
     Read,
     TargetRows,
-    first_of,
-    is_ordered_alike,
-    is_same_value,
+    find_top_rows,
+    has_spark_order,
+    has_spark_values,
     local_bounds,
     reader_of,
     rows_answer,
@@ -50,42 +50,42 @@ from spark_lance.spark.sql.scans import (
 )
 from spark_lance.table.format.row_set import RowSet
 
-# Sums below are in range in any order: of a bigint, and of whole numbers in doubles.
+# Bounds for absolute sums that cannot overflow in any order: for bigint, and for integers in doubles.
 _LONG, _EXACT_DOUBLE = 1 << 63, 1 << 53
-# Digits of decimals whose sums have 38 digits at most for Spark, and cannot get there with rows that fit
-# into one version here.
-_SUM_DIGITS, _MORE_DIGITS, _MOST_DIGITS = 28, 10, 38
-_MOST_ROWS = 10**_MORE_DIGITS
+# The most digits of decimals that are added here, and the digits that Spark adds for a sum. With fewer rows
+# than `_MAX_ROWS`, a sum cannot overflow.
+_SUM_DIGITS, _MORE_DIGITS, _MAX_DIGITS = 28, 10, 38
+_MAX_ROWS = 10**_MORE_DIGITS
 
 
-class Running(Protocol):
+class Accumulator(Protocol):
     """An aggregate of the rows so far."""
 
     @property
     def kind(self) -> st.DataType:
-        """Spark's type of it."""
+        """Spark's type of the result."""
 
     def add(self, values: pa.Array | None, rows: int, /) -> None:
-        """Take the values of further rows: of its column, None for all rows."""
+        """Add the column's values of further rows. `values` is None for an aggregate without a column."""
 
     def value(self) -> pa.Array | None:
-        """Return the one value of the aggregate; None if Spark has to find it."""
+        """Return the result as an array of one value; None if Spark must compute it."""
 
 
-def running(
+def new_accumulator(
     aggregate: Mapping[str, Any],
     others: Sequence[Mapping[str, Any]],
     kind: st.DataType | None,
     *,
     ordered: bool,
-) -> Running | None:
-    """Return what finds an aggregate, from no rows on; None if it is left to Spark.
+) -> Accumulator | None:
+    """Return an empty accumulator for an aggregate; None if Spark must compute the aggregate.
 
     Args:
         aggregate: `function`, `path` and `distinct`.
-        others: all that are asked together.
-        kind: Spark's type of the column; None for all rows.
-        ordered: whether the values are Spark's and have its order.
+        others: all aggregates of the query.
+        kind: Spark's type of the column; None for an aggregate without a column.
+        ordered: whether the values have the same order in Spark.
     """
     function = aggregate["function"]
     if aggregate["distinct"]:
@@ -96,10 +96,10 @@ def running(
         return None
     if function != "sum":
         return _Extreme(kind, function == "max")
-    averaged = any(one["function"] == "count" and one["path"] == aggregate["path"] for one in others)
+    is_average = any(one["function"] == "count" and one["path"] == aggregate["path"] for one in others)
     if isinstance(kind, st.IntegralType):
-        return _Sum(_EXACT_DOUBLE if averaged else _LONG)
-    if isinstance(kind, st.DecimalType) and kind.precision <= _SUM_DIGITS and not averaged:
+        return _Sum(_EXACT_DOUBLE if is_average else _LONG)
+    if isinstance(kind, st.DecimalType) and kind.precision <= _SUM_DIGITS and not is_average:
         return _DecimalSum(kind)
     return None
 
@@ -108,26 +108,26 @@ class _Count:
     kind = st.LongType()
 
     def __init__(self) -> None:
-        self._found = 0
+        self._result = 0
 
     def add(self, values: pa.Array | None, rows: int, /) -> None:
-        self._found += rows if values is None else rows - values.null_count
+        self._result += rows if values is None else rows - values.null_count
 
     def value(self) -> pa.Array:
-        return pa.array([self._found], pa.int64())
+        return pa.array([self._result], pa.int64())
 
 
 class _Sum:
-    """A sum of whole numbers.
+    """A sum of integers.
 
     Args:
-        bound: what the sum of all absolute values must be below, that no order of them overflows.
+        bound: the sum of all absolute values must be less, so that it overflows in no order.
     """
 
     kind = st.LongType()
 
     def __init__(self, bound: int) -> None:
-        self._bound, self._found, self._rows, self._largest = bound, 0, 0, 0
+        self._bound, self._result, self._rows, self._largest = bound, 0, 0, 0
 
     def add(self, values: pa.Array | None, rows: int, /) -> None:
         assert values is not None
@@ -136,18 +136,18 @@ class _Sum:
             return
         self._rows += rows
         self._largest = max(self._largest, abs(ends["min"].as_py()), abs(ends["max"].as_py()))
-        self._found += pc.sum(values).as_py()
+        self._result += pc.sum(values).as_py()
 
     def value(self) -> pa.Array | None:
         if self._largest * self._rows >= self._bound:
             return None  # sums of batches may have overflowed, too
-        return pa.array([self._found if self._rows else None], pa.int64())
+        return pa.array([self._result if self._rows else None], pa.int64())
 
 
 class _DecimalSum:
     def __init__(self, kind: st.DecimalType) -> None:
-        self.kind = st.DecimalType(min(kind.precision + _MORE_DIGITS, _MOST_DIGITS), kind.scale)
-        self._wide = pa.decimal128(_MOST_DIGITS, kind.scale)
+        self.kind = st.DecimalType(min(kind.precision + _MORE_DIGITS, _MAX_DIGITS), kind.scale)
+        self._wide = pa.decimal128(_MAX_DIGITS, kind.scale)
         self._sums: list[pa.Array] = []
         self._rows = 0
 
@@ -157,7 +157,7 @@ class _DecimalSum:
         self._sums.append(pa.array([pc.sum(values.cast(self._wide)).as_py()], self._wide))
 
     def value(self) -> pa.Array | None:
-        if self._rows >= _MOST_ROWS:
+        if self._rows >= _MAX_ROWS:
             return None
         total = pc.sum(one_array(pa.chunked_array(self._sums, self._wide))).as_py()
         return pa.array([total], pa.decimal128(self.kind.precision, self.kind.scale))
@@ -185,7 +185,10 @@ class _Extreme:
 
 
 def least_or_greatest(values: pa.Array, is_max: bool) -> pa.Array | None:
-    """Return one value, null if there is none; None if it is one of 0.0 and -0.0, which are equal."""
+    """Return the least or greatest value as an array of one value, which is null if `values` is empty.
+
+    None if the result is 0.0 or -0.0: they are equal, so which of them Spark returns is unknown.
+    """
     if pa.types.is_floating(values.type):
         is_number = pc.invert(pc.is_nan(values))
         numbers = values.filter(is_number)
@@ -200,24 +203,24 @@ def least_or_greatest(values: pa.Array, is_max: bool) -> pa.Array | None:
     return pa.repeat(value, 1) if value.is_valid else pa.nulls(1, values.type)
 
 
-# Rows that are looked at for one value: those of a few zones.
-_MOST_LOOKED = 1 << 16
-# Types that Spark's estimates of a join or a filter can use.
-_ESTIMATED = (st.IntegralType, st.DecimalType, st.DateType, st.TimestampType, st.BooleanType)
+# The most rows that are scanned for one value: the rows of a few zones.
+_MAX_SCANNED_ROWS = 1 << 16
+# Types that Spark can use to estimate joins and filters.
+_ESTIMATED_TYPES = (st.IntegralType, st.DecimalType, st.DateType, st.TimestampType, st.BooleanType)
 
 
 def push_aggregates(request: BridgeRequest) -> dict[str, Any] | None:
-    """Return the rows of aggregates, as `plan_scan` returns rows; None if tasks have to find them.
+    """Return the result rows of aggregates in the form of `plan_scan`; None if tasks must compute them.
 
-    `groups` are the paths of the columns that rows are grouped by, `aggregates` have a `function`, its `path`
-    (None for all rows), and whether it is `distinct`. Answers have the groups first.
+    `groups` are the paths of the grouping columns. `aggregates` have a `function`, a `path` (None for all
+    rows), and `distinct`. The result has the grouping columns first.
     """
     body = request.body
     read = Read(body["read"])
     if read.options.kind != "rows":
         return None
     check_batch(read.options)
-    facts = _Facts(read, body)
+    facts = _LocalAggregates(read, body)
     answer = facts.by_group() if body["groups"] else facts.of_all()
     if answer is None:
         return None
@@ -227,10 +230,10 @@ def push_aggregates(request: BridgeRequest) -> dict[str, Any] | None:
 
 
 def column_statistics(request: BridgeRequest) -> dict[str, Any]:
-    """Return statistics of columns of a scan from indices, for estimates.
+    """Return statistics of columns of a scan from indices, for Spark's estimates.
 
-    `columns` have `nulls` and `distinct` (None if not known) by name; the two rows are the least and the
-    greatest values, null where they are not known.
+    `columns` has `nulls` and `distinct` (None if unknown) by column name. The two rows are the least and the
+    greatest values, null if they are unknown.
     """
     body = request.body
     read = Read(body["read"])
@@ -239,7 +242,9 @@ def column_statistics(request: BridgeRequest) -> dict[str, Any]:
         ref_schema = read.opened[1].schema
         for column in st.StructType.fromJson(json.loads(body["columns"])).fields:
             path = [column.name]
-            bounds = bounds_of(read.opened[1], path) if is_same_value(path, ref_schema, read.seen) else None
+            bounds = (
+                bounds_of(read.opened[1], path) if has_spark_values(path, ref_schema, read.seen) else None
+            )
             if bounds is None:
                 continue
             statistics[column.name] = {"nulls": bounds.nulls, "distinct": bounds.distinct}
@@ -254,23 +259,23 @@ def column_statistics(request: BridgeRequest) -> dict[str, Any]:
 
 def _ends(low: pa.Array | None, high: pa.Array | None, field: st.StructField) -> pa.Array:
     target = arrow_schema(st.StructType([field]))
-    if low is None or high is None or not isinstance(field.dataType, _ESTIMATED):
+    if low is None or high is None or not isinstance(field.dataType, _ESTIMATED_TYPES):
         return pa.nulls(2, target.types[0])
-    return _converted(pa.concat_arrays([low, high]), target)
+    return _convert(pa.concat_arrays([low, high]), target)
 
 
-def _converted(values: pa.Array, target: pa.Schema) -> pa.Array:
+def _convert(values: pa.Array, target: pa.Schema) -> pa.Array:
     source = pa.schema([pa.field(target.names[0], values.type)])
     return BatchConverter.plan(source, target)(pa.RecordBatch.from_arrays([values], schema=source)).column(0)
 
 
 _Answer = tuple[st.StructType, list[pa.Array]]
-_Found = tuple[st.DataType, pa.Array]
+_TypedValue = tuple[st.DataType, pa.Array]
 
 
 @dataclass(frozen=True)
-class _Facts:
-    """Facts about the rows of a read that need no tasks."""
+class _LocalAggregates:
+    """Computes aggregates of a read without tasks."""
 
     read: Read
     body: Mapping[str, Any] = dataclass_field(repr=False)
@@ -281,45 +286,45 @@ class _Facts:
 
     @cached_property
     def _target(self) -> TargetRows | None:
-        """The rows that are asked about; None if only a look at them tells."""
+        """The rows to aggregate; None if they are unknown without a scan."""
         return target_rows(self.read, self.body) if local_bounds(self.body)[0] > 0 else None
 
     def of_all(self) -> _Answer | None:
         """Return one row with a value for each aggregate."""
         aggregates = self.body["aggregates"]
-        readers = {"count": self._counted, "min": self._extreme, "max": self._extreme}
+        readers = {"count": self._count_rows, "min": self._extreme, "max": self._extreme}
         answers = [
             readers[one["function"]](one) if one["function"] in readers else None for one in aggregates
         ]
         unknown = [one for one, answer in zip(aggregates, answers, strict=True) if answer is None]
         if unknown:
-            looked = self._looked(unknown)
-            if looked is None:
+            scanned = self._scan_columns(unknown)
+            if scanned is None:
                 return None
-            rest = iter(looked)
+            rest = iter(scanned)
             answers = [answer or next(rest) for answer in answers]
         fields, columns = [], []
         for number, (one, answer) in enumerate(zip(aggregates, answers, strict=True)):
-            assert answer is not None  # all were known or looked for
+            assert answer is not None  # every aggregate has been computed above
             fields.append(st.StructField(f"a{number}", answer[0], one["function"] != "count"))
             columns.append(answer[1])
         return st.StructType(fields), columns
 
-    def _looked(self, aggregates: Sequence[Mapping[str, Any]]) -> list[_Found] | None:
-        """Return aggregates that are found by looking through their columns, if these are few bytes."""
+    def _scan_columns(self, aggregates: Sequence[Mapping[str, Any]]) -> list[_TypedValue] | None:
+        """Compute aggregates by a scan of their columns, if the columns are small."""
         most_rows, most_bytes = local_bounds(self.body)
         seen, schema = self.read.seen, self.read.opened[1].schema
-        pending: list[Running] = []
+        pending: list[Accumulator] = []
         for one in aggregates:
             path = one["path"]
             kind = None if path is None else spark_type_of(path, seen)
-            ordered = path is not None and is_ordered_alike(path, schema, seen)
-            accumulator = running(one, self.body["aggregates"], kind, ordered=ordered)
+            ordered = path is not None and has_spark_order(path, schema, seen)
+            accumulator = new_accumulator(one, self.body["aggregates"], kind, ordered=ordered)
             if accumulator is None or (path is not None and kind is None):
                 return None
             pending.append(accumulator)
         paths = [one["path"] for one in aggregates]
-        columns = _only([path for path in paths if path is not None], seen)
+        columns = _nested_columns([path for path in paths if path is not None], seen)
         batches = (
             reader_of(self.read, columns, self.body).stream_if_small(most_bytes) if most_rows > 0 else None
         )
@@ -327,30 +332,30 @@ class _Facts:
             return None
         for batch in batches:
             for aggregate, path in zip(pending, paths, strict=True):
-                values = None if path is None else _inner(batch.column(path[0]), path[1:])
+                values = None if path is None else _inner_values(batch.column(path[0]), path[1:])
                 aggregate.add(values, batch.num_rows)
         ends = [(end.kind, values) for end in pending if (values := end.value()) is not None]
         return ends if len(ends) == len(pending) else None
 
-    def _counted(self, one: Mapping[str, Any]) -> _Found | None:
+    def _count_rows(self, one: Mapping[str, Any]) -> _TypedValue | None:
         path = one["path"]
         if path is None:
-            rows = self._all()
+            rows = self._count_all()
         elif self._target is None:
             return None
         elif one["distinct"]:
             rows = self._distinct(path)
         else:
-            rows = self._filled(path, self._target.rows)
+            rows = self._count_values(path, self._target.rows)
         return None if rows is None else (st.LongType(), pa.array([rows], pa.int64()))
 
-    def _all(self) -> int | None:
-        """Return how many rows there are, if it takes no look at them."""
+    def _count_all(self) -> int | None:
+        """Return the number of rows, if it is known without a scan."""
         target_rows = self._target.rows if self._target is not None else None
         return self._reader.known_rows() if target_rows is None else target_rows.num_rows
 
-    def _filled(self, path: Sequence[str], rows: RowSet | None) -> int | None:
-        """Return how many of the rows have a value."""
+    def _count_values(self, path: Sequence[str], rows: RowSet | None) -> int | None:
+        """Return the number of rows that are not null in a column."""
         snapshot = self.read.opened[1]
         if not spark_type_of(path, self.read.seen):
             return None
@@ -366,12 +371,12 @@ class _Facts:
 
     def _groups(self, path: Sequence[str]) -> tuple[pa.Array, Any] | None:
         snapshot = self.read.opened[1]
-        if self._target is None or not is_same_value(path, snapshot.schema, self.read.seen):
+        if self._target is None or not has_spark_values(path, snapshot.schema, self.read.seen):
             return None
         return value_counts(snapshot, path, *local_bounds(self.body), within=self._target.rows)
 
     def by_group(self) -> _Answer | None:
-        """Return a row for each value of the one column that rows are grouped by."""
+        """Return a row for each value of the one grouping column."""
         aggregates = self.body["aggregates"]
         if len(self.body["groups"]) != 1 or any(one["function"] != "count" for one in aggregates):
             return None
@@ -384,49 +389,49 @@ class _Facts:
             return None
         values, counts = groups
         fields = [st.StructField("g0", kind, True)]
-        columns = [_converted(values, arrow_schema(st.StructType(fields)))]
+        columns = [_convert(values, arrow_schema(st.StructType(fields)))]
         rows = pa.array(counts, pa.int64())
         for number, one in enumerate(aggregates):
             fields.append(st.StructField(f"a{number}", st.LongType(), False))
             columns.append(rows if one["path"] is None else pc.if_else(pc.is_null(values), 0, rows))
         return st.StructType(fields), columns
 
-    def _extreme(self, one: Mapping[str, Any]) -> _Found | None:
-        """Return the least or greatest value of a column; an index tells where it is read."""
+    def _extreme(self, one: Mapping[str, Any]) -> _TypedValue | None:
+        """Read the least or greatest value of a column from the rows that an index returns."""
         path, ref = one["path"], self.read.opened
-        if self._target is None or not is_ordered_alike(path, ref[1].schema, self.read.seen):
+        if self._target is None or not has_spark_order(path, ref[1].schema, self.read.seen):
             return None
         is_max = one["function"] == "max"
         top = {"path": path, "descending": is_max, "nulls": "none", "rows": 1}
-        rows = first_of(self.read, top, self._target.rows)
+        rows = find_top_rows(self.read, top, self._target.rows)
         if rows is None:
             return None
-        schema = _only([path], self.read.seen)
+        schema = _nested_columns([path], self.read.seen)
         reader = reader_of(self.read, schema, self.body)
         reader.set_rows(rows)
         most_rows, most_bytes = local_bounds(self.body)
-        batches = reader.read_if_small(max(most_rows, _MOST_LOOKED), most_bytes)
+        batches = reader.read_if_small(max(most_rows, _MAX_SCANNED_ROWS), most_bytes)
         kind = spark_type_of(path, schema)
         if batches is None or kind is None:
             return None
-        values = [_inner(batch.column(0), path[1:]) for batch in batches]
+        values = [_inner_values(batch.column(0), path[1:]) for batch in batches]
         empty = arrow_schema(st.StructType([st.StructField("value", kind)])).types[0]
         value = least_or_greatest(one_array(pa.chunked_array(values, empty)).drop_null(), is_max)
         return None if value is None else (kind, value)
 
 
-def _only(paths: Sequence[Sequence[str]], seen: st.StructType) -> st.StructType:
+def _nested_columns(paths: Sequence[Sequence[str]], seen: st.StructType) -> st.StructType:
     """Return a schema of the columns of some paths, with only the fields at the ends of the paths."""
     fields = []
     for field in seen.fields:
         parts = [path[1:] for path in paths if path[0] == field.name]
         if parts and all(parts):
             assert isinstance(field.dataType, st.StructType)
-            field = st.StructField(field.name, _only(parts, field.dataType), field.nullable)
+            field = st.StructField(field.name, _nested_columns(parts, field.dataType), field.nullable)
         if parts:
             fields.append(field)
     return st.StructType(fields)
 
 
-def _inner(values: pa.Array, path: Sequence[str]) -> pa.Array:
+def _inner_values(values: pa.Array, path: Sequence[str]) -> pa.Array:
     return pc.struct_field(values, list(path)) if path else values

@@ -1,4 +1,4 @@
-"""Answers the requests of the Java classes: JSON objects with a verb. An answer is JSON, too."""
+"""Answers requests of the Java classes. A request is a JSON object with a verb, an answer is JSON, too."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 Answer = Callable[[BridgeRequest], Any]
 
-# Verb -> the module of this package with the function that answers it. It is imported at the first request:
-# a session that only reads does not load the code for changing tables.
+# Verb -> the module of this package with the function of this name. The module is imported at the first
+# request, so a session that only reads does not load the code that changes tables.
 VERBS = {
     "open_catalog": "namespaces",
     "list_namespaces": "namespaces",
@@ -79,8 +79,8 @@ VERBS = {
     "nearest": "search",
 }
 
-# Errors with an own class in Spark, which IF EXISTS and the like need.
-_KINDS: tuple[tuple[type[Exception], str], ...] = (
+# Errors with a class of their own in Spark, needed for IF EXISTS and similar clauses.
+_ERROR_KINDS: tuple[tuple[type[Exception], str], ...] = (
     (errors.NamespaceNotFoundError, "NoSuchNamespace"),
     (errors.NamespaceExistsError, "NamespaceExists"),
     (errors.NamespaceInUseError, "NamespaceInUse"),
@@ -94,7 +94,7 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
     (errors.WorkerPythonError, "Unsupported"),
 )
 
-# Errors of rows for which Spark has a condition, so that programs can test for it: with its parameters.
+# Errors about rows -> Spark's error condition with its parameters, so that programs can test for it.
 _CONDITIONS: tuple[tuple[type[Exception], str, Callable[[Any], dict[str, str]]], ...] = (
     (errors.CardinalityError, "MERGE_CARDINALITY_VIOLATION", lambda error: {}),
     (errors.NullValueError, "NOT_NULL_ASSERT_VIOLATION", lambda error: {"walkedTypePath": error.column}),
@@ -115,7 +115,7 @@ class Bridge:
     """Answers the requests of one driver.
 
     Args:
-        spark: a classic session of it.
+        spark: a classic session of the driver.
         source: the data source of the format.
     """
 
@@ -129,9 +129,9 @@ class Bridge:
         try:
             request = BridgeRequest(self._spark, self._source, body, subject)
             with commit_options(origin=self._commit_origin):
-                answer = _answer_to(body["verb"])(request)
+                answer = _find_answer(body["verb"])(request)
         except (errors.LanceError, OSError, PySparkException) as error:
-            return json.dumps(_failure(error, body))
+            return json.dumps(_error_answer(error, body))
         return json.dumps({"answer": answer})
 
     def _commit_origin(self) -> Mapping[str, str]:
@@ -139,13 +139,13 @@ class Bridge:
         return commit_origin(SparkSession.getActiveSession() or self._spark)
 
 
-def _answer_to(verb: str) -> Answer:
+def _find_answer(verb: str) -> Answer:
     module = import_module(f"{__package__}.{VERBS[verb]}")
     return cast("Answer", getattr(module, verb))
 
 
-def _sentence(error: Exception, body: Mapping[str, Any]) -> str:
-    """Return what happened, where, and what to do; the system's own errors say only the first."""
+def _error_message(error: Exception, body: Mapping[str, Any]) -> str:
+    """Return the message of an error. For errors of the operating system, it adds where and what to do."""
     if isinstance(error, errors.LanceError) or not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     root = body.get("options", {}).get("root")
@@ -156,34 +156,37 @@ def _sentence(error: Exception, body: Mapping[str, Any]) -> str:
     return f"{error.filename or root}: {error.strerror}; {remedy}"
 
 
-def _failure(error: Exception, body: Mapping[str, Any]) -> dict[str, Any]:
+def _error_answer(error: Exception, body: Mapping[str, Any]) -> dict[str, Any]:
     for error_class, condition, parameters in _CONDITIONS:
         if isinstance(error, error_class):
-            return _failure_of(error, body) | {"condition": condition, "parameters": parameters(error)}
-    return _failure_of(error, body)
+            return _basic_error_answer(error, body) | {
+                "condition": condition,
+                "parameters": parameters(error),
+            }
+    return _basic_error_answer(error, body)
 
 
-def _failure_of(error: Exception, body: Mapping[str, Any]) -> dict[str, Any]:
-    kind = next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), "Refused")
+def _basic_error_answer(error: Exception, body: Mapping[str, Any]) -> dict[str, Any]:
+    kind = next((kind for error_class, kind in _ERROR_KINDS if isinstance(error, error_class)), "Refused")
     logger.debug("%s failed: %s", body["verb"], error)
     is_final = isinstance(error, errors.WorkerPythonError)  # Spark's own read or write would fail, too
     in_place = body["verb"].endswith("_procedure") or not body.keys().isdisjoint(("read", "write"))
     if in_place and not is_final:
-        kind = "Refused"  # the name is the procedure's, or there is none
+        kind = "Refused"  # the name is that of the procedure, or there is none
     if body["verb"] == "alter_table" and kind == "Refused":
-        kind = "Unsupported"  # Spark wraps the other one into an error with a stack trace
+        kind = "Unsupported"  # Spark wraps "Refused" into an error with a stack trace
     name = list(getattr(error, "existing", None) or body.get("name", []))
     if kind in ("TableExists", "ViewExists") and "to" in body and not getattr(error, "existing", None):
         new = list(body["to"])  # the name that is taken
         name = [*name[:-1], *new] if len(new) == 1 else new
     if "write" in body:
-        # By its name programs know whether a write may be repeated, as in what tasks raise.
+        # As in errors of tasks, the class name tells programs whether they may repeat the write.
         kind_of_error = f"{type(error).__module__}.{type(error).__qualname__}"
-        return {"error": kind, "message": f"{kind_of_error}: {_sentence(error, body)}"}
+        return {"error": kind, "message": f"{kind_of_error}: {_error_message(error, body)}"}
     if kind != "NoSuchNamespace":
-        return {"error": kind, "message": _sentence(error, body), "name": name}
+        return {"error": kind, "message": _error_message(error, body), "name": name}
     if body["verb"].endswith(("_table", "_view", "_relation")):
         name = name[:-1] or [body["catalog"]]
-    # A name that is only missing needs no more words than Spark has for it.
-    hint = None if {"root", "impl"} & set(body.get("options", {})) else _sentence(error, body)
-    return {"error": kind, "message": _sentence(error, body), "name": name, "hint": hint}
+    # For a name that does not exist, Spark's own message is enough.
+    hint = None if {"root", "impl"} & set(body.get("options", {})) else _error_message(error, body)
+    return {"error": kind, "message": _error_message(error, body), "name": name, "hint": hint}

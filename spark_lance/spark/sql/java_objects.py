@@ -1,4 +1,4 @@
-"""Objects that Java has Python create at their first use: creating one takes as long as a small query."""
+"""Creates Python objects for Java at their first use, because creating one takes as long as a small query."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from spark_lance.spark.worker.blob_function import BLOB_FUNCTION, blob_function
 def make_format(request: BridgeRequest) -> None:
     """Put the format, in Spark's form, into the request's subject.
 
-    Spark has it after a look at all installed formats; for that look it starts a daemon of Python workers of
-    its own, and a worker that imports them.
+    Spark's own way to it searches all installed formats, and for that starts a separate daemon of Python
+    workers and a worker that imports them.
     """
     request.subject.set(java_data_source(request.spark.sparkContext, request.source))
 

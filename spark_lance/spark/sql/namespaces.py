@@ -10,7 +10,7 @@ from spark_lance.errors import NamespaceNotFoundError
 from spark_lance.release import RELEASE
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog
 
-# The namespace of procedures, which is in no list.
+# The namespace of procedures. Lists do not contain it.
 _SYSTEM = ("system",)
 
 
@@ -35,7 +35,7 @@ def load_namespace(request: BridgeRequest) -> dict[str, str]:
 
 
 def create_namespace(request: BridgeRequest) -> None:
-    """Make a namespace."""
+    """Create a namespace."""
     properties = {key: value for key, value in request.body["properties"].items() if key != "owner"}
     request.catalog.names.create_namespace(request.name, properties)
 
@@ -46,7 +46,7 @@ def alter_namespace(request: BridgeRequest) -> None:
 
 
 def drop_namespace(request: BridgeRequest) -> None:
-    """Remove a namespace; with CASCADE what is in it, too."""
+    """Drop a namespace, with CASCADE including its content."""
     names = request.catalog.names
     if request.body["cascade"]:
         _drop_content(request, request.name)
@@ -65,4 +65,4 @@ def _drop_content(request: BridgeRequest, namespace: Name) -> None:
         try:
             names.drop_namespace(inner)
         except NamespaceNotFoundError:
-            continue  # somebody else dropped it meanwhile
+            continue  # dropped concurrently

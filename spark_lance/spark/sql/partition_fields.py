@@ -1,6 +1,6 @@
-"""Partition fields and values of partitions as Java takes them.
+"""Converts partition fields and partition values to the form that Java expects.
 
-Every scan needs these functions, so this module imports no more than they need.
+Every scan needs these functions, so this module imports little.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from spark_lance.table.format.partitions import PartitionSpec
 
 
 def partitioning(config: Mapping[str, str], schema: Schema) -> list[dict[str, Any]]:
-    """Return the partition fields of a table as Java takes them.
+    """Return the partition fields of a table in the form that Java expects.
 
-    A declaration that does not fit the table has none: statements that need it say what is wrong.
+    The result is empty if the declaration does not fit the table. Statements that need it raise the error.
     """
     try:
         spec = PartitionSpec.of_config(config).bound(schema)
@@ -38,7 +38,7 @@ def partitioning(config: Mapping[str, str], schema: Schema) -> list[dict[str, An
 
 
 def partition_text(value: Any) -> str | None:
-    """Return a value of a partition as Java takes it."""
+    """Return a partition value in the form that Java expects."""
     if value is None:
         return None
     if isinstance(value, bytes):

@@ -1,10 +1,10 @@
-"""Partitions in SQL: declarations, their changes, and statements about single partitions.
+"""Declares, changes, lists and deletes partitions in SQL.
 
 - PARTITIONED BY (a, days(ts)) in CREATE TABLE sets the table's setting `partition-fields`.
-- ALTER TABLE t ADD, DROP or REPLACE PARTITION FIELD change it for rows that are written later; stored files
-  stay as they are.
+- ALTER TABLE t ADD, DROP or REPLACE PARTITION FIELD change the setting for later writes. Existing files do
+  not change.
 - SHOW PARTITIONS t lists the partitions that have rows.
-- ALTER TABLE t DROP PARTITION (a = 1) deletes the rows in one commit; so does TRUNCATE TABLE.
+- ALTER TABLE t DROP PARTITION (a = 1) deletes the rows in one commit, and so does TRUNCATE TABLE.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.reading.snapshot import Snapshot
 
 
-def _spec(dataset: LanceDataset) -> PartitionSpec:
+def _partition_spec(dataset: LanceDataset) -> PartitionSpec:
     return PartitionSpec.of_config(dataset.config()).bound(dataset.lance_schema)
 
 
 def list_partitions(request: BridgeRequest) -> list[list[str | None]]:
-    """Return the partitions that have rows, in order; each is a list of texts, one for each field."""
+    """Return the partitions that have rows, sorted; each is a list of texts, one for each field."""
     dataset = table_at(request).dataset()
-    spec = _spec(dataset)
+    spec = _partition_spec(dataset)
     names = [field.name for field in spec.fields]
     counted = partition_counts(dataset.snapshot, spec).select(names)
     ordered = counted.sort_by([(name, "ascending") for name in names]) if counted.num_rows else counted
-    columns = [_texts(column) for column in ordered.columns]
+    columns = [_java_texts(column) for column in ordered.columns]
     return [list(values) for values in zip(*columns, strict=True)]
 
 
 def delete_partitions(request: BridgeRequest) -> bool:
-    """Delete the rows of partitions in one commit; False if they have none."""
+    """Delete the rows of partitions in one commit; return False if they have none."""
     dataset = table_at(request).dataset()
-    spec = _spec(dataset)
+    spec = _partition_spec(dataset)
     rows = request.body["partition_values"]
     columns = []
-    for place, field in enumerate(spec.fields):
+    for index, field in enumerate(spec.fields):
         kind = field.type(dataset.lance_schema.field(field.source).arrow_type())
-        columns.append(pa.array([_value(row[place], kind) for row in rows], kind))
+        columns.append(pa.array([_parse_value(row[index], kind) for row in rows], kind))
     values = pa.Table.from_arrays(columns, names=[field.name for field in spec.fields])
     keys = PartitionKeys(spec, values)
     text = "; ".join(
@@ -89,8 +89,8 @@ def delete_partitions(request: BridgeRequest) -> bool:
     return has_rows
 
 
-def _texts(column: pa.ChunkedArray) -> list[str | None]:
-    """Return values as Java takes them: days and times as numbers, bytes in base64."""
+def _java_texts(column: pa.ChunkedArray) -> list[str | None]:
+    """Return values in the form that Java expects: days and times as numbers, bytes in base64."""
     kind = column.type
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())
@@ -99,7 +99,7 @@ def _texts(column: pa.ChunkedArray) -> list[str | None]:
     return [partition_text(value) for value in column.to_pylist()]
 
 
-def _value(text: str | None, kind: pa.DataType) -> Any:
+def _parse_value(text: str | None, kind: pa.DataType) -> Any:
     if text is None:
         return None
     if pa.types.is_boolean(kind):
@@ -119,18 +119,18 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
     return int(text)
 
 
-def _set(table: LanceTable, spec: PartitionSpec) -> None:
+def _set_spec(table: LanceTable, spec: PartitionSpec) -> None:
     bound = spec.bound(table.dataset().lance_schema)
     table.setConfig({PARTITION_FIELDS: bound.text() if bound else None})
 
 
-def _parsed(a: Mapping[str, Any]) -> PartitionField:
+def _parse_field(a: Mapping[str, Any]) -> PartitionField:
     field = parse_transform(a["field"])
     return field if a["name"] is None else replace(field, name=a["name"])
 
 
-def _located(spec: PartitionSpec, text: str) -> PartitionField:
-    """Return the field that a statement names: by its name, or by its transform."""
+def _find_field(spec: PartitionSpec, text: str) -> PartitionField:
+    """Return the field with the name or transform in a statement."""
     target = parse_transform(text)
     for field in spec.fields:
         same_source = field.source.lower() == target.source.lower()
@@ -143,21 +143,21 @@ def _located(spec: PartitionSpec, text: str) -> PartitionField:
     return by_name
 
 
-def _add(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _add_field(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     spec = PartitionSpec.of_config(table.config)
-    _set(table, PartitionSpec((*spec.fields, _parsed(a))))
+    _set_spec(table, PartitionSpec((*spec.fields, _parse_field(a))))
 
 
-def _drop(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _drop_field(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     spec = PartitionSpec.of_config(table.config)
-    remaining = spec.without([_located(spec, a["field"])])
+    remaining = spec.without([_find_field(spec, a["field"])])
     table.setConfig({PARTITION_FIELDS: remaining.text() if remaining else None})
 
 
-def _replace(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _replace_field(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     spec = PartitionSpec.of_config(table.config)
-    old, new = _located(spec, a["old"]), _parsed(a)
-    _set(table, PartitionSpec(tuple(new if field == old else field for field in spec.fields)))
+    old, new = _find_field(spec, a["old"]), _parse_field(a)
+    _set_spec(table, PartitionSpec(tuple(new if field == old else field for field in spec.fields)))
 
 
 _FIELD = Parameter("field", "string", "a column, or a transform of one such as days(ts) or bucket(16, id)")
@@ -165,15 +165,15 @@ _NAME = Parameter("name", "string", "the name of the field; ts_day or id_bucket 
 
 PARTITION_PROCEDURES: Mapping[str, Procedure] = {
     "add_partition_field": Procedure(
-        _add, (_FIELD, _NAME), "Partition rows that are written from now on by one more field."
+        _add_field, (_FIELD, _NAME), "Partition rows that are written from now on by one more field."
     ),
     "drop_partition_field": Procedure(
-        _drop,
+        _drop_field,
         (Parameter("field", "string", "the name or the transform of a partition field"),),
         "Stop partitioning rows by a field; existing files stay as they are.",
     ),
     "replace_partition_field": Procedure(
-        _replace,
+        _replace_field,
         (Parameter("old", "string", "the name or the transform of a partition field"), _FIELD, _NAME),
         "Replace a partition field for rows that are written from now on.",
     ),

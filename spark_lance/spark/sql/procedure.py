@@ -12,7 +12,7 @@ from spark_lance.spark.sql.catalogs import BridgeRequest
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a procedure; without a default it must be given. `default` is SQL."""
+    """A parameter of a procedure. `default` is SQL text; None makes the parameter required."""
 
     name: str
     type: str
@@ -31,11 +31,11 @@ class Procedure:
 
     Attributes:
         run: called with the request, the table and the arguments by name; returns a DataFrame or None.
-        parameters: behind `table`.
-        doc: what it does, in a sentence.
-        results: the columns of its result, separated by commas; several if an argument chooses between them,
-            none if it always fails.
-        on_table: whether there is a parameter `table` that names a table. Without one, `run` gets no table.
+        parameters: the parameters after `table`.
+        doc: the effect of the procedure, in one sentence.
+        results: lists of result columns, separated by commas: several if an argument selects one of them,
+            none if the procedure always fails.
+        on_table: whether the procedure has the parameter `table`. If not, `run` gets no table.
     """
 
     run: Callable[[BridgeRequest, Any, Mapping[str, Any]], Any]
@@ -62,17 +62,17 @@ def refused(run: Callable[..., Any], *parameters: Parameter, on_table: bool = Tr
 
 
 def texts(value: str) -> list[str]:
-    """Return names that are separated by commas."""
+    """Split a comma-separated list of names."""
     return split_names(value)
 
 
 def number(value: str | None) -> int | str | None:
-    """Return a version by number or by tag."""
+    """Return the number of a version as an integer; a tag unchanged."""
     return int(value) if value is not None and value.isdigit() else value
 
 
 def current_namespace(request: BridgeRequest) -> tuple[str, ...]:
-    """Return the namespace that names of one part are in: the session's, if it is one of this catalog."""
+    """Return the namespace of names with one part: the session's, if the session uses this catalog."""
     manager = request.subject.sessionState().catalogManager()
     if str(manager.currentCatalog().name()) != request.catalog.name:
         return ()

@@ -1,4 +1,4 @@
-"""TBLPROPERTIES of a table that exists, by the names that CREATE TABLE takes."""
+"""Returns the TBLPROPERTIES of an existing table, with the names of CREATE TABLE."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _BLOB_KEY = next(key for key, option in METADATA.items() if option == BLOB)
 
 
 def key_options(names: str) -> dict[str, str]:
-    """Return the options of columns that say the same as `primary_key`."""
+    """Return the column options that are equivalent to property `primary_key`."""
     parts = [part.strip() for part in names.split(",")]
-    return {f"{part}.{KEY_POSITION}": str(place) for place, part in enumerate(parts, 1)}
+    return {f"{part}.{KEY_POSITION}": str(position) for position, part in enumerate(parts, 1)}
 
 
 def fixed_properties(dataset: LanceDataset) -> dict[str, str]:
-    """Return what a table says of itself by the names that CREATE TABLE takes."""
+    """Return the properties of a table that only CREATE TABLE can set."""
     manifest = dataset.manifest
     properties: dict[str, str] = {}
     if manifest.uses_stable_row_ids:
@@ -42,31 +42,33 @@ def fixed_properties(dataset: LanceDataset) -> dict[str, str]:
     if version.writable and version is not DEFAULT_VERSION:
         properties["data_storage_version"] = version.text
     schema = dataset.schema
-    key = sorted((_place(field), field.name) for field in schema if _is_key(field))
+    key = sorted((_key_position(field), field.name) for field in schema if _is_key(field))
     whole = bool(key) and all("," not in name for _, name in key)
     if whole:
         properties[PRIMARY_KEY] = ", ".join(name for _, name in key)
     for field in schema:
-        for path, option, value in _options(field, (field.name,)):
+        for path, option, value in _column_options(field, (field.name,)):
             if not (whole and len(path) == 1 and option == KEY_POSITION):
                 properties[f"{'.'.join(path)}.{option}"] = value
     return properties
 
 
-def _options(field: pa.Field, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield the options that say how a column, and what is in it, is stored: path, name, value."""
+def _column_options(field: pa.Field, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Yield the storage options of a column and its nested fields: path, name, value."""
     kind = field.type
     metadata = _metadata(field)
     if _is_key(field):
-        yield path, KEY_POSITION, str(_place(field))
+        yield path, KEY_POSITION, str(_key_position(field))
     for option, key in ENCODINGS.items():
         if key in metadata:
             yield path, option, metadata[key]
-    named = kind.extension_name if isinstance(kind, pa.BaseExtensionType) else metadata.get(EXTENSION_NAME)
-    if named in ("arrow.json", "lance.json"):
+    extension = (
+        kind.extension_name if isinstance(kind, pa.BaseExtensionType) else metadata.get(EXTENSION_NAME)
+    )
+    if extension in ("arrow.json", "lance.json"):
         yield path, AS_JSON, "true"
         return
-    if metadata.get(_BLOB_KEY) == "true" or named == _BLOB_V2:
+    if metadata.get(_BLOB_KEY) == "true" or extension == _BLOB_V2:
         yield path, BLOB, "blob"
         return
     if pa.types.is_fixed_size_list(kind):
@@ -81,12 +83,12 @@ def _options(field: pa.Field, path: tuple[str, ...]) -> Iterator[tuple[tuple[str
         yield path, LARGE, "true"
     elif pa.types.is_struct(kind):
         for child in kind:
-            yield from _options(child, (*path, child.name))
+            yield from _column_options(child, (*path, child.name))
     elif pa.types.is_map(kind):
-        yield from _options(kind.key_field, (*path, "key"))
-        yield from _options(kind.item_field, (*path, "value"))
+        yield from _column_options(kind.key_field, (*path, "key"))
+        yield from _column_options(kind.item_field, (*path, "value"))
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        yield from _options(kind.value_field, (*path, "element"))
+        yield from _column_options(kind.value_field, (*path, "element"))
 
 
 def _is_key(field: pa.Field) -> bool:
@@ -94,7 +96,7 @@ def _is_key(field: pa.Field) -> bool:
     return metadata.get(KEY) == "true" or KEY_POSITION in metadata
 
 
-def _place(field: pa.Field) -> int:
+def _key_position(field: pa.Field) -> int:
     return int(_metadata(field).get(KEY_POSITION) or 1)
 
 

@@ -1,9 +1,9 @@
-"""Makes the SQL catalog, its statements and its functions known to a session, and connects Java's requests.
+"""Registers the SQL catalog, its statements and its functions in a session, and connects Java's requests.
 
-SQL functions are searches in FROM, distances of vectors, and ranges of blobs. `LanceUnits` answers the class
-loader that Spark asks: it compiles a class of the catalog, or finds it in the cache folder, at its first use.
-The first request of Java imports the modules that answer it. A session that uses no catalog compiles nothing
-and imports none of them.
+SQL functions are searches in FROM, distances of vectors, and ranges of blobs. `LanceUnits` serves Spark's
+class loader: it compiles a class of the catalog at its first use, or loads it from the cache folder. The
+first request of Java imports the modules that answer it. A session that uses no catalog compiles nothing and
+imports none of these modules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from spark_lance.spark.sql.protocol import Function, StartArguments
 
 _CATALOG, _SPARK = "org.lance.spark.catalog", "org.apache.spark.sql.connector.catalog"
-# Name of a class -> the units that it may extend, best first, each with an interface of Spark that it needs.
+# Class -> the units that it may extend, best first. Each unit has the interface of Spark that it needs.
 CHOICES = {
     f"{_CATALOG}.LanceCatalog": [
         [f"{_CATALOG}.LanceChangelogCatalog", f"{_SPARK}.ChangelogContext"],
@@ -42,17 +42,17 @@ CHOICES = {
 
 
 def unit_names() -> list[str]:
-    """Return the classes that are compiled when they are first used, sorted: one for each source file.
+    """Return the sorted names of the classes that are compiled at their first use, one for each source file.
 
-    A class that does not compile with a release of Spark is missing there; the others are not affected.
+    If a class does not compile with a release of Spark, only this class is missing.
     """
     files = java_classes.FOLDER.glob("org/**/*.java")
     names = {".".join(file.relative_to(java_classes.FOLDER).with_suffix("").parts) for file in files}
     return sorted(names - set(PUBLISHED))
 
 
-def compiled_units(jvm: Any) -> Path:
-    """Return the folder in which units of these sources are kept once they are compiled."""
+def units_folder(jvm: Any) -> Path:
+    """Return the folder for compiled units of these sources."""
     content = hashlib.sha256()
     for name in unit_names():
         content.update(java_classes.source(name).encode() + b"\0")
@@ -61,7 +61,7 @@ def compiled_units(jvm: Any) -> Path:
 
 
 class LateBridge:
-    """A `java.util.function.BiFunction` that answers as `bridge.Bridge` does.
+    """A `java.util.function.BiFunction` that creates a `bridge.Bridge` at the first request.
 
     Args:
         spark: a classic session.
@@ -72,7 +72,7 @@ class LateBridge:
         self._spark, self._source = spark, source
 
     def apply(self, request: str, subject: Any) -> str:
-        """Answer a request; see `Bridge.apply`."""
+        """Answer a request, see `Bridge.apply`."""
         from spark_lance.spark.sql.bridge import Bridge
 
         return Bridge(self._spark, self._source).apply(request, subject)
@@ -96,25 +96,25 @@ _BLOBS: Mapping[str, str] = {
 
 
 def functions() -> list[Function]:
-    """Return the functions of SQL."""
-    searches = {name: about.usage for name, about in SEARCH_FUNCTIONS.items()}
+    """Return the SQL functions."""
+    searches = {name: function.usage for name, function in SEARCH_FUNCTIONS.items()}
     kinds = ((_SEARCH, searches), (_DISTANCE, _DISTANCES), (_BLOB, _BLOBS))
     return [
-        {"unit": unit, "name": name, "usage": usage, "rows": named is searches}
-        for unit, named in kinds
-        for name, usage in named.items()
+        {"unit": unit, "name": name, "usage": usage, "rows": usages is searches}
+        for unit, usages in kinds
+        for name, usage in usages.items()
     ]
 
 
 logger = logging.getLogger(__name__)
 
 _CLASS, _SESSION_CLASS = f"{_CATALOG}.LanceCatalog", f"{_CATALOG}.LanceSessionCatalog"
-# The format of those who asked for all save modes.
+# The class of the format with all save modes.
 _CREATING_FORMAT = "lance"
 # Whether the driver's own Python plans the reads of a session (`LanceScan`), or Spark's workers do.
 PLANS_IN_DRIVER = "spark.lance.planInDriver"
 
-# Names of options whose values Spark hides in plans: those of its own default, and those that may be secret.
+# Names of options whose values Spark hides in plans: Spark's default, and names of possible secrets.
 _HIDDEN_OPTIONS, _HIDDEN_NAMES = "spark.sql.redaction.options.regex", f"{SECRET_NAMES}|url"
 
 # The classes that answer requests; functions; a rule of the optimizer; parse errors; statements.
@@ -126,13 +126,13 @@ VITAL = (_UNITS, _FUNCTIONS, _RULE)
 
 
 def enable_request(spark: Any, source: type[DataSource], name: str, root: str | None) -> EnableRequest:
-    """Return what makes a catalog known in a classic session.
+    """Return the request that registers a catalog in a classic session.
 
     Args:
         spark: the session.
         source: the data source of the format.
         name: the catalog's name.
-        root: the folder of its tables; None keeps what the session's settings say.
+        root: the folder of the catalog's tables; None keeps the session's setting.
     """
     prefix = f"spark.sql.catalog.{name}"
     kind = _SESSION_CLASS if name == SESSION_CATALOG else _CLASS
@@ -146,33 +146,33 @@ def enable_request(spark: Any, source: type[DataSource], name: str, root: str | 
         "sources": str(java_classes.FOLDER),
         "units": unit_names(),
         "choices": CHOICES,
-        "compiledUnits": str(compiled_units(jvm_view(spark))),
+        "compiledUnits": str(units_folder(jvm_view(spark))),
         "functions": functions(),
         "options": java_option_names(),
     }
     return EnableRequest(PARTS, VITAL, LateBridge(spark, source), arguments)
 
 
-def tell_of_missing(missing: Mapping[str, str], *, is_explicit: bool) -> None:
-    """Say what SQL lacks here, and why.
+def log_missing_parts(missing: Mapping[str, str], *, is_explicit: bool) -> None:
+    """Log which features of SQL are missing in a session, and why.
 
     Args:
-        missing: reasons by class.
-        is_explicit: whether the user asked for tables by name.
+        missing: class that could not be started -> reason.
+        is_explicit: whether the user has set the root of a catalog.
     """
     for part in VITAL:
         if part in missing:
             reason = missing[part]
-            _tell_of_no_catalog(reason, is_explicit=is_explicit or not reason.endswith(NOT_TAKEN))
+            _log_no_catalog(reason, is_explicit=is_explicit or not reason.endswith(NOT_TAKEN))
             return
     if _PARSER in missing:
         logger.debug("Errors of parsing say nothing of Lance: %s", missing[_PARSER])
     if _STATEMENTS in missing:
-        _tell_of_no_statements(missing[_STATEMENTS])
+        _warn_no_statements(missing[_STATEMENTS])
 
 
-def take_save_modes(spark: Any) -> None:
-    """Let writes by path make tables in the modes `errorifexists` and `ignore`, for a whole driver.
+def enable_save_modes(spark: Any) -> None:
+    """Let writes by path create tables in the modes `errorifexists` and `ignore`, in the whole driver.
 
     Args:
         spark: a classic session that has the catalog.
@@ -181,25 +181,25 @@ def take_save_modes(spark: Any) -> None:
         if java_classes.can_publish(jvm_view(spark)):
             java_classes.load(jvm_view(spark), _CREATING_FORMAT)
         else:
-            _tell_of_no_modes(NOT_TAKEN)
+            _warn_no_save_modes(NOT_TAKEN)
     except Py4JError as error:
-        _tell_of_no_modes(java_classes.first_line(error))
+        _warn_no_save_modes(java_classes.first_line(error))
 
 
 @cache
-def _tell_of_no_modes(reason: str) -> None:
-    """Say once that Spark refuses two save modes."""
+def _warn_no_save_modes(reason: str) -> None:
+    """Warn once that Spark refuses two save modes."""
     logger.warning("Lance tables are written in the modes append and overwrite only: %s", reason)
 
 
 @cache
-def _tell_of_no_catalog(reason: str, *, is_explicit: bool) -> None:
-    """Say once that tables have no names here; an info message unless the user asked for a catalog."""
+def _log_no_catalog(reason: str, *, is_explicit: bool) -> None:
+    """Log once that there is no catalog: a warning if the user has set its root, otherwise information."""
     level = logging.WARNING if is_explicit else logging.INFO
     logger.log(level, "Lance has no SQL catalog here, only paths: %s", reason)
 
 
 @cache
-def _tell_of_no_statements(reason: str) -> None:
-    """Say once that Spark refuses what it cannot do itself."""
+def _warn_no_statements(reason: str) -> None:
+    """Warn once that Spark refuses the statements that it cannot run itself."""
     logger.warning("UPDATE, MERGE and DELETE with subqueries are missing in SQL here: %s", reason)

@@ -1,7 +1,7 @@
-"""DELETE, UPDATE and MERGE: statements that Spark has resolved, done by the jobs of `LanceTable`.
+"""Runs DELETE, UPDATE and MERGE statements, which Spark has resolved, by the jobs of `LanceTable`.
 
-The Java side (`LanceRowLevel`) hands over what a statement is about, and its expressions as Columns.
-Columns of the table stand in them behind one alias, those of the source of a MERGE behind another.
+The Java side (`LanceRowLevel`) sends the parts of a statement, and its expressions as Columns. In them,
+columns of the table have one alias, and columns of the source of a MERGE have another.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from spark_lance.spark.table.table import LanceTable
 
 logger = logging.getLogger(__name__)
 
-# The aliases in the expressions that Java hands over.
+# The aliases in the expressions that Java sends.
 _TARGET, _SOURCE = "__lance_target", "__lance_rows"
-# With these options a view shows another version or a part of the table, so its rows cannot be changed.
-_OTHER_ROWS = options_that_choose("version", "changes", "part", "search", "source")
-# Options that lead to a table.
-_PLACE = ("path", "branch")
+# With these options a view shows another version or a part of the table, so it cannot be changed.
+_ROW_SELECTING_OPTIONS = options_that_choose("version", "changes", "part", "search", "source")
+# Options with the location of a table.
+_LOCATION_OPTIONS = ("path", "branch")
 _SESSIONS = 1000
 
 
@@ -50,9 +50,9 @@ class LastChange:
 
     Attributes:
         statement: DELETE, UPDATE or MERGE.
-        table: as SQL names it, or its path.
-        counts: the rows and bytes that it changed.
-        seconds: how long it took.
+        table: the table's name in SQL, or its path.
+        counts: the numbers of changed rows and written bytes.
+        seconds: the duration.
     """
 
     statement: str
@@ -70,29 +70,29 @@ class LastChange:
 
 
 class _LastChanges:
-    """The last change of each session, for a bounded number of sessions, the most recent ones."""
+    """The last change of each session, for a limited number of the most recent sessions."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, LastChange] = OrderedDict()
+        self._by_session: OrderedDict[str, LastChange] = OrderedDict()
         self._lock = threading.Lock()
 
     def put(self, session: str, change: LastChange) -> None:
         with self._lock:
-            self._known[session] = change
-            self._known.move_to_end(session)
-            while len(self._known) > _SESSIONS:
-                self._known.popitem(last=False)
+            self._by_session[session] = change
+            self._by_session.move_to_end(session)
+            while len(self._by_session) > _SESSIONS:
+                self._by_session.popitem(last=False)
 
     def get(self, session: str) -> LastChange | None:
         with self._lock:
-            return self._known.get(session)
+            return self._by_session.get(session)
 
 
 _CHANGES = _LastChanges()
 
 
 def last_change(session: str) -> LastChange | None:
-    """Return what the last DELETE, UPDATE or MERGE of a session did; None if there was none.
+    """Return the result of a session's last DELETE, UPDATE or MERGE; None if there was none.
 
     Args:
         session: the session's id (Java's `sessionUUID`).
@@ -101,11 +101,11 @@ def last_change(session: str) -> LastChange | None:
 
 
 def change_rows(request: BridgeRequest) -> None:
-    """Carry out a statement.
+    """Run a statement.
 
     Raises:
-        LanceError: as the method of `LanceTable` that does it.
-        PySparkException: what Spark said of an expression or a job.
+        LanceError: see the corresponding method of `LanceTable`.
+        PySparkException: Spark refused an expression, or a job failed.
     """
     body, subject = request.body, request.subject
     began = time.monotonic()
@@ -115,7 +115,7 @@ def change_rows(request: BridgeRequest) -> None:
     try:
         result = getattr(statement, body["kind"])()
     except CapturedException as error:
-        # Java throws it again as it is, with Spark's name for it.
+        # Java throws Spark's own exception again.
         subject["thrown"] = java_exception(error)
         raise
     name = body["display_name"]
@@ -131,25 +131,32 @@ def change_rows(request: BridgeRequest) -> None:
 
 @dataclass(frozen=True)
 class _Statement:
-    """A statement, its expressions and its table. The methods are named like kinds of statements."""
+    """A statement, its expressions and its table. Each method runs the kind of statement with its name."""
 
     body: Mapping[str, Any] = field(repr=False)
     subject: Any
     table: LanceTable
 
     def delete(self) -> Changed:
-        return delete_rows(self.table, self._some("condition", self.body), _reruns(), self._wider)
+        return delete_rows(
+            self.table,
+            self._optional_expression("condition", self.body),
+            _retry_policy(),
+            self._subquery_columns,
+        )
 
     def update(self) -> Changed:
-        condition = self._some("condition", self.body)
-        return update_rows(self.table, condition, self._values(self.body), _reruns(), self._wider)
+        condition = self._optional_expression("condition", self.body)
+        return update_rows(
+            self.table, condition, self._values(self.body), _retry_policy(), self._subquery_columns
+        )
 
     def merge(self) -> Changed:
         names = self.body["source"]
         source = dataframe.DataFrame(self.subject["source"], self.table.spark).toDF(*names)
-        rows = self._attached(source, "source").alias(_SOURCE)
+        rows = self._with_subqueries(source, "source").alias(_SOURCE)
         condition = self._expression(self.body["condition"], self.body["equal"])
-        merge = MergeBuilder(self.table, rows, condition, self._wider)
+        merge = MergeBuilder(self.table, rows, condition, self._subquery_columns)
         add = {
             ("matched", "update"): merge.whenMatchedUpdate,
             ("not matched", "insert"): merge.whenNotMatchedInsert,
@@ -160,21 +167,22 @@ class _Statement:
             "not matched by source": merge.whenNotMatchedBySourceDelete,
         }
         for clause in self.body["clauses"]:
-            only = self._some("condition", clause)
+            clause_condition = self._optional_expression("condition", clause)
             if clause["kind"] == "delete":
-                drop[clause["rows"]](only)
+                drop[clause["rows"]](clause_condition)
             else:
-                add[clause["rows"], clause["kind"]](only, self._values(clause))
+                add[clause["rows"], clause["kind"]](clause_condition, self._values(clause))
         return merge.run()
 
     @property
-    def _wider(self) -> WithSubqueryColumns:
+    def _subquery_columns(self) -> WithSubqueryColumns:
         return WithSubqueryColumns(
-            lambda frame: self._attached(frame, "target"), lambda frame: self._attached(frame, "pairs")
+            lambda frame: self._with_subqueries(frame, "target"),
+            lambda frame: self._with_subqueries(frame, "pairs"),
         )
 
-    def _attached(self, frame: DataFrame, rows: str) -> DataFrame:
-        """Add the values of subqueries that name columns of the table, of the source, or of both."""
+    def _with_subqueries(self, frame: DataFrame, rows: str) -> DataFrame:
+        """Add columns for subqueries that refer to columns of the table, of the source, or of both."""
         attached = self.subject["change"].attach(java_frame(frame), rows)
         return dataframe.DataFrame(attached, self.table.spark)
 
@@ -185,7 +193,7 @@ class _Statement:
                 raise OptionError(f"{'.'.join(path)} is set twice")
         return values
 
-    def _some(self, part: str, clause: Mapping[str, Any]) -> Resolved | None:
+    def _optional_expression(self, part: str, clause: Mapping[str, Any]) -> Resolved | None:
         return None if clause[part] is None else self._expression(clause[part])
 
     def _expression(self, text: Mapping[str, Any], equal: list[list[str]] | None = None) -> Resolved:
@@ -194,27 +202,31 @@ class _Statement:
         return Resolved(column, frozenset(text["needs"]), text["text"], text["of_source"], pairs)
 
 
-def _reruns() -> Any:
+def _retry_policy() -> Any:
     return policy(RETRIES, RETRY_TIMEOUT)
 
 
 def _table(spark: SparkSession, body: Mapping[str, Any]) -> LanceTable:
-    """Return the table that a statement is about.
+    """Return the table that a statement changes.
 
     Raises:
-        UnsupportedFormatError: what leads to it shows other rows than those of the newest version.
+        UnsupportedFormatError: the statement names a view that shows other rows than the newest version has.
     """
     options = read_options(body["options"])
-    for name in _OTHER_ROWS:
+    for name in _ROW_SELECTING_OPTIONS:
         if getattr(options, name) != OPTIONS[name].default:
             raise UnsupportedFormatError(
                 f"{body['kind'].upper()} changes the newest version of a whole table, and this view shows "
                 f"something else by its option {name!r}: name the table itself"
             )
-    place = {
+    location = {
         key: value
         for key, value in body["options"].items()
-        if key.lower() in _PLACE or key.lower().startswith(STORAGE_PREFIX) or key.lower() in STORAGE_NAMES
+        if key.lower() in _LOCATION_OPTIONS
+        or key.lower().startswith(STORAGE_PREFIX)
+        or key.lower() in STORAGE_NAMES
     }
-    place = {key.lower() if key.lower() in _PLACE else key: value for key, value in place.items()}
-    return LanceTable.forPath(spark, place.pop("path"), **place).alias(_TARGET)
+    location = {
+        key.lower() if key.lower() in _LOCATION_OPTIONS else key: value for key, value in location.items()
+    }
+    return LanceTable.forPath(spark, location.pop("path"), **location).alias(_TARGET)

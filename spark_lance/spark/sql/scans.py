@@ -1,12 +1,11 @@
-"""Scans that the driver's own Python plans, and answers itself where little has to be read.
+"""Plans scans in the driver's own Python, and returns the rows of small scans directly.
 
-Every request has `read`: the options of a read, the version if it is known ([root, branch, number]), and the
-columns as Spark has them. A token identifies the table object that the requests are about.
+Every request has `read`: the options of a read, the version if it is known ([root, branch, number]), and
+Spark's columns. A token identifies the table object of the request.
 
-Which columns have the order for Spark that they have in the table, and which values Spark tells apart.
-
-Columns whose values change on their way to Spark, as those of extension types may, and text with a collation
-have another order there.
+This module also decides which columns have the same order in Spark as in the table, and which stored values
+are different values in Spark. Values that are converted for Spark, as those of extension types may be, and
+text with a collation have another order in Spark.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ from spark_lance.table.versions.resolve import VersionRef
 
 _Types = pa.types
 # Test of the stored type -> Spark's type for it, whose order is the same.
-_ALIKE = (
+_SAME_ORDER = (
     (_Types.is_boolean, st.BooleanType),
     (_Types.is_signed_integer, st.IntegralType),
     (_Types.is_unsigned_integer, (st.IntegralType, st.DecimalType)),
@@ -72,28 +71,28 @@ _ALIKE = (
 )
 
 
-def is_ordered_alike(path: Sequence[str], schema: Schema, seen: st.StructType) -> bool:
-    """Return whether the order of a stored column, or field of a struct, is that of Spark.
+def has_spark_order(path: Sequence[str], schema: Schema, seen: st.StructType) -> bool:
+    """Return whether a stored column, or field of a struct, has the same order in Spark.
 
-    Several stored values may be one for Spark, such as times with nanoseconds.
+    Several stored values may be one value in Spark, such as times with nanoseconds.
 
     Args:
-        path: the column.
-        schema: of the table.
-        seen: the columns as Spark was told of them.
+        path: the column, or the path of a field.
+        schema: the table's schema.
+        seen: the Spark schema of the scan.
     """
     kind, fields = spark_type_of(path, seen), schema.along(path)
-    if kind is None or fields is None or _has_own_meaning(fields[-1]):
+    if kind is None or fields is None or _has_other_values(fields[-1]):
         return False
     if isinstance(kind, st.StringType) and kind != st.StringType():
         return False
     column_type = fields[-1].arrow_type()
-    return any(test(column_type) and isinstance(kind, types) for test, types in _ALIKE)
+    return any(test(column_type) and isinstance(kind, types) for test, types in _SAME_ORDER)
 
 
-def is_same_value(path: Sequence[str], schema: Schema, seen: st.StructType) -> bool:
-    """Return whether two stored values of a column are one for Spark only if they are equal; see above."""
-    if not is_ordered_alike(path, schema, seen):
+def has_spark_values(path: Sequence[str], schema: Schema, seen: st.StructType) -> bool:
+    """Return whether a column has Spark's order, and different stored values are different in Spark."""
+    if not has_spark_order(path, schema, seen):
         return False
     fields = schema.along(path)
     assert fields is not None
@@ -104,7 +103,7 @@ def is_same_value(path: Sequence[str], schema: Schema, seen: st.StructType) -> b
 
 
 def spark_type_of(path: Sequence[str], seen: st.StructType) -> st.DataType | None:
-    """Return Spark's type of a column, or of a field of a struct; None if there is none."""
+    """Return Spark's type of a column, or of a field of a struct; None if it does not exist."""
     kind: st.DataType = seen
     for name in path:
         if not isinstance(kind, st.StructType) or name not in kind.names:
@@ -113,33 +112,33 @@ def spark_type_of(path: Sequence[str], seen: st.StructType) -> st.DataType | Non
     return kind
 
 
-def _has_own_meaning(field: Field) -> bool:
+def _has_other_values(field: Field) -> bool:
     if EXTENSION_NAME in field.metadata or has_collation(field.metadata):
         return True
     return isinstance(field.arrow_type(), pa.BaseExtensionType)
 
 
-# Rows that the driver reads as columns at most, which are bounded by their bytes; and about the most bytes
-# of a part of them, for one task: Spark warns of tasks of more than 1,000 KiB.
-_MOST_HELD_ROWS, _PART_BYTES = 1 << 24, 900 << 10
-# Rows of fewer bytes go into an answer: a file takes as long as text of this size.
+# The most rows that the driver reads in columnar form (their bytes have another limit), and the approximate
+# size of the part for one task: Spark warns about tasks of more than 1,000 KiB.
+_MAX_COLUMNAR_ROWS, _PART_BYTES = 1 << 24, 900 << 10
+# Answers contain the rows up to this size: a file takes as long as text of this size.
 _FILE_BYTES = 32 << 10
-# Rows of an order that are looked for in an index at most.
-_MOST_TOP = 10_000
+# The most rows of ORDER BY ... LIMIT that are searched in an index.
+_MAX_TOP_ROWS = 10_000
 
-# Open versions, by token and options: a version never changes, and a table in the place of another one has
+# Open versions by token and options. A version never changes, and a table that replaces another one has
 # another token.
-_OPEN: CacheSection[tuple[VersionRef, Snapshot]] = CacheSection("open versions", CACHE, share=1 / 8)
-# The least memory of a cached version, and the memory for each byte of its manifest.
-_LEAST_OPEN_BYTES, _OPEN_PER_BYTE = 1 << 20, 4
+_OPEN_VERSIONS: CacheSection[tuple[VersionRef, Snapshot]] = CacheSection("open versions", CACHE, share=1 / 8)
+# The minimum memory of a cached version, and the memory for each byte of its manifest.
+_MIN_OPEN_BYTES, _OPEN_PER_BYTE = 1 << 20, 4
 
 
 @runtime_checkable
-class _Bounded(Protocol):
-    """A reader that can tell its rows at once."""
+class _SmallReader(Protocol):
+    """A reader that can return the rows of a small scan directly."""
 
     def read_if_small(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
-        """Return all rows, if these are few and little has to be read for them; None otherwise."""
+        """Return all rows if they are few and the scan is small; None otherwise."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ class Read:
 
     @cached_property
     def seen(self) -> st.StructType:
-        """The columns as Spark was told of them."""
+        """The Spark schema of the scan."""
         return st.StructType.fromJson(json.loads(self.request["schema"]))
 
     @cached_property
@@ -165,12 +164,12 @@ class Read:
 
     @cached_property
     def opened(self) -> tuple[VersionRef, Snapshot]:
-        """The version that is read; kept for the next request."""
+        """The version of the read, cached for the next request."""
         key = (self.request["token"], str(self.ref), *sorted(self.request["options"].items()))
-        return _OPEN.get(
+        return _OPEN_VERSIONS.get(
             key,
             lambda: rows.opened(self.options, self.ref),
-            lambda entry: max(_LEAST_OPEN_BYTES, _OPEN_PER_BYTE * entry[1].manifest.message.ByteSize()),
+            lambda entry: max(_MIN_OPEN_BYTES, _OPEN_PER_BYTE * entry[1].manifest.message.ByteSize()),
         )
 
     @property
@@ -183,7 +182,7 @@ class Read:
         return None
 
     def expressions(self, predicates: Iterable[Any]) -> list[Expression | None]:
-        """Return predicates as expressions, None for each that Spark has to apply."""
+        """Translate predicates to expressions; None for each predicate that Spark must apply."""
         schema = self.table_schema
         if schema is None:
             return [None for _ in predicates]
@@ -191,7 +190,7 @@ class Read:
 
 
 def describe_read(request: BridgeRequest) -> dict[str, Any]:
-    """Return the Spark schema of a read, the version that is pinned, and what Spark may push down."""
+    """Return the Spark schema of a read, its pinned version, and the rules for push-down."""
     read = Read(request.body["read"])
     if read.options.kind == "rows":
         ref, snapshot = read.opened
@@ -204,7 +203,7 @@ def describe_read(request: BridgeRequest) -> dict[str, Any]:
 
 
 def describe_pushdown(request: BridgeRequest) -> dict[str, Any]:
-    """Return what Spark may push down into a read whose options its table does not know."""
+    """Return the rules for push-down into a read with options of its own."""
     read = Read(request.body["read"])
     return pushdown_of(read.options, read.table_schema, read.seen)
 
@@ -213,7 +212,7 @@ def pin_read(request: BridgeRequest) -> list[Any]:
     """Return the version of a read that is not pinned yet.
 
     Raises:
-        SchemaError: the columns are `given` by the user, and do not fit the table.
+        SchemaError: the user has set the columns (`has_user_schema`), and they do not fit the table.
     """
     read = Read(request.body["read"])
     if read.options.kind == "rows":
@@ -229,13 +228,13 @@ def pin_read(request: BridgeRequest) -> list[Any]:
 
 @dataclass(frozen=True)
 class TargetRows:
-    """The rows that a read is about: all of a version, or those that indices name exactly."""
+    """The rows of a read: all rows of a version (None), or the rows that indices return exactly."""
 
     rows: RowSet | None
 
 
 def target_rows(read: Read, body: Mapping[str, Any]) -> TargetRows | None:
-    """Return the rows that a read of a version is about; None if only a look at them tells.
+    """Return the rows of a read of a version; None if they are unknown without a scan.
 
     Raises:
         FormatError: an index is damaged.
@@ -251,35 +250,35 @@ def target_rows(read: Read, body: Mapping[str, Any]) -> TargetRows | None:
 
 
 def _index_exact_rows(condition: Condition, snapshot: Snapshot, most_bytes: int) -> RowSet | None:
-    """Return exactly the rows that meet a condition; None if only a look at them tells."""
+    """Return exactly the rows that meet a condition; None if indices cannot return them."""
     return exact_rows(snapshot, condition.trees(), most_bytes) if condition.is_told else None
 
 
-def first_of(read: Read, top: Mapping[str, Any], within: RowSet | None) -> RowSet | None:
-    """Return rows that hold the first ones of an order; None if no index tells.
+def find_top_rows(read: Read, top: Mapping[str, Any], within: RowSet | None) -> RowSet | None:
+    """Return rows that contain the first rows of an order; None if no index has the order.
 
     Args:
-        read: of a version.
-        top: `path` of the column, `descending`, `nulls`, and how many `rows`; as `leading_rows` has them.
-        within: the rows that are meant; all of the version without it.
+        read: a read of a version.
+        top: `path` of the column, `descending`, `nulls`, and the number of `rows`, see `leading_rows`.
+        within: the rows to consider; None for all rows of the version.
     """
     path, snapshot = top["path"], read.opened[1]
-    if not is_ordered_alike(path, snapshot.schema, read.seen):
+    if not has_spark_order(path, snapshot.schema, read.seen):
         return None
     order = {"descending": top["descending"], "nulls": top["nulls"]}
     return leading_rows(snapshot, path, top["rows"], **order, within=within)
 
 
 def plan_scan(request: BridgeRequest) -> dict[str, Any]:
-    """Return the rows of a scan, if these are few and little has to be read for them, or its tasks.
+    """Return the rows of a scan if they are few and the scan is small, or the tasks of the scan.
 
-    `kind` is "rows", "columns" or "tasks". Every answer has the version (`ref`), and the most `rows` and
-    `bytes` of the read; columns and tasks also have their metrics, see `_account`.
+    `kind` is "rows", "columns" or "tasks". Every answer has the version (`ref`), and the largest number of
+    `rows` and `bytes` of the read. Columns and tasks also have metrics, see `_scan_metrics`.
 
     Rows are an Arrow stream, and tasks are the input of Spark's reader of Python data sources, both in
-    base64. Tasks read only the first rows of the order `top` where they are `ordered`. Columns are in a file,
-    see `columns_answer`; so are rows of many bytes where the request has `files`. Columns are for more rows
-    than Spark's local scans are made for, if the request says that the caller can read them (`columnar`).
+    base64. If tasks are `ordered`, they read only rows that contain the first rows of the order `top`.
+    Columns are in a file, see `columns_answer`. So are large rows if the request has `files`. Columns are for
+    more rows than Spark's local scans support, if the caller can read them (`columnar`).
 
     Raises:
         WorkerPythonError: the workers that would run the tasks have no spark_lance.
@@ -295,34 +294,34 @@ def plan_scan(request: BridgeRequest) -> dict[str, Any]:
     if read.options.kind == "rows":
         reader = row_reader = reader_of(read, schema, body)
         ref = row_reader.ref
-        is_ordered = _keep_first(row_reader, read, body)
+        is_ordered = _keep_top_rows(row_reader, read, body)
         if row_reader.condition is not None and body.get("limit") is None and read.options.fragments is None:
             row_set = _index_exact_rows(row_reader.condition, read.opened[1], most_bytes)
             if row_set is not None and row_set.num_rows <= most_rows:
                 row_reader.set_rows(row_set.only(number for number, rows in row_set.items() if rows))
         local_rows = (
-            max(most_rows, _MOST_HELD_ROWS)
+            max(most_rows, _MAX_COLUMNAR_ROWS)
             if body.get("columnar") and most_rows and row_reader.columns
             else most_rows
         )
         few = None if body.get("runtime") else row_reader.read_if_small(local_rows, most_bytes)
         size: tuple[int, int] | None = None if few is not None else row_reader.size()
     else:
-        placed = read_kind(read.options).reader(read.options, schema, read.ref)
-        reader, ref = placed, placed.ref  # type: ignore[assignment]
+        versioned = read_kind(read.options).reader(read.options, schema, read.ref)
+        reader, ref = versioned, versioned.ref  # type: ignore[assignment]
         few, size = None, None
         if isinstance(reader, MetadataReader):
             reader.set_filters(_pushed_trees(read, body), body.get("limit"))
-        if isinstance(reader, _Bounded):
+        if isinstance(reader, _SmallReader):
             few = reader.read_if_small(most_rows, most_bytes)
     answer = {"ref": version_answer(ref)}
     if few is not None and sum(batch.num_rows for batch in few) > most_rows:
-        about = _account(reader, "")
-        return {**answer, **about, **columns_answer(few, schema)}
+        metrics = _scan_metrics(reader, "")
+        return {**answer, **metrics, **columns_answer(few, schema)}
     if few is not None:
         return {**answer, **rows_answer(few, schema, in_file=bool(body.get("files")))}
     check_package(request.spark)
-    fields, keyed = _by_partition(reader, read, schema) if body.get("grouped") else ([], None)
+    fields, keyed = _partition_tasks(reader, read, schema) if body.get("grouped") else ([], None)
     if keyed is None or not (keyed or body.get("runtime")):
         fields, keyed = [], None
     parts = None if keyed is None else [part for _, part in keyed]
@@ -333,21 +332,21 @@ def plan_scan(request: BridgeRequest) -> dict[str, Any]:
         "ordered": is_ordered,
         "rows": None if size is None else size[0],
         "bytes": None if size is None else size[1],
-        **_account(reader, f"version: {ref.version}; {read.options.kind}"),
-        "function": _text(function),
-        "partitions": [_text(partition) for partition in partitions],
+        **_scan_metrics(reader, f"version: {ref.version}; {read.options.kind}"),
+        "function": _base64_text(function),
+        "partitions": [_base64_text(partition) for partition in partitions],
         "partition_fields": fields,
         "partition_values": [key for key, _ in keyed or ()],
     }
 
 
-def _by_partition(
+def _partition_tasks(
     reader: DataSourceReader, read: Read, schema: st.StructType
 ) -> tuple[list[dict[str, Any]], list[tuple[tuple[str | None, ...], LancePartition]] | None]:
-    """Return the partition fields of a table, and the work of tasks that each read one partition of it.
+    """Return the partition fields of a table, and tasks that each read one of its partitions.
 
-    The work is None if a file has rows of several partitions. The same holds if a column of the fields is not
-    read, or if Spark compares its values in its own way.
+    There are no tasks (None) if a file has rows of several partitions. The same holds if the scan lacks a
+    source column of the fields, or if Spark compares its values differently.
     """
     if not isinstance(reader, LanceReader):
         return [], None
@@ -357,7 +356,7 @@ def _by_partition(
         return [], None
     spec = PartitionSpec.of_config(snapshot.manifest.config).bound(snapshot.schema)
     for name in spec.sources():
-        if name not in schema.names or not is_same_value([name], snapshot.schema, read.seen):
+        if name not in schema.names or not has_spark_values([name], snapshot.schema, read.seen):
             return [], None
 
     def key_of(fragment: table_pb2.DataFragment) -> tuple[str | None, ...] | None:
@@ -367,14 +366,14 @@ def _by_partition(
     return fields, reader.partitions_by(key_of)
 
 
-def _account(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
-    """Return what EXPLAIN says of a read (`about`), and what Spark's UI shows of it (`amounts`).
+def _scan_metrics(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
+    """Return the text of a read for EXPLAIN (`about`), and its metrics for Spark's UI (`amounts`).
 
-    `taskAmounts` are those that tasks add up.
+    `taskAmounts` are the metrics that tasks add up.
 
     Args:
-        reader: planned.
-        otherwise: what is said of other reads than those of a version's rows.
+        reader: the planned reader.
+        otherwise: the text for readers other than `LanceReader`.
     """
     if not isinstance(reader, LanceReader):
         return {"about": otherwise, "amounts": [], "taskAmounts": []}
@@ -389,7 +388,7 @@ def _account(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
 
 
 def reader_of(read: Read, schema: st.StructType, body: Any) -> LanceReader:
-    """Return the reader of some columns, with all that was taken over so far."""
+    """Return the reader of some columns, with the pushed-down filters, limit and offset."""
     ref, snapshot = read.opened
     reader = LanceReader(read.options, schema, ref, snapshot, body["cores"])
     reader.set_filters(
@@ -401,25 +400,25 @@ def reader_of(read: Read, schema: st.StructType, body: Any) -> LanceReader:
     return reader
 
 
-def _keep_first(reader: LanceReader, read: Read, body: Any) -> bool:
-    """Read only rows that hold the first ones of an order, if an index tells; Spark still orders them."""
-    if not body.get("top") or body["top"]["rows"] > _MOST_TOP:
+def _keep_top_rows(reader: LanceReader, read: Read, body: Any) -> bool:
+    """Restrict a reader to rows with the first ones of an order, if an index has it. Spark sorts them."""
+    if not body.get("top") or body["top"]["rows"] > _MAX_TOP_ROWS:
         return False
     row_set = target_rows(read, body)
-    rows = None if row_set is None else first_of(read, body["top"], row_set.rows)
+    rows = None if row_set is None else find_top_rows(read, body["top"], row_set.rows)
     if rows is not None:
         reader.set_rows(rows)
     return rows is not None
 
 
 def _pushed_trees(read: Read, body: Any) -> list[Expression]:
-    """Return the conditions that rows are read by.
+    """Return the pushed-down filters and other conditions that can skip rows.
 
-    These are the pushed predicates, which Spark does not apply any more, and what is known of others, which
-    it applies: conditions on documents (`candidates`) and the keys of a join (`runtime`).
+    Spark no longer applies the pushed predicates. It still applies the others: conditions on documents
+    (`candidates`) and the keys of a join (`runtime`).
     """
     trees = read.expressions(body["predicates"])
-    assert None not in trees  # Java pushes what `pushdown_of` allows
+    assert None not in trees  # Java pushes only predicates that `pushdown_of` allows
     others = read.expressions([*body["candidates"], *(body.get("runtime") or [])])
     return [tree for tree in (*trees, *others) if tree is not None]
 
@@ -427,7 +426,7 @@ def _pushed_trees(read: Read, body: Any) -> list[Expression]:
 def rows_answer(
     batches: Sequence[pa.RecordBatch], schema: st.StructType, *, in_file: bool = False
 ) -> dict[str, Any]:
-    """Return rows as Java takes them: in the answer, or if they are many bytes, in a file that it deletes."""
+    """Return the answer with rows for Java. Large ones are in a file, which Java deletes."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, arrow_schema(schema)) as writer:
         for batch in batches:
@@ -435,7 +434,7 @@ def rows_answer(
     count, size = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
     stream, answer = sink.getvalue(), {"kind": "rows", "rows": count, "bytes": size}
     if not in_file or stream.size < _FILE_BYTES:
-        return {**answer, "arrow": _text(stream.to_pybytes())}
+        return {**answer, "arrow": _base64_text(stream.to_pybytes())}
     descriptor, name = tempfile.mkstemp(prefix="spark-lance-")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -447,10 +446,10 @@ def rows_answer(
 
 
 def columns_answer(batches: Sequence[pa.RecordBatch], schema: st.StructType) -> dict[str, Any]:
-    """Return rows for tasks that read them from memory, as columns.
+    """Return the answer with columns for tasks that read them from memory.
 
-    They stand in a file, which Java takes in and deletes: text of this size would cost more than reading the
-    rows. `parts` are the lengths of its streams of Arrow, a task's each.
+    They are in a file, which Java loads and deletes: text of this size would cost more than reading the rows.
+    `parts` are the lengths of the Arrow streams in the file, one for each task.
     """
     rows = pa.Table.from_batches(batches, arrow_schema(schema))
     step = max(1, rows.num_rows * _PART_BYTES // max(1, rows.nbytes))
@@ -470,7 +469,7 @@ def columns_answer(batches: Sequence[pa.RecordBatch], schema: st.StructType) -> 
 
 
 def local_bounds(body: Any) -> tuple[int, int]:
-    """Return how many rows, and bytes, the driver reads itself."""
+    """Return the most rows and bytes that the driver reads itself."""
     bounds = []
     for name in ("localRows", "localBytes"):
         try:
@@ -481,9 +480,9 @@ def local_bounds(body: Any) -> tuple[int, int]:
 
 
 def version_answer(ref: VersionRef) -> list[Any]:
-    """Return a version in the form that Java receives and sends back."""
+    """Return a version in the form in which Java receives and returns it."""
     return [ref.root, ref.branch, ref.version]
 
 
-def _text(data: bytes) -> str:
+def _base64_text(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")

@@ -1,12 +1,11 @@
-"""Searches in SQL: the functions `vector_search`, `text_search` and `hybrid_search` in FROM.
+"""Runs searches in SQL: the functions `vector_search`, `text_search` and `hybrid_search` in FROM.
 
-A call is the read of `spark.read.format("lance")` with the option `nearest`, `full_text_query` or
-`hybrid_search`; options of the function are keys of the search, or options of reads such as `filter`.
+A call is equivalent to `spark.read.format("lance")` with the option `nearest`, `full_text_query` or
+`hybrid_search`. Options of the function are keys of the search, or options of reads such as `filter`.
 
-Searches in LATERAL: one for the vector, the words, or both, of each row of another relation.
-
-When a statement is analysed, these are not known; the search is checked and explained with values that
-stand in for them. When it runs, Java hands over the rows, and gets a DataFrame of the rows that are found.
+A function in LATERAL searches for the vector, the words, or both, of each row of another relation. These are
+unknown when Spark analyses the statement, so the search is checked and explained with placeholders. When the
+statement runs, Java sends the rows, and gets a DataFrame of the results.
 """
 
 from __future__ import annotations
@@ -55,78 +54,78 @@ from spark_lance.table.versions.versions import load_version
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Options of a search for each row: keys of searches, and options of reads.
-_OF_VECTORS = ("metric", "nprobes", "refine_factor", "use_index", "fast_search")
-_OF_READS = ("filter", "columns", *options_that_choose("version"), "allowed_bases")
-# A row that is searched for, with a number that tells it from others.
+# Options of a search in LATERAL: keys of vector searches, and options of reads.
+_VECTOR_OPTIONS = ("metric", "nprobes", "refine_factor", "use_index", "fast_search")
+_READ_OPTIONS = ("filter", "columns", *options_that_choose("version"), "allowed_bases")
+# Names of the column with a row of the other relation, and of the row's number in it.
 _ROW, _NUMBER = "__lance_row", "number"
 # Types whose values have no order.
-_WITHOUT_ORDER = tuple(
+_UNORDERED_TYPES = tuple(
     getattr(st, name)
     for name in ("MapType", "VariantType", "CalendarIntervalType", "GeometryType", "GeographyType")
     if hasattr(st, name)
 )
 
 
-def opened(options: ReadOptions, ref: VersionRef) -> LanceDataset:
-    """Return the version of a table that a read is of."""
+def open_version(options: ReadOptions, ref: VersionRef) -> LanceDataset:
+    """Open the version of a table that a read sees."""
     store, _ = open_store(options.path, options.storage)
     return LanceDataset(
         options.path, TableRef(store, ref.root), load_version(TableRef(store, ref.root), ref.version)
     )
 
 
-def stand_ins(
+def placeholder_values(
     function: str,
     reads: Mapping[str, str],
     arguments: Mapping[str, Any],
     each: Collection[str],
     argument_names: Collection[str],
 ) -> dict[str, Any]:
-    """Return values that stand in for those of the rows.
+    """Return placeholders for the arguments that every row has.
 
     Args:
-        function: the search.
-        reads: options that lead to the table.
+        function: the search function.
+        reads: options of the read, with the table's location.
         arguments: the other arguments of the search.
-        each: the arguments that every row brings: `vector`, `query`, or both.
-        argument_names: the options that the user set.
+        each: the arguments that every row has: `vector`, `query`, or both.
+        argument_names: the names of the user's options.
 
     Raises:
-        OptionError: one has no meaning for many searches at once.
-        SchemaError: there is no such column.
+        OptionError: an option is not supported for a search in LATERAL.
+        SchemaError: the vector column does not exist.
     """
-    keys = _OF_VECTORS if function == "vector_search" else SEARCH_FUNCTIONS[function].keys
-    allowed = (*keys, *_OF_READS)
-    strange = [name for name in argument_names if name not in allowed and not name.startswith("storage.")]
-    if strange:
+    keys = _VECTOR_OPTIONS if function == "vector_search" else SEARCH_FUNCTIONS[function].keys
+    allowed = (*keys, *_READ_OPTIONS)
+    unknown = [name for name in argument_names if name not in allowed and not name.startswith("storage.")]
+    if unknown:
         raise OptionError(
-            f"{function} for each row has no option {strange[0]!r}: there are {', '.join(allowed)}"
+            f"{function} for each row has no option {unknown[0]!r}: there are {', '.join(allowed)}"
         )
     values: dict[str, Any] = {"query": ""} if "query" in each else {}
     if "vector" in each:
         options = read_options(reads)
         column = arguments["column" if "column" in arguments else "vector_column"]
-        values["vector"] = any_vector(opened(options, pin(options)).manifest, column)
+        values["vector"] = any_vector(open_version(options, pin(options)).manifest, column)
     return values
 
 
 def search_each(request: BridgeRequest) -> None:
-    """Put a DataFrame of what a search finds for each of many rows into the request's subject, as `result`.
+    """Search for each of many rows, and put a DataFrame of the results into the request's subject (`result`).
 
-    Its columns are those of the rows without the last ones, the `arguments` of the search, and `columns` of
-    the search.
+    It has the columns of the rows without the last ones, which are the `arguments` of the search, and
+    `columns` of the search.
     """
     body, subject = request.body, request.subject
     spark = session_of(request.spark, subject["session"])
     rows = dataframe.DataFrame(subject["rows"], spark)
     options = read_options(body["search"])
-    dataset = opened(options, pin(options))
+    dataset = open_version(options, pin(options))
     along = rows.schema.fields[: -len(body["arguments"])]
     if options.nearest is not None:
         results = _nearest(dataset, options, rows, body["columns"])
     else:
-        results = _answers(dataset, options, rows, body["columns"], tuple(body["arguments"]))
+        results = _answer_text_queries(dataset, options, rows, body["columns"], tuple(body["arguments"]))
     frame: Any = results.select(
         *(F.col(f"{_ROW}.{field.name}") for field in along),
         *(F.col(quoted(name)) for name in body["columns"]),
@@ -135,10 +134,10 @@ def search_each(request: BridgeRequest) -> None:
 
 
 def _nearest(dataset: LanceDataset, options: ReadOptions, rows: DataFrame, columns: list[str]) -> DataFrame:
-    """Return what is nearest to the vector in the last column of each row; `_ROW` holds the other columns."""
+    """Return the rows nearest to the vector in the last column of each row. `_ROW` has the other columns."""
     plan = plan_search(dataset.snapshot, VectorQuery.parse(options.nearest or {}), options.filter)
     *along, vector = rows.schema.fields
-    # In an order of their own, so that rows of a task that is run again get the numbers that they had.
+    # Sorted, so that a repeated task gives the same numbers to its rows.
     order = [vector.name, *(field.name for field in along if _has_order(field.dataType))]
     number = F.monotonically_increasing_id().alias(_NUMBER)
     row = F.struct(number, *(F.col(field.name) for field in along)).alias(_ROW)
@@ -147,27 +146,30 @@ def _nearest(dataset: LanceDataset, options: ReadOptions, rows: DataFrame, colum
     return nearest_to_each(plan, dataset.manifest, schema, queries, f"{_ROW}.{_NUMBER}")
 
 
-def _answers(
+def _answer_text_queries(
     dataset: LanceDataset,
     options: ReadOptions,
     rows: DataFrame,
     columns: list[str],
     query_columns: tuple[str, ...],
 ) -> DataFrame:
-    """Return what answers the words, the vector or both in the last columns of each row; see `_nearest`."""
+    """Return the results for the words, the vector, or both in the last columns of each row.
+
+    `_ROW` has the other columns.
+    """
     text, both = options.full_text_query, options.hybrid_search
     k = text["k"] if text is not None else HybridQuery.parse(dataset.manifest, both or {}).k
     words = None if text is None else {name: value for name, value in text.items() if name != "k"}
     plan = WordsPlan(dataset.snapshot.ref(), words, both, k, options.filter, query_columns)
     along, values = rows.schema.fields[: -len(query_columns)], rows.schema.fields[-len(query_columns) :]
-    # A struct has fields, also where nothing comes along.
+    # A struct needs a field, even if there are no other columns.
     row = F.struct(F.lit(0).alias(_NUMBER), *(F.col(field.name) for field in along)).alias(_ROW)
     queries = rows.select(row, *(_as_doubles(field) for field in values))
     return answers_to_each(plan, shown_columns(dataset.manifest, columns, *plan.measures), queries)
 
 
 def _as_doubles(field: st.StructField) -> Any:
-    """Return a vector, or a list of vectors, as numbers that Python compares with; text as it is."""
+    """Return a column with vectors, or lists of vectors, cast to double; text unchanged."""
     kind = field.dataType
     if not isinstance(kind, st.ArrayType):
         return F.col(field.name)
@@ -180,15 +182,15 @@ def _has_order(kind: st.DataType) -> bool:
         return _has_order(kind.elementType)
     if isinstance(kind, st.StructType):
         return all(_has_order(field.dataType) for field in kind)
-    return not isinstance(kind, _WITHOUT_ORDER)
+    return not isinstance(kind, _UNORDERED_TYPES)
 
 
-# Times k rows that the index finds are compared exactly where it stands in for ORDER BY distance LIMIT k.
+# If an index replaces ORDER BY distance LIMIT k, the exact distances of this many times k rows are compared.
 _REFINE = 10
 
 
 def search(request: BridgeRequest) -> dict[str, Any]:
-    """Return the relation of what a search finds: name, schema, options of the read, how it is done."""
+    """Return the relation of a search: name, schema, options of the read, and text for EXPLAIN."""
     body = request.body
     if body["function"] in CHANGE_FUNCTIONS:
         return _table_changes(request)
@@ -196,9 +198,11 @@ def search(request: BridgeRequest) -> dict[str, Any]:
     always, metadata = resolve_table(request.catalog, request.name)
     if metadata:
         raise UnsupportedFormatError(f"{display_name(request.name)} tells of a table and cannot be searched")
-    keys, reads = _split(body["function"], arguments.get("options") or {})
+    keys, reads = _split_options(body["function"], arguments.get("options") or {})
     if each := body["each"]:
-        arguments |= stand_ins(body["function"], {**always, **reads}, arguments, each, {*keys, *reads})
+        arguments |= placeholder_values(
+            body["function"], {**always, **reads}, arguments, each, {*keys, *reads}
+        )
     options = {**always, **reads, **_SEARCHES[body["function"]](arguments, keys)}
     return _relation(f"{request.catalog.name}.{display_name(request.name)}", options, arguments["k"])
 
@@ -242,7 +246,7 @@ def _table_changes(request: BridgeRequest) -> dict[str, Any]:
 
 
 def nearest(request: BridgeRequest) -> dict[str, Any] | None:
-    """Return the relation of what an index finds nearest to a vector; None if none has the metric."""
+    """Return the relation of the rows that an index finds nearest to a vector; None without such an index."""
     body = request.body
     near = {
         "column": body["column"],
@@ -254,7 +258,7 @@ def nearest(request: BridgeRequest) -> dict[str, Any] | None:
     texts = {**reads, "nearest": json.dumps({**near, "refine_factor": _REFINE})}
     options = read_options(texts)
     ref, _ = searches.describe(options, None)
-    dataset = opened(options, ref)
+    dataset = open_version(options, ref)
     query = VectorQuery.parse(near)
     if VectorSearch(dataset.snapshot, query.column).index_name(query) is None:
         return None
@@ -270,7 +274,7 @@ def _relation(name: str, texts: dict[str, str], rows: int) -> dict[str, Any]:
         "display_name": name,
         "schema": schema.json(),
         "always": pinned,
-        "plan": _explained(options, opened(options, ref)),
+        "plan": _explain(options, open_version(options, ref)),
         "rows": rows,
     }
 
@@ -278,24 +282,25 @@ def _relation(name: str, texts: dict[str, str], rows: int) -> dict[str, Any]:
 def _arguments(
     function: str, positional: Sequence[Any], named: Mapping[str, Any], each: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the arguments by name; those of `each` are values of every row, and come later.
+    """Return the arguments by name. Arguments in `each` are values of every row, and are set later.
 
     Raises:
-        OptionError: one is missing, or there are too many.
+        OptionError: an argument is missing or invalid, or there are too many.
     """
-    about = SEARCH_FUNCTIONS[function]
-    arguments = dict(zip(about.parameters, positional, strict=False)) | {
+    declaration = SEARCH_FUNCTIONS[function]
+    arguments = dict(zip(declaration.parameters, positional, strict=False)) | {
         key.lower(): v for key, v in named.items()
     }
     arguments |= {name: [] for name in each}
-    missing = [name for name in about.parameters[: -about.optional] if arguments.get(name) is None]
-    strange = sorted(set(arguments) - set(about.parameters))
-    if len(positional) > len(about.parameters) or missing or strange:
+    required = declaration.parameters[: -declaration.optional]
+    missing = [name for name in required if arguments.get(name) is None]
+    unknown = sorted(set(arguments) - set(declaration.parameters))
+    if len(positional) > len(declaration.parameters) or missing or unknown:
         raise OptionError(
-            f"{function} takes (table, {', '.join(about.parameters)}), the last of which may be left out; "
-            f"missing: {', '.join(missing) or 'none'}, not known: {', '.join(strange) or 'none'}"
+            f"{function} takes (table, {', '.join(declaration.parameters)}), the last of which may be left "
+            f"out; missing: {', '.join(missing) or 'none'}, not known: {', '.join(unknown) or 'none'}"
         )
-    if "k" not in about.parameters:
+    if "k" not in declaration.parameters:
         return arguments
     if not isinstance(arguments["k"], int) or isinstance(arguments["k"], bool) or arguments["k"] < 1:
         raise OptionError(f"k of {function} must be a whole number of 1 or more, not {arguments['k']!r}")
@@ -310,30 +315,31 @@ def _arguments(
         raise OptionError(f"options of {function} are a map, such as map('filter', 'id > 7')")
     for name in ("vector",):
         value = arguments.get(name)
-        if name in about.parameters and (not isinstance(value, list) or None in value):
+        if name in declaration.parameters and (not isinstance(value, list) or None in value):
             raise OptionError(f"the vector of {function} is an array of numbers, such as array(0.1, 0.2)")
     return arguments
 
 
-def _split(function: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def _split_options(function: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the keys of the search among the options, and the options of the read."""
-    about = SEARCH_FUNCTIONS[function]
+    declaration = SEARCH_FUNCTIONS[function]
     keys: dict[str, Any] = {}
     reads: dict[str, str] = {}
     for name, value in options.items():
-        if name.lower() in about.keys:
-            keys[name.lower()] = _value(value)
+        if name.lower() in declaration.keys:
+            keys[name.lower()] = _parse_value(value)
         elif name in OPTIONS or name.startswith("storage."):
             reads[name] = value if isinstance(value, str) else json.dumps(value)
         else:
             raise OptionError(
-                f"{function} has no option {name!r}: there are {', '.join(about.keys)}, and options of reads"
+                f"{function} has no option {name!r}: there are {', '.join(declaration.keys)}, and options of "
+                "reads"
             )
     return keys, reads
 
 
-def _value(text: Any) -> Any:
-    """Return the number, truth value or list that a text stands for, or the text."""
+def _parse_value(text: Any) -> Any:
+    """Parse a text as JSON (a number, boolean or list); return the text if it is not JSON."""
     if not isinstance(text, str):
         return text
     try:
@@ -367,8 +373,8 @@ def _hybrid(arguments: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, 
 _SEARCHES = {"vector_search": _vector, "text_search": _text, "hybrid_search": _hybrid}
 
 
-def _explained(options: ReadOptions, dataset: LanceDataset) -> str:
-    """Return what EXPLAIN shows of a search."""
+def _explain(options: ReadOptions, dataset: LanceDataset) -> str:
+    """Return the text of a search for EXPLAIN."""
     parts = []
     if options.hybrid_search is not None:
         both = HybridQuery.parse(dataset.manifest, options.hybrid_search)

@@ -1,4 +1,4 @@
-"""The table functions that search or return changes: their arguments and options. `search` runs them."""
+"""Declares the table functions for searches and changes, with their arguments and options."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class SearchFunction:
     """A table function.
 
     Attributes:
-        parameters: names of the arguments behind the table, in order.
-        optional: how many of the last ones may be left out.
-        keys: what the options may hold beside options of reads.
-        usage: what DESCRIBE FUNCTION tells.
+        parameters: names of the arguments after the table, in order.
+        optional: the number of optional arguments at the end.
+        keys: valid options of the search. Options of reads are valid, too.
+        usage: the text of DESCRIBE FUNCTION.
     """
 
     parameters: tuple[str, ...]
@@ -37,8 +37,8 @@ class SearchFunction:
     usage: str
 
 
-# Functions for the changes of a table -> their first argument. Delta has one for names and one for paths;
-# here both take both.
+# Functions for the changes of a table -> their first argument. Delta has one for names and one for paths.
+# Here both accept names and paths.
 CHANGE_FUNCTIONS = {"table_changes": "table", "table_changes_by_path": "path"}
 SEARCH_FUNCTIONS: Mapping[str, SearchFunction] = {
     "vector_search": SearchFunction(

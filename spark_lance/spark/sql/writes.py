@@ -1,10 +1,10 @@
-"""Writes that the driver's own Python plans and commits, and does itself where there are few rows.
+"""Plans and commits writes in the driver's own Python, and writes few rows directly.
 
-Every request that plans has `write`: the options of a write, the schema of its rows, and whether they take
-the place of the table's content. The answer None leaves the write to Spark's own way, which says in the way
-of all Python data sources what is wrong with it; nothing has been written then.
+Every request that plans has `write`: the options of a write, the schema of its rows, and whether they replace
+the table's content. After the answer None, Spark runs the write itself, and reports its errors as for every
+Python data source. Nothing has been written then.
 
-Between plan and commit the writer is with Spark, pickled: whoever never comes back leaves nothing here.
+Between plan and commit Spark has the pickled writer, so a write that is never finished leaves nothing here.
 """
 
 from __future__ import annotations
@@ -35,66 +35,68 @@ if TYPE_CHECKING:
 
 
 def plan_write(request: BridgeRequest) -> dict[str, str] | None:
-    """Return what the tasks of a write run, and the writer that commits, pickled and in base64.
+    """Return the function for the tasks of a write, and the writer that commits, pickled and in base64.
 
     Raises:
-        OptionError: the session directs writes to a branch, and this one goes to the table itself.
+        OptionError: the session sends writes to a branch, and this write is to the table itself.
         WorkerPythonError: the workers that would run the tasks have no spark_lance.
     """
-    _check(request)
+    _check_staging(request)
     try:
-        writer = _writer(request.body["write"], streams=request.body["streams"])
+        writer = _create_writer(request.body["write"], streams=request.body["streams"])
     except (LanceError, OSError):
         return None
     check_package(request.spark)
     tasks = writer.task_rows() if isinstance(writer, LanceWriter) else writer
     function = pickled_write(tasks, batches=request.body["batches"])
-    return {"writer": _text(pickle.dumps(writer)), "function": _text(function)}
+    return {"writer": _base64_text(pickle.dumps(writer)), "function": _base64_text(function)}
 
 
 def plan_upserts(request: BridgeRequest) -> dict[str, Any] | None:
-    """Return the plan of a micro-batch of upserts, and how its rows are to be sent to tasks (`route`).
+    """Return the plan of a micro-batch of upserts, and the assignment of its rows to tasks (`route`).
 
-    `epoch` is the number of the micro-batch, `partitions` the tasks that it may have. Without a route any
+    `epoch` is the number of the micro-batch, `partitions` the largest number of tasks. Without a route any
     task may have any row.
     """
     body = request.body
-    _check(request)
+    _check_staging(request)
     try:
-        writer = _writer(body["write"], streams=True)
+        writer = _create_writer(body["write"], streams=True)
         route = writer.by_route(body["epoch"], body["partitions"])  # type: ignore[union-attr]
     except (LanceError, OSError):
         return None
     check_package(request.spark)
     return {
-        "writer": _text(pickle.dumps(writer)),
-        "function": _text(pickled_write(writer)),
+        "writer": _base64_text(pickle.dumps(writer)),
+        "function": _base64_text(pickled_write(writer)),
         "route": None if route is None else route.describe(),
     }
 
 
 def finish_write(request: BridgeRequest) -> None:
-    """Commit what tasks wrote, or delete it.
+    """Commit the files of the tasks, or delete them.
 
-    `messages` are those of all tasks, None for one that did not finish; `epoch` is the number of a stream's
-    micro-batch, `execution` that of the query.
+    `messages` has the message of each task, None for a task that did not finish. `epoch` is the number of a
+    stream's micro-batch, `execution` the number of the query.
 
     Raises:
-        CommitOutcomeUnknownError: the version may exist; no file was deleted.
-        CommitError, SchemaError, OSError: nothing was committed; the files were deleted.
+        CommitOutcomeUnknownError: the version may exist. No file was deleted.
+        CommitError, SchemaError, OSError: nothing was committed. The files were deleted.
     """
     body = request.body
-    writer = pickle.loads(_bytes(body["writer"]))
-    messages = [None if message is None else pickle.loads(_bytes(message)) for message in body["messages"]]
+    writer = pickle.loads(_decode_base64(body["writer"]))
+    messages = [
+        None if message is None else pickle.loads(_decode_base64(message)) for message in body["messages"]
+    ]
     epoch = () if body["epoch"] is None else (body["epoch"],)
     if not body["aborts"]:
         writer.commit(messages, *epoch)
         return
-    wait_for_tasks(request.spark, lambda: _stages(request.spark, body["execution"]))
+    wait_for_tasks(request.spark, lambda: _stage_ids(request.spark, body["execution"]))
     writer.abort(messages, *epoch)
 
 
-def _stages(spark: Any, execution: str | None) -> list[int]:
+def _stage_ids(spark: Any, execution: str | None) -> list[int]:
     """Return the ids of the stages of a query."""
     if execution is None:
         return []
@@ -102,33 +104,33 @@ def _stages(spark: Any, execution: str | None) -> list[int]:
     if execution_data.isEmpty():
         return []
     ids = execution_data.get().stages().toSeq()
-    return [ids.apply(place) for place in range(ids.size())]
+    return [ids.apply(index) for index in range(ids.size())]
 
 
 def write_rows(request: BridgeRequest) -> dict[str, int] | None:
-    """Write and commit rows, which come as a stream of Arrow in base64; return how many these are.
+    """Write and commit rows, which the request has as an Arrow stream in base64; return their number.
 
     Raises:
-        SchemaError: a value does not fit its column; nothing was committed.
-        CommitError: as `finish_write`.
+        SchemaError: a value does not fit its column. Nothing was committed.
+        CommitError: see `finish_write`.
     """
-    _check(request)
+    _check_staging(request)
     try:
-        writer = _writer(request.body["write"], streams=False)
+        writer = _create_writer(request.body["write"], streams=False)
     except (LanceError, OSError):
         return None
     assert isinstance(writer, LanceWriter)  # no stream
-    with pa.ipc.open_stream(pa.py_buffer(_bytes(request.body["arrow"]))) as stream:
+    with pa.ipc.open_stream(pa.py_buffer(_decode_base64(request.body["arrow"]))) as stream:
         message = writer.write(iter(stream))
     writer.commit([message])
     return {"rows": message.rows}
 
 
-def _check(request: BridgeRequest) -> None:
+def _check_staging(request: BridgeRequest) -> None:
     check_staged(request.body["write"]["options"], request.body.get("staging"))
 
 
-def _writer(body: Any, *, streams: bool) -> LanceWriter | LanceStreamWriter | UpsertStreamWriter:
+def _create_writer(body: Any, *, streams: bool) -> LanceWriter | LanceStreamWriter | UpsertStreamWriter:
     schema = st.StructType.fromJson(json.loads(body["schema"]))
     options = write_options(CaseInsensitiveDict(body["options"]), body["overwrite"])
     if streams:
@@ -136,9 +138,9 @@ def _writer(body: Any, *, streams: bool) -> LanceWriter | LanceStreamWriter | Up
     return LanceWriter(options, schema, body["overwrite"], body["declaration"])
 
 
-def _text(data: bytes) -> str:
+def _base64_text(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def _bytes(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     return base64.b64decode(text)

@@ -159,9 +159,9 @@ def test_lists_are_derived_from_the_declarations() -> None:
 
 @pytest.mark.parametrize("name", ["fresh", "hybrid_search", "filter", "asof", "endingVersion"])
 def test_rows_of_views_of_other_rows_are_not_changed(name: str) -> None:
-    from spark_lance.spark.sql.row_level import _OTHER_ROWS
+    from spark_lance.spark.sql.row_level import _ROW_SELECTING_OPTIONS
 
-    assert name in _OTHER_ROWS
+    assert name in _ROW_SELECTING_OPTIONS
 
 
 @pytest.mark.parametrize(

@@ -421,13 +421,13 @@ def test_what_is_wrong_is_said_as_without_the_driver(driver: SparkSession, tmp_p
 
 def test_a_scan_is_one_question(driver: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     verbs: list[str] = []
-    answer_to = bridge._answer_to
+    answer_to = bridge._find_answer
 
     def noted(verb: str) -> Any:
         verbs.append(verb)
         return answer_to(verb)
 
-    monkeypatch.setattr(bridge, "_answer_to", noted)
+    monkeypatch.setattr(bridge, "_find_answer", noted)
     for frame in frames(driver, root):
         for answers in (True, False):
             only_tasks(driver, answers)

@@ -53,7 +53,7 @@ for name, value in options.items():
 spark = builder.getOrCreate()
 spark_lance.enable(spark, catalog="own", root=place + "/root", save_modes=True)
 asked, said = [], {}
-answer_to = bridge._answer_to
+answer_to = bridge._find_answer
 def noted(verb):
     answer = answer_to(verb)
     def record(request):
@@ -61,7 +61,7 @@ def noted(verb):
         asked.append((verb, name, dict(request.body.get("options", {}))))
         return answer(request)
     return record
-bridge._answer_to = noted
+bridge._find_answer = noted
 
 def write(session, path, mode, **more):
     session.range(3).write.format("lance").mode(mode).options(**more).save(path)

@@ -109,8 +109,8 @@ def checked(verb: str, answer_to: Callable[[str], bridge.Answer], verbs: set[str
 def test_requests_have_the_keys_of_their_types(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer_to, verbs = bridge._answer_to, set[str]()
-    monkeypatch.setattr(bridge, "_answer_to", lambda verb: checked(verb, answer_to, verbs))
+    answer_to, verbs = bridge._find_answer, set[str]()
+    monkeypatch.setattr(bridge, "_find_answer", lambda verb: checked(verb, answer_to, verbs))
     session = spark_lance.enable(spark.newSession(), catalog="keys", root=str(tmp_path))
     for statement in (
         "CREATE NAMESPACE keys.n",

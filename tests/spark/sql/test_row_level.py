@@ -320,7 +320,7 @@ def warnings_of(jvm: Any) -> Iterator[Any]:
 def test_where_spark_takes_no_rules_there_is_one_warning(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    register_module._tell_of_no_statements.cache_clear()
+    register_module._warn_no_statements.cache_clear()
 
     # Statements are the last part.
     monkeypatch.setattr(register_module, "PARTS", (*register_module.PARTS[:-1], "spark_lance.Missing"))

@@ -313,7 +313,7 @@ def test_streams_take_names(spark: SparkSession, tmp_path: Path, in_driver: str)
 def test_where_no_classes_are_taken_there_is_one_warning_and_no_catalog(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    register_module._tell_of_no_catalog.cache_clear()
+    register_module._log_no_catalog.cache_clear()
 
     def work() -> None:
         with foreign_launcher(spark):
