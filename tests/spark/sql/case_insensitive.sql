@@ -20,10 +20,10 @@ SELECT Orders.id FROM any.db.Orders ORDER BY orders.ID;
 > 1
 > 2
 CREATE TABLE any.db.Orders (id INT);
-! TABLE_OR_VIEW_ALREADY_EXISTS
+! orders
 CREATE TABLE IF NOT EXISTS any.db.Orders (id INT);
-CREATE TABLE any.db.Orders AS SELECT 1 AS id;
-! TABLE_OR_VIEW_ALREADY_EXISTS
+CREATE TABLE any.DB.Orders AS SELECT 1 AS id;
+! orders
 CREATE TABLE IF NOT EXISTS any.db.Orders AS SELECT 1 AS id;
 SHOW TABLES IN any.db LIKE 'ORD*';
 > db | orders | False
@@ -87,7 +87,7 @@ CREATE TABLE copied SHALLOW CLONE orders;
 SELECT id FROM COPIED;
 > 7
 ALTER TABLE copied RENAME TO ORDERS;
-! TABLE_OR_VIEW_ALREADY_EXISTS
+! orders
 ALTER TABLE COPIED RENAME TO copied;
 SHOW TABLES LIKE 'copied';
 > DB | copied | False

@@ -14,6 +14,8 @@ import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.plans.logical.CreateTable;
+import org.apache.spark.sql.catalyst.plans.logical.CreateTableAsSelect;
 import org.apache.spark.sql.catalyst.trees.CurrentOrigin$;
 import org.apache.spark.sql.catalyst.trees.Origin;
 import org.apache.spark.sql.catalyst.util.GeneratedColumn;
@@ -39,6 +41,8 @@ import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.execution.QueryExecution;
+import org.apache.spark.sql.execution.SQLExecution;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.MetadataBuilder;
@@ -244,6 +248,44 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
       return ((Bridge.LoadableIdentifier) identifier).load();
     }
     return (Table) load(identifier, question(Protocol.LOAD_TABLE, identifier));
+  }
+
+  /**
+   * Returns whether a table exists. Statements that create a table ask this first. Their error has the name as written,
+   * so this method throws one with the name of the catalog if the two names differ in case.
+   */
+  public boolean tableExists(Identifier identifier) {
+    try {
+      Table table = loadTable(identifier);
+      if (table instanceof LanceTable) {
+        refuseOtherSpelling(identifier, (LanceTable) table);
+      }
+      return true;
+    } catch (RuntimeException problem) {
+      throw problem;
+    } catch (Exception problem) {
+      if (!(problem instanceof NoSuchTableException)) {
+        Platform.throwException(problem);
+      }
+      return false;
+    }
+  }
+
+  private static void refuseOtherSpelling(Identifier identifier, LanceTable table) {
+    String[] stored = Bridge.texts(table.question(Protocol.LOAD_TABLE).get(Protocol.NAME));
+    String[] parts = parts(identifier);
+    boolean isOther = parts.length == stored.length && !Arrays.equals(parts, stored);
+    String execution = SparkSession.active().sparkContext().getLocalProperty("spark.sql.execution.id");
+    if (!isOther || execution == null) {
+      return;
+    }
+    QueryExecution query = SQLExecution.getQueryExecution(Long.parseLong(execution));
+    Object plan = query == null ? null : query.analyzed();
+    boolean creates = plan instanceof CreateTable && !((CreateTable) plan).ignoreIfExists();
+    if (creates || (plan instanceof CreateTableAsSelect && !((CreateTableAsSelect) plan).ignoreIfExists())) {
+      String[] namespace = (String[]) Arrays.copyOf(stored, stored.length - 1);
+      Platform.throwException(Bridge.exists(Identifier.of(namespace, stored[stored.length - 1])));
+    }
   }
 
   /** Loads the table of a statement that writes to it. The default implementation loads it as for a read. */

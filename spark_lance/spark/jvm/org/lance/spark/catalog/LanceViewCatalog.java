@@ -76,19 +76,6 @@ public class LanceViewCatalog extends LanceConstraintCatalog implements Relation
     return new AnalysisException("EXPECT_TABLE_NOT_VIEW.NO_ALTERNATIVE", Bridge.scalaMap(parameters));
   }
 
-  public boolean tableExists(Identifier identifier) {
-    try {
-      return loadTable(identifier) != null;
-    } catch (RuntimeException problem) {
-      throw problem;
-    } catch (Exception problem) {
-      if (!(problem instanceof NoSuchTableException)) {
-        Platform.throwException(problem);
-      }
-      return false;
-    }
-  }
-
   // The default implementation loads every table to find its type.
   public TableSummary[] listTableSummaries(String[] namespace) {
     Identifier[] tables = listTables(namespace);
