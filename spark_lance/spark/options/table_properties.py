@@ -76,6 +76,11 @@ def sort_key(text: str, schema: Schema) -> tuple[list[str], bool, bool]:
     return path, descends, (match[3] or ("LAST" if descends else "FIRST")).upper() == "LAST"
 
 
+def clustering_columns(config: Mapping[str, str]) -> list[str]:
+    """Return the columns of CLUSTER BY in a table's config, as sort keys."""
+    return split_names(config.get(CLUSTERING, ""))
+
+
 def is_sortable(field: Field) -> bool:
     """Return whether Spark can sort by a column, which it cannot if the column contains maps."""
     return all(node.kind != "map" for node in field.walk())
@@ -84,11 +89,12 @@ def is_sortable(field: Field) -> bool:
 def sort_keys(config: Mapping[str, str], schema: Schema) -> list[tuple[list[str], bool, bool]]:
     """Return the order of written rows: for each key its path, whether it descends, whether nulls are last.
 
+    WRITE ORDERED BY decides the order, or else CLUSTER BY.
     A key that does not fit the table and all later keys are left out: another writer may have changed the
     table's columns.
     """
     keys: list[tuple[list[str], bool, bool]] = []
-    for text in split_names(config.get(SORT_ORDER, "")):
+    for text in split_names(config.get(SORT_ORDER, "")) or clustering_columns(config):
         path, descends, nulls_last = sort_key(text, schema)
         top = next((field for field in schema.fields if field.name.lower() == path[0].lower()), None)
         if top is None or not is_sortable(top) or not _path_exists(top, path[1:]):

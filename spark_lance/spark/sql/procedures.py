@@ -176,7 +176,7 @@ _LAST_CHANGE = (
 _VERSION = Parameter("version", "string", "a number or a tag; the newest version by default", "NULL")
 _WHERE = Parameter("where", "string", "only files with a row for which this is true", "NULL")
 _COLUMNS = Parameter("columns", "string", "names separated by commas")
-_FULL = Parameter("full", "boolean", "order the rows as CLUSTER BY or WRITE ORDERED BY said", "false")
+_FULL = Parameter("full", "boolean", "order all rows by CLUSTER BY or WRITE ORDERED BY", "false")
 
 _INDEXES = "name, type, columns, segments, fragments, rows_indexed, rows_not_indexed, size_bytes"
 

@@ -3,7 +3,7 @@
 Some facts about a table are properties, which other procedures read:
 
     sort-order            ALTER TABLE t WRITE ORDERED BY ...       writes, rewrite_data_files, OPTIMIZE t FULL
-    clustering-columns    CLUSTER BY (a, b)                        OPTIMIZE t FULL
+    clustering-columns    CLUSTER BY (a, b)                        writes (within a task), OPTIMIZE t [FULL]
     identifier-fields     ALTER TABLE t SET IDENTIFIER FIELDS ...  create_changelog_view
 """
 
@@ -24,10 +24,10 @@ from spark_lance.errors import (
 )
 from spark_lance.spark.options.options import SESSION_ZONE, in_zone
 from spark_lance.spark.options.table_properties import (
-    CLUSTERING,
     DISTRIBUTION,
     IDENTIFIERS,
     SORT_ORDER,
+    clustering_columns,
     is_sortable,
     sort_key,
 )
@@ -49,7 +49,7 @@ _PROPERTY = re.compile(
 def full_order(table: LanceTable) -> tuple[str, list[str]] | None:
     """Return how OPTIMIZE t FULL orders the rows, "zorder" or "sort", and by what; None if it does not."""
     config = table.config
-    columns = texts(config.get(CLUSTERING, ""))
+    columns = clustering_columns(config)
     if columns:
         return ("zorder" if len(columns) > 1 else "sort"), columns
     order = texts(config.get(SORT_ORDER, ""))

@@ -36,7 +36,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.spark.driver.arguments import check_number
 from spark_lance.spark.driver.jobs import collect_answers, local_bytes, map_tasks, run_to_frame
 from spark_lance.spark.driver.progress import operation, step
-from spark_lance.spark.options.table_properties import sort_key
+from spark_lance.spark.options.table_properties import clustering_columns, sort_key
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.types import arrow_schema, spark_field
@@ -61,6 +61,7 @@ from spark_lance.table.maintenance.cluster import (
     commit_parts,
     lineage_columns,
     spills_lineage,
+    unclustered,
 )
 from spark_lance.table.maintenance.compact import compact_table, execute_all
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_options
@@ -108,6 +109,7 @@ class Clustering:
         keys: the columns that decide the order; dots lead into structs. ASC, DESC, NULLS FIRST and NULLS LAST
             may follow a name, as in SQL.
         options: sizes and version of the new files.
+        marked: whether the new files count as clustered for later clusterings.
     """
 
     spark: SparkSession
@@ -115,6 +117,7 @@ class Clustering:
     fragments: frozenset[int]
     keys: tuple[str, ...]
     options: CompactionOptions
+    marked: bool = False
 
     def run(self, *, interleaved: bool) -> list[ClusterPart]:
         """Write the rows in their new order; nothing is committed.
@@ -150,6 +153,7 @@ class Clustering:
             stable_row_ids=self.snapshot.manifest.uses_stable_row_ids,
             spills=spills_lineage(self.snapshot.manifest, self._rows),
             partitions=spec,
+            marked=self.marked,
         )
         travelling = frame.select([f"c{place}" for place in range(len(carried) + len(system))])
         with step(self.spark, f"sort and write {self._rows} rows"):
@@ -482,6 +486,10 @@ class Optimizing:
         new files. The driver rebuilds indices that refer to rows by address. `maxSourceBytes` bounds one
         call; calling again continues where the last call ended.
 
+        A table with CLUSTER BY columns is clustered instead: rows of fragments that no clustering has
+        written are put in order, as `executeSortBy` and `executeZOrderBy` do for all fragments. Tables with
+        blobs, `maxSource...` options and `deferIndexRemap` are compacted without an order.
+
         Raises:
             OptionError: an option does not exist or its value cannot be used.
             RetryableConflictError: other writers were in the way each time.
@@ -490,6 +498,9 @@ class Optimizing:
         """
         dataset = self.table.dataset()
         options = read_options(dataset.manifest.config, self.options)
+        columns = clustering_columns(dataset.manifest.config)
+        if columns and _can_cluster(dataset.manifest, options):
+            return self._cluster(columns, interleaved=len(columns) > 1, incremental=True)
 
         def execute(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
             if sum(task.stored_bytes for task in tasks) <= local_bytes(self.table.spark):
@@ -535,7 +546,7 @@ class Optimizing:
         """
         return self._cluster(columns, interleaved=True)
 
-    def _cluster(self, columns: Sequence[str], *, interleaved: bool) -> DataFrame:
+    def _cluster(self, columns: Sequence[str], *, interleaved: bool, incremental: bool = False) -> DataFrame:
         if not columns or not all(isinstance(column, str) for column in columns):
             raise SchemaError("give the names of one or more columns to sort by")
         dataset = self.table.dataset()
@@ -544,23 +555,33 @@ class Optimizing:
             raise OptionError("deferIndexRemap is for compaction: it cannot tell where sorted rows went")
 
         def attempt(at: Snapshot) -> CompactionMetrics:
-            return self._cluster_once(dataset.at(at.manifest), tuple(columns), options, interleaved)
+            version = dataset.at(at.manifest)
+            chosen = {fragment.id for fragment in at.manifest.fragments} - set(options.excluded_fragment_ids)
+            if incremental:
+                chosen = unclustered(at.manifest, options, _TASK_BYTES)
+            return self._cluster_once(version, tuple(columns), options, chosen, interleaved)
 
         with operation(self.table.spark, "clustering", self.table.path):
             return self._metrics(retry_operation(dataset.snapshot, attempt))
 
     def _cluster_once(
-        self, dataset: LanceDataset, columns: tuple[str, ...], options: CompactionOptions, interleaved: bool
+        self,
+        dataset: LanceDataset,
+        columns: tuple[str, ...],
+        options: CompactionOptions,
+        fragment_ids: set[int],
+        interleaved: bool,
     ) -> CompactionMetrics:
-        """Rewrite one version's rows and commit; nothing is left behind if that fails."""
+        """Rewrite the rows of fragments of one version and commit; nothing is left behind if that fails."""
         snapshot, manifest = dataset.snapshot, dataset.manifest
         check_clusterable(manifest)
-        old = {fragment.id for fragment in manifest.fragments} - set(options.excluded_fragment_ids)
-        if self.conditions:
-            old &= self._matching(dataset)
+        old = fragment_ids
+        if old and self.conditions:
+            old = old & self._matching(dataset)
         if not old:
             return CompactionMetrics()
-        work = Clustering(self.table.spark, snapshot, frozenset(old), columns, options)
+        marked = list(columns) == clustering_columns(manifest.config)
+        work = Clustering(self.table.spark, snapshot, frozenset(old), columns, options, marked)
         parts = work.run(interleaved=interleaved)
         new = [data for part in parts for data in part.new]
         try:
@@ -591,6 +612,13 @@ class Optimizing:
             metrics.files_added,
         )
         return self.table.spark.createDataFrame([row], _METRICS)
+
+
+def _can_cluster(manifest: Manifest, options: CompactionOptions) -> bool:
+    """Return whether an incremental clustering can do what a compaction with these options is for."""
+    bounded = options.max_source_fragments or options.max_source_rows or options.max_source_bytes
+    blobs = any(node.is_blob for top in manifest.schema.fields for node in top.walk())
+    return not (bounded or options.defer_index_remap or blobs)
 
 
 def _move_metrics(manifest: Manifest, old: set[int], parts: Sequence[ClusterPart]) -> CompactionMetrics:

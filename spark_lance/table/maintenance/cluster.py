@@ -33,6 +33,7 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import NO_PARTITIONS, PartitionSpec
 from spark_lance.table.format.row_set import row_addresses
 from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.maintenance.compact_plan import CompactionOptions
 from spark_lance.table.reading.lineage import (
     CREATED_AT,
     LINEAGE_COLUMNS,
@@ -51,6 +52,9 @@ from spark_lance.table.reading.take import take_addresses
 from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
+
+# The digits in the names of data files whose rows a clustering put in order: "clustere" in ASCII.
+CLUSTERED = b"clustere".hex()
 
 # The most rows whose ids and versions are stored in the manifest, even in random order.
 _MAX_INLINE_ROWS = 10_000
@@ -92,6 +96,7 @@ class ClusterWriter(OfTable):
         stable_row_ids: whether the input has row ids and row versions.
         spills: whether row ids and row versions are written to the data files.
         partitions: the partition spec by which files are split; the input is clustered by partition.
+        marked: whether the names of the files say that their rows are clustered, see `is_clustered`.
     """
 
     table: TableRef
@@ -104,6 +109,7 @@ class ClusterWriter(OfTable):
     stable_row_ids: bool
     spills: bool = False
     partitions: PartitionSpec = NO_PARTITIONS
+    marked: bool = False
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> ClusterPart:
         """Write rows to new files.
@@ -125,6 +131,7 @@ class ClusterWriter(OfTable):
             max_rows_per_file=self.rows_per_file,
             max_bytes_per_file=self.bytes_per_file,
             partitions=self.partitions,
+            operation=CLUSTERED if self.marked else "",
         )
         fragments = [table_pb2.DataFragment.FromString(data) for data in new]
         written = sum(fragment.physical_rows for fragment in fragments)
@@ -210,6 +217,41 @@ class _RowTally:
         if not fragments:
             return
         give_lineage(fragments, *(np.concatenate(parts) for parts in self.lineage))
+
+
+def is_clustered(fragment: table_pb2.DataFragment) -> bool:
+    """Return whether the fragment's rows are in the order of a clustering.
+
+    The mark is in the names of its data files, which never change. So it holds in clones and after RESTORE.
+    """
+    return any(CLUSTERED in file.path for file in fragment.files)
+
+
+def unclustered(manifest: Manifest, options: CompactionOptions, task_bytes: int) -> set[int]:
+    """Return the ids of the fragments that the next incremental clustering rewrites.
+
+    These are the fragments that no clustering wrote. Small clustered fragments join them, so that many small
+    clusterings do not leave many small files. Clustered fragments with many deleted rows are rewritten, too.
+
+    Args:
+        manifest: the version.
+        options: the sizes of files and the share of deleted rows that may stay.
+        task_bytes: the most bytes that a clustering writes into one file.
+    """
+    new: set[int] = set()
+    small: set[int] = set()
+    file_bytes = min(options.max_bytes_per_file, task_bytes)
+    for fragment in manifest.fragments:
+        if fragment.id in options.excluded_fragment_ids:
+            continue
+        deleted = fragment.deletion_file.num_deleted_rows
+        stored_bytes = sum(file.file_size_bytes for file in fragment.files)
+        threshold = options.materialize_deletions_threshold * fragment.physical_rows
+        if not is_clustered(fragment) or (options.materialize_deletions and deleted > threshold):
+            new.add(fragment.id)
+        elif 2 * fragment.physical_rows < options.target_rows_per_fragment and 2 * stored_bytes < file_bytes:
+            small.add(fragment.id)
+    return new | small if new or len(small) > 1 else set()
 
 
 def check_clusterable(manifest: Manifest) -> None:

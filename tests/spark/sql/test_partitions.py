@@ -199,6 +199,44 @@ def test_writes_sort_rows_by_the_order_of_the_table(session: SparkSession, run: 
         run("ALTER TABLE lance.o WRITE ORDERED BY m")
 
 
+@pytest.mark.slow
+def test_optimize_clusters_what_is_new(session: SparkSession, run: Run, tmp_path: Path) -> None:
+    draw = random.Random(5)
+    run("CREATE TABLE lance.c (a INT, b INT) CLUSTER BY (a, b)")
+
+    def insert(count: int) -> None:
+        rows = ", ".join(f"({draw.randrange(1000)}, {draw.randrange(1000)})" for _ in range(count))
+        run(f"INSERT INTO lance.c VALUES {rows}")
+
+    def files() -> list[str]:
+        return [row[0] for row in run("SELECT file_path FROM lance.c.data_files ORDER BY 1")]
+
+    insert(600)
+    insert(600)
+    assert all(part == sorted(part) for part in files_of(session, "lance.c", "a"))
+    before = sorted(run("SELECT a, b FROM lance.c"))
+    optimize = "CALL lance.system.compact(table => 'c', target_rows => 150)"
+    assert run(optimize)[0][0] > 0
+    assert sorted(run("SELECT a, b FROM lance.c")) == before
+    pairs = zip(files_of(session, "lance.c", "a"), files_of(session, "lance.c", "b"), strict=True)
+    spans = [(max(a) - min(a)) * (max(b) - min(b)) for a, b in pairs]
+    assert len(spans) >= 6
+    # Sorted by the first column only, a file has about an eighth of the whole square, as here, or more.
+    assert sum(spans) / len(spans) < 0.35 * 1000**2
+    clustered = files()
+    assert run(optimize)[0] == (0, 0, 0, 0)
+    insert(100)
+    run(optimize)
+    kept = set(files()) & set(clustered)
+    assert len(kept) >= len(clustered) - 2
+    # Clones have the files as they are, and so their order.
+    run("CREATE TABLE lance.d SHALLOW CLONE lance.c")
+    assert run("CALL lance.system.compact(table => 'd', target_rows => 150)")[0] == (0, 0, 0, 0)
+    run("OPTIMIZE lance.c FULL")
+    assert not set(files()) & kept
+    assert run("SELECT count(*) FROM lance.c") == [(1300,)]
+
+
 @pytest.mark.parametrize(("clause", "apart"), [("", True), ("LOCALLY ", False)])
 def test_tasks_get_ranges_of_the_order(session: SparkSession, run: Run, clause: str, apart: bool) -> None:
     rows = session.range(4000).selectExpr("CAST(id * 7 % 4001 AS INT) AS id", "CAST(id % 3 AS INT) AS k")
