@@ -556,10 +556,10 @@ class Optimizing:
 
         def attempt(at: Snapshot) -> CompactionMetrics:
             version = dataset.at(at.manifest)
-            chosen = {fragment.id for fragment in at.manifest.fragments} - set(options.excluded_fragment_ids)
+            fragment_ids = {fragment.id for fragment in at.manifest.fragments} - set(options.excluded_fragment_ids)
             if incremental:
-                chosen = unclustered(at.manifest, options, _TASK_BYTES)
-            return self._cluster_once(version, tuple(columns), options, chosen, interleaved)
+                fragment_ids = unclustered(at.manifest, options, _TASK_BYTES)
+            return self._cluster_once(version, tuple(columns), options, fragment_ids, interleaved)
 
         with operation(self.table.spark, "clustering", self.table.path):
             return self._metrics(retry_operation(dataset.snapshot, attempt))
