@@ -556,7 +556,9 @@ class Optimizing:
 
         def attempt(at: Snapshot) -> CompactionMetrics:
             version = dataset.at(at.manifest)
-            fragment_ids = {fragment.id for fragment in at.manifest.fragments} - set(options.excluded_fragment_ids)
+            fragment_ids = {fragment.id for fragment in at.manifest.fragments} - set(
+                options.excluded_fragment_ids
+            )
             if incremental:
                 fragment_ids = unclustered(at.manifest, options, _TASK_BYTES)
             return self._cluster_once(version, tuple(columns), options, fragment_ids, interleaved)
