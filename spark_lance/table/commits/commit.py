@@ -1,16 +1,16 @@
 """The only place that creates table versions.
 
-A commit reads the newest version and checks for conflicts with the commits since the version that it was
-computed from. It builds the next manifest from the newest one and publishes it with a put that fails if the
-version is taken. The loser starts over from the version that is newest then, under the same transaction uuid.
+A commit reads the newest version and checks for conflicts with the commits since its read version. It builds
+the next manifest from the newest one and publishes it with a put that fails if the version exists. A writer
+whose put fails starts again from the new newest version, with the same transaction uuid.
 
 A commit has succeeded once its version is in place. `_finish_commit` then writes the version hint and starts
 the automatic clean-up. Failures there are logged and never raised: a job that retries would write its
 rows twice.
 
-The store may lose its answer. So after every put that did not plainly succeed, the version is read back: if
-it carries our uuid, the commit is ours. If that cannot be decided, `CommitOutcomeUnknownError` is raised, and
-nothing may be deleted: the commit may have landed or may land later.
+The response of the store may be lost. So after every put that did not clearly succeed, the version is read
+back: if it has our uuid, the commit is ours. If the outcome stays unknown, `CommitOutcomeUnknownError` is
+raised, and nothing may be deleted: the commit may have landed or may land later.
 
 `retry_operation` runs a whole operation again, from the newest version, if its input has changed.
 """
@@ -75,7 +75,7 @@ Result = TypeVar("Result")
 
 
 def retry_policy() -> RetryPolicy:
-    """Return how often and how patiently to run again, if the user of `commit_options` has a say in it."""
+    """Return the retry policy of `commit_options`, or `CONFLICT_RETRIES` if it is the default there."""
     policy = current_options().retry
     return CONFLICT_RETRIES if policy == RetryPolicy() else policy
 
@@ -86,16 +86,16 @@ def retry_operation(
     policy: RetryPolicy = CONFLICT_RETRIES,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Result:
-    """Return the result of an attempt on a version; after each conflict, try again on the newest version.
+    """Run `attempt` until it succeeds and return its result; after each conflict, use the newest version.
 
     Args:
         snapshot: the version that the first attempt is computed from.
-        attempt: computes the operation from a version and commits it; it leaves nothing behind if it fails.
-        policy: how often and how patiently to try again.
+        attempt: computes the operation from a version and commits it. It removes its files if it fails.
+        policy: number of attempts, and the waits between them.
         env: clock, sleep and random numbers.
 
     Raises:
-        RetryableConflictError: other writers were in the way each time.
+        RetryableConflictError: every attempt conflicted with other writers.
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
     deadline = env.monotonic() + policy.total_seconds
@@ -117,7 +117,7 @@ def retry_operation(
 logger = logging.getLogger(__name__)
 
 
-# Answers of a local file system that leave no doubt: nothing was written.
+# Errors of a local file system which prove that nothing was written.
 _FINAL_ERRORS = frozenset({errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
@@ -134,39 +134,40 @@ def commit_operation(
     retry: RetryPolicy | None = None,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
-    """Commit an operation to an existing table and return the version it became.
+    """Commit an operation to an existing table and return the new version.
 
     Args:
         table: the table.
         operation: a message such as `transaction_pb2.Transaction.Append`, with fragments of id 0.
         read_version: the version that the operation was computed from.
-        properties: key-value pairs kept with the transaction, besides those of `commit_options`.
-        rows: the rows that a Delete or Update deletes; without them a delete by another writer in one of the
-            same fragments is a conflict.
-        reuse: the fragment-reuse entry of a Rewrite that leaves the indices as they are.
-        strict: commit as the version after `read_version` or not at all.
-        once: commit only if the table holds no version of the same job with this number or a higher one.
-        retry: how often to start over when other writers win; by default as `commit_options` say.
+        properties: key-value pairs stored with the transaction, in addition to the pairs of `commit_options`.
+        rows: the rows that a Delete or Update deletes. Without them, a delete by another writer in the same
+            fragment is a conflict.
+        reuse: the fragment-reuse entry of a Rewrite that does not change the indices.
+        strict: commit as the version after `read_version` or fail.
+        once: commit only if the table has no version of the same job with this number or a higher one.
+        retry: how often to retry after other writers committed first; default: as in `commit_options`.
         env: clock, sleep and random numbers.
 
     Raises:
         TableNotFoundError: there is no table.
-        AlreadyCommittedError: there is such a version; nothing was committed, files may be deleted.
-        VersionNotFoundError: the table has not reached `read_version`, or lacks a version to restore.
-        RetryableConflictError: another commit changed what the operation was computed from; or there is one,
-            and `strict` allows none.
-        IncompatibleConflictError: another commit makes the operation meaningless, or cannot be judged.
-        RetriesExhaustedError: other writers won every attempt.
-        CommitOutcomeUnknownError: the commit may have landed; nothing of it may be deleted.
+        AlreadyCommittedError: the write `once` has landed before. Nothing was committed; its files may be
+            deleted.
+        VersionNotFoundError: `read_version` or the version to restore does not exist.
+        RetryableConflictError: another commit changed the input of the operation; with `strict`, any other
+            commit.
+        IncompatibleConflictError: another commit makes the operation impossible, or cannot be checked.
+        RetriesExhaustedError: other writers committed first in every attempt.
+        CommitOutcomeUnknownError: the commit may have landed; none of its files may be deleted.
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
     options = current_options()
-    transaction = _transaction(operation, read_version, properties, once)
+    transaction = _new_transaction(operation, read_version, properties, once)
     commit = PendingCommit(table, transaction, env, rows, reuse, strict, once)
     if isinstance(operation, transaction_pb2.Transaction.Restore):
         commit.restored = load_version(table, operation.version)
     build = builder_of(commit.transaction)
-    return _run(commit, lambda: propose_next(commit, build), retry or options.retry)
+    return _commit_until_published(commit, lambda: propose_next(commit, build), retry or options.retry)
 
 
 def create_table(
@@ -183,24 +184,24 @@ def create_table(
     retry: RetryPolicy | None = None,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
-    """Create a table as version 1; exactly one of several creators succeeds.
+    """Create a table and return its version 1. Of several concurrent creators, exactly one succeeds.
 
     Args:
         table: the table.
         schema: the schema with field ids.
-        fragments: the first rows, fragments of id 0.
+        fragments: fragments with the first rows; all ids are 0.
         version: version of the data files.
         stable_row_ids: whether rows keep their ids when they move; cannot be changed later.
         config: the table's settings.
-        bases: more places for its files, with ids.
-        properties: key-value pairs kept with the transaction.
-        once: recorded as a pair that landed; whether it had is not looked up, there being no table.
-        retry: how often to start over when the store fails; by default as `commit_options` say.
+        bases: additional base paths for the table's files, with ids.
+        properties: key-value pairs stored with the transaction.
+        once: recorded as landed. There is no earlier version to look it up in.
+        retry: how often to retry when the store fails; default: as in `commit_options`.
         env: clock, sleep and random numbers.
 
     Raises:
-        TableExistsError: there is a table already, or another creator was first: plan anew on its table.
-        CommitOutcomeUnknownError: the table may have been created; nothing of it may be deleted.
+        TableExistsError: the table exists, or another writer created it first: plan the write again.
+        CommitOutcomeUnknownError: the table may have been created; none of its files may be deleted.
         RetriesExhaustedError: the store refused every attempt.
     """
     operation = overwrite_message(schema, fragments, config, bases)
@@ -227,33 +228,34 @@ def create_first_version(
     retry: RetryPolicy | None = None,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
-    """Publish the first version of a table where there is none, and return it.
+    """Publish the first version of a table that does not exist yet, and return it.
 
-    If several writers create a table at one place, exactly one succeeds, provided that their first versions
-    have the same number. Writers of different numbers, as of clones of different versions, must not race.
+    If several writers create a table at the same path, exactly one succeeds, provided that their first
+    versions have the same number. Writers with different numbers, such as clones of different versions, must
+    not race.
 
     Args:
         table: the table.
-        operation: what the transaction says, an Overwrite or a Clone.
-        build: makes the first version from what marks it as this commit's; its number need not be 1.
-        read_version: the version that the operation names as the one it was computed from.
-        properties: key-value pairs kept with the transaction.
-        once: recorded as a pair that landed; whether it had is not looked up, there being no table.
-        retry: how often to start over when the store fails; by default as `commit_options` say.
+        operation: the transaction's operation, an Overwrite or a Clone.
+        build: builds the first version from the stamp of this commit; its number need not be 1.
+        read_version: the version that the operation was computed from.
+        properties: key-value pairs stored with the transaction.
+        once: recorded as landed. There is no earlier version to look it up in.
+        retry: how often to retry when the store fails; default: as in `commit_options`.
         env: clock, sleep and random numbers.
 
     Raises:
-        TableExistsError: there is a table already, or another writer created it first.
-        CommitOutcomeUnknownError: the table may have been created; nothing of it may be deleted.
+        TableExistsError: the table exists, or another writer created it first.
+        CommitOutcomeUnknownError: the table may have been created; none of its files may be deleted.
         RetriesExhaustedError: the store refused every attempt.
     """
     options = current_options()
-    transaction = _transaction(operation, read_version, properties, once)
+    transaction = _new_transaction(operation, read_version, properties, once)
     commit = PendingCommit(table, transaction, env, once=once)
-    return _run(commit, lambda: propose_first(commit, build), retry or options.retry)
+    return _commit_until_published(commit, lambda: propose_first(commit, build), retry or options.retry)
 
 
-def _transaction(
+def _new_transaction(
     operation: Message, read_version: int, properties: Mapping[str, str] | None, once: IdempotentWrite | None
 ) -> Transaction:
     all_properties = current_options().transaction_properties(properties)
@@ -262,10 +264,10 @@ def _transaction(
     )
 
 
-def _run(
+def _commit_until_published(
     commit: PendingCommit, propose: Callable[[], Manifest | CommittedVersion], retry: RetryPolicy
 ) -> Manifest:
-    """Propose and publish until a version is ours."""
+    """Propose and publish versions until one is committed; return it."""
     env = commit.env
     start = env.monotonic()
     attempts, pace = 0, 1.0
@@ -278,12 +280,12 @@ def _run(
             if wait:
                 env.sleep(wait)
             attempts += 1
-            proposal = _proposed(commit, propose)
+            proposal = _propose_version(commit, propose)
             committed = proposal if isinstance(proposal, CommittedVersion) else _publish(commit, proposal)
             if committed is not None:
                 return _finish_commit(commit, committed)
             if attempts == 1:
-                pace = _pace(env.monotonic() - start, retry)
+                pace = _wait_factor(env.monotonic() - start, retry)
             logger.info(
                 "attempt %d to commit to %s failed: %s", attempts, commit.root, commit.unconfirmed_error
             )
@@ -300,13 +302,15 @@ def _run(
     raise RetriesExhaustedError(f"other writers won all {attempts} attempts to commit to {commit.root}")
 
 
-def _proposed(
+def _propose_version(
     commit: PendingCommit, propose: Callable[[], Manifest | CommittedVersion]
 ) -> Manifest | CommittedVersion:
-    """Propose a version; before the first put, a far store is sent the transaction's file meanwhile.
+    """Propose a version. For a remote store, write the transaction file at the same time.
+
+    The file is written in the first attempt only, before any put of a manifest.
 
     Raises:
-        LanceError, OSError: the proposal failed, and nothing is left behind; or the store failed.
+        LanceError, OSError: the proposal failed, and the transaction file was removed; or the store failed.
     """
     if commit.recorded is not None or commit.store.is_local:
         return propose()
@@ -338,16 +342,16 @@ def _finish_commit(commit: PendingCommit, committed: CommittedVersion) -> Manife
     return committed.manifest
 
 
-def _pace(seconds: float, retry: RetryPolicy) -> float:
-    """Return by how much to shorten the waits for other writers, given how long the first attempt took.
+def _wait_factor(seconds: float, retry: RetryPolicy) -> float:
+    """Return the factor, at most 1, for the waits after conflicts, from the seconds of the first attempt.
 
-    Where a commit is a matter of milliseconds, so is the time after which there is room again.
+    If a commit takes milliseconds, waiting for milliseconds is enough for other writers to finish.
     """
     return min(1.0, 0.5 * seconds / retry.base_seconds) if seconds and retry.base_seconds else 1.0
 
 
 def _publish(commit: PendingCommit, candidate: Manifest) -> CommittedVersion | None:
-    """Put a version in place; return None if it did not plainly succeed: `commit.unconfirmed_error` says why.
+    """Publish a version; return None if the put did not clearly succeed (`commit.unconfirmed_error`).
 
     Raises:
         VersionNotFoundError: see `_check_restored`.
@@ -355,7 +359,7 @@ def _publish(commit: PendingCommit, candidate: Manifest) -> CommittedVersion | N
     transaction = commit.transaction
     packed = transaction.pack()
     data = pack_manifest(candidate.message, candidate.index_section, packed)
-    # Fitted onto a newer version, it may keep its name.
+    # A rebased transaction may keep its file name, so it is written again.
     if commit.recorded is not transaction:
         write_transaction(commit.table, transaction)
         commit.recorded = transaction
@@ -363,13 +367,13 @@ def _publish(commit: PendingCommit, candidate: Manifest) -> CommittedVersion | N
     try:
         publish(commit.table, candidate.version, candidate.path, data)
     except LockReleaseError as error:
-        return _after_lock_failure(commit, candidate, error)
+        return _handle_lock_failure(commit, candidate, error)
     except (AtomicPutUnsupportedError, CommitError):
         raise
     except OSError as error:
         commit.unconfirmed_error = error
         if isinstance(error, FileExistsError) and commit.store.is_local:
-            # As good as surely another's version; whose it is shows when the next attempt reads it.
+            # Almost certainly another writer's version: the next attempt reads it and checks.
             return None
         return _read_back(commit, candidate, error)
     with only_logged(f"version {candidate.version} of {commit.root} was committed, but is not cached"):
@@ -378,7 +382,7 @@ def _publish(commit: PendingCommit, candidate: Manifest) -> CommittedVersion | N
 
 
 def _check_restored(commit: PendingCommit) -> None:
-    """Raise if a version to restore is gone, now that clean-ups can see the transaction.
+    """Raise if the version to restore was deleted before clean-ups could see the transaction.
 
     Raises:
         VersionNotFoundError: a clean-up deleted it since it was read.
@@ -398,13 +402,13 @@ def _may_land(commit: PendingCommit) -> bool:
     return commit.unconfirmed_error is not None and not isinstance(commit.unconfirmed_error, FileExistsError)
 
 
-def _after_lock_failure(
+def _handle_lock_failure(
     commit: PendingCommit, candidate: Manifest, failed: LockReleaseError
 ) -> CommittedVersion:
-    """Return the version if it landed although its lock was not released, which is then logged as an error.
+    """Return the version if it was committed, and log an error that its lock was not released.
 
     Raises:
-        CommitOutcomeUnknownError: nobody knows whether it committed.
+        CommitOutcomeUnknownError: the outcome of the commit is unknown.
         CommitError: it did not land.
     """
     where = f"version {candidate.version} of {commit.root}"
@@ -430,7 +434,7 @@ def _after_lock_failure(
 
 
 def _read_back(commit: PendingCommit, candidate: Manifest, failure: OSError) -> CommittedVersion | None:
-    """Check the outcome of a failed put; None if the version is another writer's or does not exist."""
+    """Return our version if a failed put wrote it; None if it is another writer's or does not exist."""
     try:
         finish_version(commit.table, candidate.version)
         winner = read_manifest(commit.store, candidate.path, candidate.naming)

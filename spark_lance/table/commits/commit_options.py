@@ -1,4 +1,4 @@
-"""Options of commits for all calls in a block.
+"""Set options for all commits in a `with` block.
 
     with commit_options(message="nightly load", retry=RetryPolicy(attempts=100)):
         dataset.delete("day < '2020-01-01'")
@@ -20,18 +20,18 @@ from spark_lance.io.retry import RetryPolicy
 COMMIT_MESSAGE = "__lance_commit_message"
 # The transaction properties with the user and the Spark application of a commit; Iceberg's names.
 USER, APPLICATION, APPLICATION_NAME = "user.name", "spark.app.id", "spark.app.name"
-# The transaction property with the statement, where the operation does not tell it: "MERGE", "WRITE".
+# The transaction property with the statement, if it does not follow from the operation: "MERGE", "WRITE".
 STATEMENT = "spark_lance.statement"
 
 
 @dataclass(frozen=True)
 class CommitOptions:
-    """How to commit, and what to keep with it.
+    """The retry policy of commits, and the properties stored with their transactions.
 
     Attributes:
-        retry: how often, and for how long, to start over when other writers win.
-        properties: key-value pairs kept with every transaction.
-        origin: returns further pairs when a transaction is made; `properties` overrides them.
+        retry: how often, and for how long, to retry after other writers committed first.
+        properties: key-value pairs stored with every transaction.
+        origin: returns additional pairs when a transaction is created; `properties` overrides them.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -39,7 +39,7 @@ class CommitOptions:
     origin: Callable[[], Mapping[str, str]] = dict
 
     def transaction_properties(self, own: Mapping[str, str] | None) -> dict[str, str]:
-        """Return the properties of a transaction: these options, overridden by `own`."""
+        """Return the properties of a transaction: the pairs of these options, overridden by `own`."""
         return {**self.origin(), **self.properties, **(own or {})}
 
 
@@ -47,7 +47,7 @@ _current: ContextVar[CommitOptions] = ContextVar("commit_options", default=Commi
 
 
 def current_options() -> CommitOptions:
-    """Return the options of a commit in this thread or task."""
+    """Return the commit options of this thread or task."""
     return _current.get()
 
 
@@ -64,8 +64,9 @@ def commit_options(
     Blocks can be nested: an inner block keeps the options of the outer one that it does not set.
 
     Args:
-        retry: how often, and for how long, to start over when other writers win. This is for commits that
-            only have to be renumbered or merged; running a delete or an update again has its own limits.
+        retry: how often, and for how long, to retry after other writers committed first. It applies to
+            commits that are only renumbered or merged. Running a delete or an update again has its own
+            limits.
         message: the reason for the commit, for readers of the history.
         properties: key-value pairs stored with the transactions.
         origin: see `CommitOptions`.

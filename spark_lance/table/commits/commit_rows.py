@@ -1,10 +1,10 @@
-"""Commits of operations that delete or replace rows, and the fate of files whose commit failed.
+"""Commit operations that delete or replace rows, and handle the files of failed commits.
 
-All writers follow one rule for the files of a commit that failed:
+All writers follow one rule for the files of a failed commit:
 
-the commit is known to have failed    nothing names the files: they are deleted
-nobody knows whether it failed        a version may name them: they stay, and a clean-up judges later
-any other exception                   the same, for it may come from anywhere, after the commit too
+the commit certainly failed    no version names the files: they are deleted
+the outcome is unknown         a version may name the files: they are kept, and a later clean-up decides
+any other exception            the same, because it may have been raised after the commit
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def delete_on_failure(discard: Callable[[], object], *also: type[Exception]) -> Iterator[None]:
-    """Discard the files of a commit if the commit, inside the block, certainly fails.
+    """Delete the files of a commit if the `with` block proves that the commit failed.
 
     Args:
-        discard: deletes the files; called after an error which proves that nothing was committed: every
-            LanceError except CommitOutcomeUnknownError, and every OSError. Files that it cannot delete are
-            logged and stay.
-        also: further errors which prove this here; `Exception` for work that commits nothing.
+        discard: deletes the files. It is called after an error which proves that nothing was committed: every
+            LanceError except CommitOutcomeUnknownError, and every OSError. A failure to delete is logged.
+        also: additional errors which prove this; `Exception` for work that commits nothing.
 
     Raises:
-        CommitOutcomeUnknownError: unchanged; nothing was discarded.
-        Exception: every other error of the block, unchanged.
+        CommitOutcomeUnknownError: raised by the block; nothing was deleted.
+        Exception: any other error of the block, unchanged.
     """
     certain: tuple[type[Exception], ...] = (LanceError, OSError, *also)
     try:
@@ -61,17 +60,17 @@ def commit_row_changes(
     once: IdempotentWrite | None = None,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
-    """Write the deletion files of rows, commit the operation with them, and delete those it does not need.
+    """Write deletion files, commit the operation, delete unused deletion files, and return the new version.
 
     Args:
-        changes: the rows, and the version in which they were found.
-        message: makes the operation of what becomes of the fragments.
+        changes: the rows to delete, and the version in which they were found.
+        message: builds the operation from the changed fragments.
         properties, once, env: see `commit_operation`.
 
     Raises:
         CommitOutcomeUnknownError: the version may exist; no file was deleted.
-        CommitError: other writers were in the way; see its subclasses. The deletion files are gone.
-        FormatError: a present deletion file is damaged.
+        CommitError: other writers conflicted; see its subclasses. The new deletion files were deleted.
+        FormatError: an existing deletion file is damaged.
     """
     at = changes.source
     with delete_on_failure(changes.discard):

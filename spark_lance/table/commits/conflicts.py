@@ -1,18 +1,18 @@
-"""Whether an operation may still be committed after another one came first.
+"""Decide whether an operation can still be committed after another writer committed first.
 
-One literal grid holds the answer for every pair. A row is the operation being committed ("ours"), a column
-one that was committed since the version ours was computed from ("theirs"):
+One literal grid has the verdict for every pair of operations. A row is the operation being committed
+("ours"). A column is an operation committed after our read version ("theirs"):
 
-    .  fine: ours stays as it is         b  fine: ours is renumbered onto theirs
-    R  run our operation again           X  cannot work: what ours was computed from is gone
-    m  merge the rows deleted by both    (only as the outcome of a rule)
-    other letters are rules, functions of the two operations, see `RULES`
+    .  fine: ours is unchanged           b  fine: ours is renumbered on top of theirs
+    R  run our operation again           X  incompatible: the input of ours no longer exists
+    m  merge the rows deleted by both    (only returned by rules)
+    other letters are rules: functions of the two operations, see `RULES`
 
-The rows cover all operations on an existing table except two that are never executed here: write-ahead logs
-and overlays. `rewrite_deferred` is a rewrite that does not touch the indices. It records the moved rows in a
-fragment-reuse entry. Once committed it looks like any other rewrite, because its transaction has no field for
-the entry. An unknown operation of theirs is incompatible with everything. (Lance table format, conflict
-matrix.)
+The rows are all operations on an existing table except two that this package never executes: updates of the
+MemWAL state and data overlays. `rewrite_deferred` is a rewrite that does not touch the indices. It records
+the moved rows in a fragment-reuse entry. Once committed, it looks like any other rewrite, because its
+transaction has no field for the entry. If their operation is unknown, it conflicts with everything. (Lance
+table format, conflict matrix.)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pb = transaction_pb2.Transaction
 
 
 class Verdict(enum.Enum):
-    """The outcome of one pair."""
+    """The verdict on one pair of operations."""
 
     FINE = "."
     REBASE = "b"
@@ -60,27 +60,30 @@ def _incompatible(reason: object) -> Verdict:
 # Rows.
 
 
-def _both_delete(ours: Any, theirs: Any) -> Verdict:
-    """d: both delete rows. Where they share fragments the rows decide, unless ours only drops whole ones."""
-    if not _fragments(ours) & _fragments(theirs):
+def _check_deletes(ours: Any, theirs: Any) -> Verdict:
+    """d: both delete rows. In shared fragments, merge by row, or retry if ours only drops whole fragments."""
+    if not _touched_fragments(ours) & _touched_fragments(theirs):
         return Verdict.FINE
     return Verdict.MERGE if ours.updated_fragments else Verdict.RETRY
 
 
-def _both_update(ours: pb.Update, theirs: pb.Update) -> Verdict:
-    """e: as d; besides, both may insert rows of one primary key."""
+def _check_updates(ours: pb.Update, theirs: pb.Update) -> Verdict:
+    """e: like d; also retry if both may insert rows with the same primary key."""
     if ours.HasField("inserted_rows") and _same_keys(ours, theirs):
         return Verdict.RETRY
-    return _both_delete(ours, theirs)
+    return _check_deletes(ours, theirs)
 
 
-def _keys_appended(ours: pb.Update, theirs: Message) -> Verdict:
-    """p: ours inserts rows by primary key, and theirs does not tell the keys of its rows."""
+def _check_inserted_keys(ours: pb.Update, theirs: Message) -> Verdict:
+    """p: ours inserts rows by primary key, and theirs does not record the keys of its rows."""
     return _retry(ours.HasField("inserted_rows"))
 
 
 def _same_keys(ours: pb.Update, theirs: pb.Update) -> bool:
-    """Whether two updates may have inserted one primary key. Sets of no or of different kinds may."""
+    """Return whether two updates may have inserted the same primary key.
+
+    Without key sets, or with key sets of different kinds, they may.
+    """
     mine, other = ours.inserted_rows, theirs.inserted_rows
     kind = mine.WhichOneof("data")
     if list(mine.field_ids) != list(other.field_ids) or kind != other.WhichOneof("data") or kind is None:
@@ -100,13 +103,13 @@ def _same_keys(ours: pb.Update, theirs: pb.Update) -> bool:
     return bool((shared.view(np.uint32).reshape(-1, 8) != 0).all(axis=1).any())
 
 
-def _same_fragments(ours: Any, theirs: Any) -> Verdict:
-    """f: theirs moved or replaced what ours changes, or the reverse."""
-    return _retry(_fragments(ours) & _fragments(theirs))
+def _check_shared_fragments(ours: Any, theirs: Any) -> Verdict:
+    """f: both change the same fragments: one moves or replaces rows that the other changes."""
+    return _retry(_touched_fragments(ours) & _touched_fragments(theirs))
 
 
-def _compacted_tables(ours: pb.Update, theirs: pb.UpdateMemWalState) -> Verdict:
-    """w: they recorded that SSTables which ours brings, or later ones of the same shard, are in the table."""
+def _check_compacted_sstables(ours: pb.Update, theirs: pb.UpdateMemWalState) -> Verdict:
+    """w: theirs recorded as compacted an SSTable that ours compacts, or a later one of the same shard."""
     recorded = {mark.shard_id.uuid: mark.generation for mark in theirs.compacted_sstables}
     return _incompatible(
         any(recorded.get(mark.shard_id.uuid, 0) >= mark.generation for mark in ours.compacted_sstables)
@@ -116,25 +119,25 @@ def _compacted_tables(ours: pb.Update, theirs: pb.UpdateMemWalState) -> Verdict:
 # Columns.
 
 
-def _tightened(ours: Message, theirs: Any) -> Verdict:
-    """n: their schema change may forbid nulls that our rows hold."""
+def _check_their_nullability(ours: Message, theirs: Any) -> Verdict:
+    """n: their schema change may add NOT NULL to a column in which our rows have nulls."""
     return _retry(not theirs.preserves_nullability)
 
 
-def _tightens(ours: Any, theirs: Message) -> Verdict:
-    """z: our schema change may forbid nulls that their rows hold."""
-    return _tightened(theirs, ours)
+def _check_our_nullability(ours: Any, theirs: Message) -> Verdict:
+    """z: our schema change may add NOT NULL to a column in which their rows have nulls."""
+    return _check_their_nullability(theirs, ours)
 
 
-def _updated_and_projected(ours: pb.Update, theirs: pb.Project) -> Verdict:
-    """P: as n; besides, they may have dropped a column that ours rewrote in place."""
+def _check_update_after_project(ours: pb.Update, theirs: pb.Project) -> Verdict:
+    """P: like n; also retry if theirs dropped a column that ours rewrote in place."""
     dropped = {*ours.fields_modified} - {field.id for field in theirs.schema}
     return _retry(not theirs.preserves_nullability or dropped)
 
 
-def _replaced_rows_gone(ours: pb.DataReplacement, theirs: pb.Delete | pb.Update) -> Verdict:
-    """x: they removed a fragment whose column ours replaces, moved its rows, or rewrote the same column."""
-    targets = _fragments(ours)
+def _check_replacement_after_rows(ours: pb.DataReplacement, theirs: pb.Delete | pb.Update) -> Verdict:
+    """x: theirs removed or moved the rows of a fragment whose column ours replaces, or rewrote the column."""
+    targets = _touched_fragments(ours)
     if isinstance(theirs, pb.Delete):
         return _incompatible(targets & {*theirs.deleted_fragment_ids})
     if targets & {*theirs.removed_fragment_ids}:
@@ -145,15 +148,15 @@ def _replaced_rows_gone(ours: pb.DataReplacement, theirs: pb.Delete | pb.Update)
     return _retry(rewrites or _replaced_fields(ours) & {*theirs.fields_modified})
 
 
-def _replaced_and_projected(ours: pb.DataReplacement, theirs: pb.Project) -> Verdict:
-    """y: as n; besides, they may have dropped a column that ours replaces."""
+def _check_replacement_after_project(ours: pb.DataReplacement, theirs: pb.Project) -> Verdict:
+    """y: like n; also incompatible if theirs dropped a column that ours replaces."""
     if not theirs.preserves_nullability:
         return Verdict.RETRY
     return _incompatible(_replaced_fields(ours) - {field.id for field in theirs.schema})
 
 
-def _both_replace(ours: pb.DataReplacement, theirs: pb.DataReplacement) -> Verdict:
-    """E: one column of one fragment replaced by both."""
+def _check_replacements(ours: pb.DataReplacement, theirs: pb.DataReplacement) -> Verdict:
+    """E: both replace the same column of the same fragment."""
     cells = [
         {(entry.fragment_id, field) for entry in side.replacements for field in entry.new_file.fields}
         for side in (ours, theirs)
@@ -164,50 +167,53 @@ def _both_replace(ours: pb.DataReplacement, theirs: pb.DataReplacement) -> Verdi
 # Indices.
 
 
-def _index_and_update(ours: pb.CreateIndex, theirs: pb.Update) -> Verdict:
-    """q: their update rewrote columns in place that ours has indexed: those fragments leave the index."""
+def _check_index_after_update(ours: pb.CreateIndex, theirs: pb.Update) -> Verdict:
+    """q: their update rewrote in place a column that ours indexes: the index loses those fragments."""
     rewritten = theirs.update_mode == pb.Update.REWRITE_COLUMNS and set(theirs.fields_modified)
     touched = rewritten and any(rewritten & {*index.fields} for index in ours.new_indices)
     return Verdict.REBASE if touched else Verdict.FINE
 
 
-def _both_index(ours: pb.CreateIndex, theirs: pb.CreateIndex) -> Verdict:
-    """i: both create one index, or one creates it while the other replaces parts of it."""
-    new, their_made = _names(ours.new_indices), _names(theirs.new_indices)
-    gone, their_gone = _names(ours.removed_indices), _names(theirs.removed_indices)
-    added, their_added = new - gone, their_made - their_gone
-    twice = {entry.uuid.uuid for entry in ours.removed_indices} & {
+def _check_indexes(ours: pb.CreateIndex, theirs: pb.CreateIndex) -> Verdict:
+    """i: both create the same index, or one creates it while the other replaces segments of it."""
+    new, their_new = _index_names(ours.new_indices), _index_names(theirs.new_indices)
+    gone, their_removed = _index_names(ours.removed_indices), _index_names(theirs.removed_indices)
+    added, their_added = new - gone, their_new - their_removed
+    removed_uuids = {entry.uuid.uuid for entry in ours.removed_indices} & {
         entry.uuid.uuid for entry in theirs.removed_indices
     }
-    both_gone = {entry.name for entry in ours.removed_indices if entry.uuid.uuid in twice}
+    removed_by_both = {entry.name for entry in ours.removed_indices if entry.uuid.uuid in removed_uuids}
     return _retry(
-        new & their_made or added & their_gone or their_added & gone or both_gone & (new | their_made)
+        new & their_new or added & their_removed or their_added & gone or removed_by_both & (new | their_new)
     )
 
 
-def _indexed_and_moved(ours: pb.CreateIndex, theirs: pb.Rewrite) -> Verdict:
-    """h: theirs moved rows that ours has indexed by their addresses.
+def _check_index_after_rewrite(ours: pb.CreateIndex, theirs: pb.Rewrite) -> Verdict:
+    """h: theirs moved rows that ours indexes by row address.
 
-    Or ours replaces the fragment-reuse entry, and theirs may have extended it: its transaction does not tell.
+    Also retry if ours replaces the fragment-reuse entry: theirs may have extended the entry, which its
+    transaction does not record.
     """
-    return _retry(_indexes(ours, _fragments(theirs)) or FRAGMENT_REUSE in _names(ours.new_indices))
+    return _retry(
+        _covers_any(ours, _touched_fragments(theirs)) or FRAGMENT_REUSE in _index_names(ours.new_indices)
+    )
 
 
-def _moved_and_indexed(ours: pb.Rewrite, theirs: pb.CreateIndex) -> Verdict:
-    """j: as h, the other way round; a new fragment-reuse entry of theirs does not know of our rewrite."""
-    if FRAGMENT_REUSE in _names(theirs.new_indices):
+def _check_rewrite_after_index(ours: pb.Rewrite, theirs: pb.CreateIndex) -> Verdict:
+    """j: h with the sides swapped; incompatible if their new fragment-reuse entry lacks our rewrite."""
+    if FRAGMENT_REUSE in _index_names(theirs.new_indices):
         return Verdict.INCOMPATIBLE
-    return _indexed_and_moved(theirs, ours)
+    return _check_index_after_rewrite(theirs, ours)
 
 
-def _deferred_and_indexed(ours: pb.Rewrite, theirs: pb.CreateIndex) -> Verdict:
-    """J: their index keeps the old addresses, which ours can translate for groups that it covers wholly."""
+def _check_deferred_rewrite_after_index(ours: pb.Rewrite, theirs: pb.CreateIndex) -> Verdict:
+    """J: their index has old row addresses; ours can translate them only for completely covered groups."""
     groups = [BitMap(fragment.id for fragment in group.old_fragments) for group in ours.groups]
-    return _retry(any(_keeps_from_moving(entry, groups) for entry in theirs.new_indices))
+    return _retry(any(_blocks_rewrite(entry, groups) for entry in theirs.new_indices))
 
 
-def _keeps_from_moving(entry: table_pb2.IndexMetadata, groups: Iterable[BitMap]) -> bool:
-    covered = _coverage(entry)
+def _blocks_rewrite(entry: table_pb2.IndexMetadata, groups: Iterable[BitMap]) -> bool:
+    covered = _read_coverage(entry)
     if covered is None:
         return True
     kind = kind_of(entry)
@@ -215,89 +221,89 @@ def _keeps_from_moving(entry: table_pb2.IndexMetadata, groups: Iterable[BitMap])
     return any(covered & group and not (translated and group <= covered) for group in groups)
 
 
-def _indexed_and_replaced(ours: pb.CreateIndex, theirs: pb.DataReplacement) -> Verdict:
-    """r: theirs replaced a column that ours has indexed, in whatever fragment."""
+def _check_index_after_replacement(ours: pb.CreateIndex, theirs: pb.DataReplacement) -> Verdict:
+    """r: theirs replaced a column that ours indexes, in any fragment."""
     fields = _replaced_fields(theirs)
     return _retry(any(fields & {*index.fields} for index in ours.new_indices))
 
 
-def _replaced_and_indexed(ours: pb.DataReplacement, theirs: pb.CreateIndex) -> Verdict:
-    """u: as r, the other way round."""
-    return _indexed_and_replaced(theirs, ours)
+def _check_replacement_after_index(ours: pb.DataReplacement, theirs: pb.CreateIndex) -> Verdict:
+    """u: r with the sides swapped."""
+    return _check_index_after_replacement(theirs, ours)
 
 
-def _logged_and_merged(ours: pb.CreateIndex, theirs: Message) -> Verdict:
-    """l: ours begins a write-ahead log for columns that are no longer all of them."""
-    return _retry(MEM_WAL in _names(ours.new_indices))
+def _check_mem_wal_after_merge(ours: pb.CreateIndex, theirs: Message) -> Verdict:
+    """l: ours starts a write-ahead log (MemWAL), and theirs changed the set of columns."""
+    return _retry(MEM_WAL in _index_names(ours.new_indices))
 
 
-def _merged_and_logged(ours: Message, theirs: pb.CreateIndex) -> Verdict:
-    """a: as l, the other way round."""
-    return _logged_and_merged(theirs, ours)
+def _check_merge_after_mem_wal(ours: Message, theirs: pb.CreateIndex) -> Verdict:
+    """a: l with the sides swapped."""
+    return _check_mem_wal_after_merge(theirs, ours)
 
 
-def _indexes(index: pb.CreateIndex, fragments: set[int]) -> bool:
-    """Whether a new index covers one of the fragments, or has no coverage bitmap."""
-    coverages = [_coverage(entry) for entry in index.new_indices]
+def _covers_any(index: pb.CreateIndex, fragments: set[int]) -> bool:
+    """Return whether a new index covers one of the fragments or has no coverage bitmap."""
+    coverages = [_read_coverage(entry) for entry in index.new_indices]
     return any(covered is None or covered & BitMap(fragments) for covered in coverages)
 
 
-def _coverage(entry: table_pb2.IndexMetadata) -> BitMap | None:
-    """Return the fragments that an entry covers; None if its bitmap is missing or damaged."""
+def _read_coverage(entry: table_pb2.IndexMetadata) -> BitMap | None:
+    """Return the fragments that an index entry covers; None if its bitmap is missing or damaged."""
     try:
         return covered_fragments(entry)
     except FormatError:
         return None
 
 
-def _names(entries: Iterable[table_pb2.IndexMetadata]) -> set[str]:
+def _index_names(entries: Iterable[table_pb2.IndexMetadata]) -> set[str]:
     return {entry.name for entry in entries}
 
 
 # Settings.
 
 
-def _both_overwrite(ours: pb.Overwrite, theirs: pb.Overwrite) -> Verdict:
-    """o: both replace the table; they also set one config key."""
+def _check_overwrites(ours: pb.Overwrite, theirs: pb.Overwrite) -> Verdict:
+    """o: both replace the table: retry, or incompatible if both set the same config key."""
     shared = set(ours.config_upsert_values) & set(theirs.config_upsert_values)
     return Verdict.INCOMPATIBLE if shared else Verdict.RETRY
 
 
-def _same_config_key(ours: pb.Overwrite, theirs: pb.UpdateConfig) -> Verdict:
-    """k: their config update sets or deletes a key that we set."""
+def _check_config_keys(ours: pb.Overwrite, theirs: pb.UpdateConfig) -> Verdict:
+    """k: their config update sets or deletes a config key that ours sets."""
     written, deleted = _config_keys(theirs)
     return _incompatible((written | deleted) & set(ours.config_upsert_values))
 
 
-def _config_overwritten(ours: pb.UpdateConfig, theirs: pb.Overwrite) -> Verdict:
-    """v: their overwrite set a key that we update, or replaced the schema that we annotate."""
+def _check_config_after_overwrite(ours: pb.UpdateConfig, theirs: pb.Overwrite) -> Verdict:
+    """v: their overwrite set a config key that ours updates, or a schema whose metadata ours changes."""
     if _names_schema(ours) or ours.field_metadata_updates:
         return Verdict.INCOMPATIBLE
-    return _same_config_key(theirs, ours)
+    return _check_config_keys(theirs, ours)
 
 
-def _schema_merged(ours: pb.UpdateConfig, theirs: Message) -> Verdict:
-    """g: theirs brought a schema of its own, with its own metadata."""
+def _check_metadata_after_merge(ours: pb.UpdateConfig, theirs: Message) -> Verdict:
+    """g: theirs replaced the schema, and ours changes metadata of the schema or of fields."""
     return _retry(_changes_schema(ours))
 
 
-def _schema_annotated(ours: Message, theirs: pb.UpdateConfig) -> Verdict:
-    """G: as g, the other way round."""
-    return _schema_merged(theirs, ours)
+def _check_merge_after_metadata(ours: Message, theirs: pb.UpdateConfig) -> Verdict:
+    """G: g with the sides swapped."""
+    return _check_metadata_after_merge(theirs, ours)
 
 
-def _schema_texts(ours: Message, theirs: pb.UpdateConfig) -> Verdict:
-    """s: their update changes metadata of the schema or of fields, which ours would silently take back."""
+def _check_restore_after_metadata(ours: Message, theirs: pb.UpdateConfig) -> Verdict:
+    """s: their update changes metadata of the schema or of fields, which ours would silently undo."""
     return _incompatible(_changes_schema(theirs))
 
 
-def _schema_restored(ours: pb.UpdateConfig, theirs: Message) -> Verdict:
-    """t: the schema that we annotate was taken back."""
-    return _schema_texts(theirs, ours)
+def _check_metadata_after_restore(ours: pb.UpdateConfig, theirs: Message) -> Verdict:
+    """t: s with the sides swapped: theirs restored a schema whose metadata ours changes."""
+    return _check_restore_after_metadata(theirs, ours)
 
 
-def _both_update_config(ours: pb.UpdateConfig, theirs: pb.UpdateConfig) -> Verdict:
-    """c: one key set by both, or set by one and deleted by the other; or metadata of one schema or field."""
+def _check_config_updates(ours: pb.UpdateConfig, theirs: pb.UpdateConfig) -> Verdict:
+    """c: both set the same key, one sets a key that the other deletes, or both change the same metadata."""
     pairs = [
         (_config_keys(ours), _config_keys(theirs)),
         (_map_keys(ours.table_metadata_updates), _map_keys(theirs.table_metadata_updates)),
@@ -311,8 +317,8 @@ def _both_update_config(ours: pb.UpdateConfig, theirs: pb.UpdateConfig) -> Verdi
     return _incompatible(clash or schema or fields)
 
 
-def _same_base(ours: pb.UpdateBases, theirs: pb.UpdateBases) -> Verdict:
-    """B: one id, name or path given to a base by both."""
+def _check_bases(ours: pb.UpdateBases, theirs: pb.UpdateBases) -> Verdict:
+    """B: both add a base path with the same id, name or path."""
     return _incompatible(
         any(
             (base.id and base.id == other.id)
@@ -325,38 +331,38 @@ def _same_base(ours: pb.UpdateBases, theirs: pb.UpdateBases) -> Verdict:
 
 
 def _config_keys(update: pb.UpdateConfig) -> tuple[set[str], set[str]]:
-    """Return the config keys that an update sets and deletes, in its present or its older form."""
+    """Return the config keys that an update sets and deletes. Reads both the current and the old fields."""
     written, deleted = _map_keys(update.config_updates)
     return written | set(update.upsert_values), deleted | set(update.delete_keys)
 
 
 def _map_keys(updates: pb.UpdateMap) -> tuple[set[str], set[str]]:
-    """Return the keys that are set and deleted. Keys that `replace` drops do not count, as for pylance."""
+    """Return the keys that are set and deleted. Like pylance, ignore keys that `replace` drops."""
     written = {entry.key for entry in updates.update_entries if entry.HasField("value")}
     return written, {entry.key for entry in updates.update_entries} - written
 
 
 def _changes_schema(update: pb.UpdateConfig) -> bool:
-    """Whether a config update changes metadata of the schema or of fields; an empty one does not."""
+    """Return whether a config update changes metadata of the schema or of fields, so is not empty."""
     updates = update.schema_metadata_updates
     changes = updates.update_entries or updates.replace or update.schema_metadata
     return bool(changes or update.field_metadata_updates)
 
 
 def _names_schema(update: pb.UpdateConfig) -> bool:
-    """Whether a config update speaks of the schema's metadata at all."""
+    """Return whether a config update has schema metadata, even if it is empty."""
     return bool(update.schema_metadata) or update.HasField("schema_metadata_updates")
 
 
 # The parts of a table that an operation changes.
 
 
-def _fragments(operation: Any) -> set[int]:
+def _touched_fragments(operation: Any) -> set[int]:
     """Return the ids of the existing fragments that an operation changes, moves or removes."""
     return _TOUCHED[type(operation)](operation)
 
 
-def _rewritten(operation: pb.Rewrite) -> set[int]:
+def _rewritten_fragments(operation: pb.Rewrite) -> set[int]:
     groups: list[Any] = [operation, *operation.groups]
     return {fragment.id for group in groups for fragment in group.old_fragments}
 
@@ -364,7 +370,7 @@ def _rewritten(operation: pb.Rewrite) -> set[int]:
 _TOUCHED: dict[type, Callable[[Any], set[int]]] = {
     pb.Delete: lambda o: {*o.deleted_fragment_ids} | {fragment.id for fragment in o.updated_fragments},
     pb.Update: lambda o: {*o.removed_fragment_ids} | {fragment.id for fragment in o.updated_fragments},
-    pb.Rewrite: _rewritten,
+    pb.Rewrite: _rewritten_fragments,
     pb.DataReplacement: lambda o: {replacement.fragment_id for replacement in o.replacements},
     pb.DataOverlay: lambda o: {group.fragment_id for group in o.groups},
 }
@@ -376,35 +382,35 @@ def _replaced_fields(operation: pb.DataReplacement) -> set[int]:
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
-        "d": _both_delete,
-        "e": _both_update,
-        "p": _keys_appended,
-        "f": _same_fragments,
-        "w": _compacted_tables,
-        "n": _tightened,
-        "z": _tightens,
-        "P": _updated_and_projected,
-        "x": _replaced_rows_gone,
-        "y": _replaced_and_projected,
-        "E": _both_replace,
-        "q": _index_and_update,
-        "i": _both_index,
-        "h": _indexed_and_moved,
-        "j": _moved_and_indexed,
-        "J": _deferred_and_indexed,
-        "r": _indexed_and_replaced,
-        "u": _replaced_and_indexed,
-        "l": _logged_and_merged,
-        "a": _merged_and_logged,
-        "o": _both_overwrite,
-        "k": _same_config_key,
-        "v": _config_overwritten,
-        "g": _schema_merged,
-        "G": _schema_annotated,
-        "s": _schema_texts,
-        "t": _schema_restored,
-        "c": _both_update_config,
-        "B": _same_base,
+        "d": _check_deletes,
+        "e": _check_updates,
+        "p": _check_inserted_keys,
+        "f": _check_shared_fragments,
+        "w": _check_compacted_sstables,
+        "n": _check_their_nullability,
+        "z": _check_our_nullability,
+        "P": _check_update_after_project,
+        "x": _check_replacement_after_rows,
+        "y": _check_replacement_after_project,
+        "E": _check_replacements,
+        "q": _check_index_after_update,
+        "i": _check_indexes,
+        "h": _check_index_after_rewrite,
+        "j": _check_rewrite_after_index,
+        "J": _check_deferred_rewrite_after_index,
+        "r": _check_index_after_replacement,
+        "u": _check_replacement_after_index,
+        "l": _check_mem_wal_after_merge,
+        "a": _check_merge_after_mem_wal,
+        "o": _check_overwrites,
+        "k": _check_config_keys,
+        "v": _check_config_after_overwrite,
+        "g": _check_metadata_after_merge,
+        "G": _check_merge_after_metadata,
+        "s": _check_restore_after_metadata,
+        "t": _check_metadata_after_restore,
+        "c": _check_config_updates,
+        "B": _check_bases,
     }
 )
 
@@ -463,12 +469,12 @@ CONFLICTS = _read_grid()
 
 
 def verdict(ours: Transaction, theirs: Transaction, *, deferred: bool = False) -> Verdict:
-    """Return whether `ours` may be committed on top of `theirs`, which it did not know of.
+    """Return whether `ours` can be committed on top of `theirs`, a commit after our read version.
 
     Args:
         ours: the transaction being committed; its operation has a row in the grid.
         theirs: a transaction committed since `ours.read_version`.
-        deferred: ours is a Rewrite that brings a fragment-reuse entry.
+        deferred: whether ours is a Rewrite with a fragment-reuse entry.
     """
     if theirs.name is None or ours.name is None:
         return Verdict.INCOMPATIBLE

@@ -1,12 +1,12 @@
-"""The check of a table's constraints, as a part of its commit.
+"""Check a table's constraints during a commit.
 
-A commit compares each new version with the version that it is built on. So it does not matter how the rows
-were made: by an append, an overwrite, a merge, or as new values of a column. Only new rows are read, and only
-the columns of the constraints. A constraint that is new, or whose columns have other types, is checked for
-all rows. Rows that were written before a constraint was added and are committed after it are checked as well.
+A commit compares each new version with the version that it is built on. So every source of rows is covered:
+append, overwrite, merge, and new values of a column. Only new rows are read, and only the columns of the
+constraints. If a constraint is new, or the types of its columns changed, all rows are checked. Rows that were
+written before a constraint was added, but are committed after it, are checked as well.
 
-The expressions of `own_condition` are evaluated here. An engine that computes Spark's SQL evaluates the
-others, see `use_engine`. Without one, the commit is refused.
+This module evaluates the expressions that `own_condition` supports. An engine for Spark SQL evaluates the
+others, see `use_engine`. Without an engine, the commit is refused.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from spark_lance.table.schema.constraints import (
     table_constraints,
 )
 
-# Returns rows of a table for which Spark's SQL is false, one at most; None if it cannot compute it.
+# Returns at most one row for which a Spark SQL expression is false; None if the engine cannot evaluate it.
 Engine = Callable[[str, pa.Table, tuple[Field, ...]], pa.Table | None]
 
 _WINDOW_BYTES = 32 << 20
-_SHOWN = 100
-# Operations that move rows, or bring back rows that were checked.
+_MAX_VALUE_CHARS = 100
+# Operations that move rows, or restore rows that were checked.
 _SAME_ROWS = frozenset({"rewrite", "restore", "clone"})
 _engines: list[Engine] = []
 
 
 def use_engine(engine: Engine) -> None:
-    """Let an engine evaluate the expressions that are not evaluated here, in this process."""
+    """Set the engine of this process for expressions that this module cannot evaluate."""
     _engines[:] = [engine]
 
 
@@ -55,29 +55,30 @@ def check_constraints(
 
     Args:
         table: the table.
-        base: the version that it is built on; None if it is the first.
+        base: the version that `built` is built on; None if `built` is the first version.
         built: the new version, whose files exist.
         operation: the name of its operation.
-        memo: the files that earlier attempts of the same commit have checked; more are added.
+        memo: the files that earlier attempts of the same commit have checked; newly checked files are added.
 
     Raises:
-        ConstraintError: a row violates a constraint, one of its columns is gone, or only Spark can tell.
+        ConstraintError: a row violates a constraint, a column of a constraint does not exist, or a constraint
+            needs Spark.
     """
     constraints = _all_constraints(built.config, built.schema)
     if not constraints:
         return
     before = set() if base is None else set(_all_constraints(base.config, base.schema))
-    files = set() if base is None else {_key(file) for f in base.fragments for file in f.files}
+    files = set() if base is None else {_file_key(file) for f in base.fragments for file in f.files}
     for constraint in constraints:
-        fields = _fields(constraint, built.schema, table.root)
+        fields = _constraint_fields(constraint, built.schema, table.root)
         if not constraint.is_checked or operation in _SAME_ROWS:
             continue
         is_new = constraint not in before
-        types = None if base is None else _types(constraint, base.schema)
-        is_other = is_new or types != _types(constraint, built.schema)
+        types = None if base is None else _column_types(constraint, base.schema)
+        is_other = is_new or types != _column_types(constraint, built.schema)
         use = f"write to {table.root}"
         if is_new and base is not None:
-            _refuse_log(constraint, base, table.root)
+            _refuse_mem_wal(constraint, base, table.root)
             use = f"constraint cannot be added to {table.root}"
         if is_other:
             # The expression must fit the columns, even if there are no rows.
@@ -91,14 +92,14 @@ def check_constraints(
 
 
 def check_rows(config: Mapping[str, str], schema: Schema, rows: pa.Table, where: str) -> None:
-    """Refuse rows that are not committed now, such as those of a log, if they violate a constraint.
+    """Refuse rows that violate a constraint and are not committed now, such as rows of a log.
 
     Raises:
-        ConstraintError: a row does, or only Spark can tell.
+        ConstraintError: a row violates a constraint, or a constraint needs Spark.
     """
     for constraint in _all_constraints(config, schema):
         if constraint.is_checked:
-            fields = _fields(constraint, schema, where)
+            fields = _constraint_fields(constraint, schema, where)
             part = rows.select([field.name for field in fields])
             _check_tables(constraint, fields, iter([part]), f"write to {where}")
 
@@ -107,8 +108,8 @@ def _all_constraints(config: Mapping[str, str], schema: Schema) -> tuple[Constra
     return (*table_constraints(config), *generated_constraints(schema))
 
 
-def _refuse_log(constraint: Constraint, base: Manifest, root: str) -> None:
-    """Refuse a new constraint if rows may be logged that nobody has checked."""
+def _refuse_mem_wal(constraint: Constraint, base: Manifest, root: str) -> None:
+    """Refuse a new constraint if the table has a MemWAL, whose rows may be unchecked."""
     if any(index.name == MEM_WAL for index in base.indices):
         raise ConstraintError(
             f"constraint {constraint.name} cannot be added to {root}, which has logs of rows (MemWAL) "
@@ -116,11 +117,11 @@ def _refuse_log(constraint: Constraint, base: Manifest, root: str) -> None:
         )
 
 
-def _key(file: table_pb2.DataFile) -> tuple[str, int]:
+def _file_key(file: table_pb2.DataFile) -> tuple[str, int]:
     return file.path, file.base_id
 
 
-def _fields(constraint: Constraint, schema: Schema, root: str) -> tuple[Field, ...]:
+def _constraint_fields(constraint: Constraint, schema: Schema, root: str) -> tuple[Field, ...]:
     by_name = {field.name: field for field in schema.fields}
     missing = [name for name in constraint.columns if name not in by_name]
     if missing and constraint.type == GENERATED:
@@ -137,14 +138,14 @@ def _fields(constraint: Constraint, schema: Schema, root: str) -> tuple[Field, .
     return tuple(by_name[name] for name in constraint.columns)
 
 
-def _types(constraint: Constraint, schema: Schema) -> list[object]:
+def _column_types(constraint: Constraint, schema: Schema) -> list[object]:
     by_name = {field.name: field for field in schema.fields}
     return [(field.id, field.arrow_type()) for name in constraint.columns if (field := by_name.get(name))]
 
 
 def _has_new_values(fragment: table_pb2.DataFragment, files: set[tuple[str, int]], ids: set[int]) -> bool:
-    """Whether a fragment has values of some fields that no fragment of the version before had."""
-    new = [file for file in fragment.files if _key(file) not in files]
+    """Return whether a fragment has new files with values of the given fields."""
+    new = [file for file in fragment.files if _file_key(file) not in files]
     return len(new) == len(fragment.files) or any(ids.intersection(file.fields) for file in new)
 
 
@@ -156,12 +157,12 @@ def _check_fragments(
     use: str,
     memo: set[object],
 ) -> None:
-    fields = _fields(constraint, built.schema, table.root)
+    fields = _constraint_fields(constraint, built.schema, table.root)
     for fragment in fragments:
-        key = (constraint, tuple(map(_key, fragment.files)))
+        key = (constraint, tuple(map(_file_key, fragment.files)))
         if key in memo:
             continue
-        # A column is needed for the number of rows.
+        # Without constraint columns, read any column to get the number of rows.
         names = list(constraint.columns) or [built.schema.fields[0].name]
         scan = Snapshot(table, built).scan(names, fragments=[fragment])
         _check_tables(constraint, fields, scan.tables(target_bytes=_WINDOW_BYTES), use)
@@ -174,36 +175,36 @@ def _check_tables(
     expression = str(constraint.expression)
     condition = own_condition(expression, pa.schema([field.read_field() for field in fields]))
     for rows in tables:
-        violating = _violating(expression, condition, rows, tuple(fields))
+        violating = _find_violating_row(expression, condition, rows, tuple(fields))
         if violating is None:
             raise ConstraintError(
-                f"only Spark evaluates {_title(constraint)} ({expression}), and there is no "
+                f"only Spark evaluates {_constraint_title(constraint)} ({expression}), and there is no "
                 f"session of it here ({use}): use SQL or LanceTable after enable(spark)"
             )
         if violating.num_rows:
             row = ", ".join(
                 f"{name} = {_value_text(value)}" for name, value in violating.to_pylist()[0].items()
             )
-            raise _violation(constraint, row, use)
+            raise _violation_error(constraint, row, use)
 
 
-def _title(constraint: Constraint) -> str:
+def _constraint_title(constraint: Constraint) -> str:
     kind = "generated column" if constraint.type == GENERATED else "CHECK constraint"
     return f"{kind} {constraint.name}"
 
 
-def _violation(constraint: Constraint, row: str, use: str) -> ConstraintError:
-    text = f"{_title(constraint)} ({constraint.expression}) is violated by the row {row or '()'}"
+def _violation_error(constraint: Constraint, row: str, use: str) -> ConstraintError:
+    text = f"{_constraint_title(constraint)} ({constraint.expression}) is violated by the row {row or '()'}"
     if use.startswith("write"):
         text = f"{text}; nothing was written ({use.removeprefix('write to ')})"
         return ConstraintViolationError(text, constraint.name, str(constraint.expression), row)
     return ConstraintError(f"{text}, so the {use}: correct or delete such rows first")
 
 
-def _violating(
+def _find_violating_row(
     expression: str, condition: Condition | None, rows: pa.Table, fields: tuple[Field, ...]
 ) -> pa.Table | None:
-    """Return a row for which an expression is false, no row, or None if nobody here can compute it."""
+    """Return at most one row for which an expression is false; None if nothing here can evaluate it."""
     if condition is not None:
         mask = pc.fill_null(pc.invert(condition.mask(comparable(rows))), False)
         return rows.filter(mask).slice(0, 1)
@@ -212,4 +213,4 @@ def _violating(
 
 def _value_text(value: object) -> str:
     text = "NULL" if value is None else repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."

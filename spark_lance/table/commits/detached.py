@@ -1,11 +1,11 @@
-"""Detached versions: they are outside the history, and only readers that know their number can see them.
+"""Commit detached versions: they are outside the history, and only readers that know their number see them.
 
     _versions/d{number}.manifest      number: 63 random bits, the highest bit is set
 
-They are for experiments, which are dropped or added to the history later by a restore. If a detached version
-is computed from a version of the history, it is rebased onto the newest one, as if it became the next. If it
-is computed from a detached version, it is built on that version. Clean-ups keep their files. (Lance table
-format, detached versions. Tables with V1 naming have none: pylance's rule.)
+They are for experiments, which are dropped, or added to the history later by a restore. If a detached version
+is computed from a version of the history, it is rebased onto the newest version, like a normal commit. If it
+is computed from a detached version, it is built on that version. Clean-ups keep the files of detached
+versions. (Lance table format, detached versions. Tables with V1 naming have none: pylance's rule.)
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ def commit_detached(
     strict: bool = False,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
-    """Commit an operation to an existing table as a detached version, and return that.
+    """Commit an operation to an existing table as a detached version, and return the version.
 
     Args:
         table: the table.
         operation: a message such as `transaction_pb2.Transaction.Append`, with fragments of id 0.
-        read_version: the version that the operation was computed from; may be a detached one.
-        properties: key-value pairs kept with the transaction.
-        strict: build on `read_version` or not at all.
+        read_version: the version that the operation was computed from; may be a detached version.
+        properties: key-value pairs stored with the transaction.
+        strict: build on `read_version` or fail.
         env: clock, sleep and random numbers.
 
     Raises:
         TableNotFoundError: there is no table.
-        VersionNotFoundError: the table lacks `read_version`, or a version to restore.
+        VersionNotFoundError: `read_version` or the version to restore does not exist.
         RetryableConflictError, IncompatibleConflictError: see `commit_operation`.
-        CommitOutcomeUnknownError: the version may have been written; nothing of it may be deleted.
-        UnsupportedFormatError: the table names its manifests in the way V1, or needs a feature that is not
-            written here.
+        CommitOutcomeUnknownError: the version may have been written; none of its files may be deleted.
+        UnsupportedFormatError: the manifests have V1 names, or the table needs a feature that this release
+            does not write.
     """
     latest = load_latest(table)
     if latest.naming is not Naming.V2:
@@ -74,16 +74,16 @@ def commit_detached(
     commit = PendingCommit(table, transaction, env, strict=strict)
     if isinstance(operation, transaction_pb2.Transaction.Restore):
         commit.restored = load_version(table, operation.version)
-    built = _built(commit)
+    built = _build_version(commit)
     transaction = commit.transaction
     packed = transaction.pack()
-    result = _renumbered(built, table.root)
+    result = _assign_detached_number(built, table.root)
     write_transaction(table, transaction)
     try:
         table.store.put(result.path, pack_manifest(result.message, result.index_section, packed))
     except OSError as error:
         if table.store.is_local and not table.store.exists(result.path):
-            # A file comes into being as a whole or not at all, so nothing names the transaction.
+            # A local put is atomic, so no manifest names the transaction.
             delete_transaction(table, transaction)
             raise
         raise CommitOutcomeUnknownError(
@@ -95,12 +95,12 @@ def commit_detached(
     return result
 
 
-def _built(commit: PendingCommit) -> Manifest:
-    """Build the version as if it were the next one."""
+def _build_version(commit: PendingCommit) -> Manifest:
+    """Build the version as if it were the next version of the history."""
     build = builder_of(commit.transaction)
     if not is_detached(commit.transaction.read_version):
         proposal = propose_next(commit, build)
-        # Nothing of this commit has been put, so none of it can have landed.
+        # This commit has not put anything yet, so none of it can have landed.
         assert isinstance(proposal, Manifest)
         return proposal
     base = load_version(commit.table, commit.transaction.read_version)
@@ -108,27 +108,27 @@ def _built(commit: PendingCommit) -> Manifest:
 
 
 def _check_sources(commit: PendingCommit, built: Manifest, detached: Manifest) -> None:
-    """Take the version back if a clean-up has deleted the one that it shares files with.
+    """Delete the new version again if a clean-up has deleted a version that it shares files with.
 
     Raises:
-        RetryableConflictError: it has, and may not have seen the new version.
+        RetryableConflictError: a clean-up deleted such a version, maybe without seeing the new one.
     """
     store, root = commit.store, commit.root
     read_version = commit.transaction.read_version
     base = read_version if is_detached(read_version) else built.version - 1
     paths = [detached_path(root, base) if is_detached(base) else manifest_path(root, base, built.naming)]
     paths += [] if commit.restored is None else [commit.restored.path]
-    gone = [path for path in paths if not store.exists(path)]
-    if not gone:
+    missing_paths = [path for path in paths if not store.exists(path)]
+    if not missing_paths:
         return
     store.delete(detached.path, root)
     delete_transaction(TableRef(store, root), commit.transaction)
     raise RetryableConflictError(
-        f"a clean-up deleted {gone[0]} while a version was made of it: repeat the commit"
+        f"a clean-up deleted {missing_paths[0]} while a version was made of it: repeat the commit"
     )
 
 
-def _renumbered(built: Manifest, root: str) -> Manifest:
+def _assign_detached_number(built: Manifest, root: str) -> Manifest:
     number = secrets.randbits(63) | 1 << 63
     message = table_pb2.Manifest()
     message.CopyFrom(built.message)

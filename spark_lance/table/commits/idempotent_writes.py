@@ -1,7 +1,7 @@
-"""Commits that land once: a job has a name and numbers its writes, and no number of a job lands twice.
+"""Idempotent writes: a job has a name and numbers its writes, and no number of a job is committed twice.
 
-A commit with such a pair lands only if the table has no version by the same job with this number or a higher
-one (Delta's rule). The pairs are recorded:
+A commit with such a pair succeeds only if the table has no version by the same job with this number or a
+higher one (Delta's rule). The pairs are recorded:
 
     in the transaction       as properties, for readers of the history
     in the manifest's config key `spark_lance.transactions`, the highest number of every job, as JSON:
@@ -9,23 +9,23 @@ one (Delta's rule). The pairs are recorded:
                              the kind of pair and the job -> its highest number, the version that has it, and
                              when it was committed (seconds since 1970, UTC)
 
-Each version copies the record, so the newest manifest answers for the whole history, also for versions that
-were cleaned up. Every other writer copies the config as well. But a restore by another engine brings back an
-older config, and a config may be replaced. Hence `through`: the record is complete up to this version. The
+Each version copies the record, so the newest manifest has the record of the whole history, including versions
+that were cleaned up. Every other writer copies the config as well. But a restore by another engine restores
+an older config, and a config may be replaced. Hence `through`: the record is complete up to this version. The
 transactions of later versions are read, newest first, until a version has a record that is complete up to it.
-Commits made here move the record forward with every version, also restores and replaced configs. So
+Commits by this package update the record in every version, including restores and replaced configs. So
 transactions are read only if other engines have committed since, and once before the first pair of a table.
 
-A version is built from the manifest that was checked, and published only if no other version came in between.
-So when two attempts race, one is published, and the other then finds it.
+A version is built from the manifest that was checked, and published only if no other version was published in
+between. So when two attempts race, one is published, and the other then finds it.
 
 The record is bounded by two settings of the table:
 
-    spark_lance.transactions.max_jobs    jobs whose numbers are kept, those that committed last (1,000)
-    spark_lance.transactions.max_age     jobs that have not committed for longer lose their numbers ("90days")
+    spark_lance.transactions.max_jobs    number of jobs to keep; the oldest are dropped (1,000)
+    spark_lance.transactions.max_age     jobs that have not committed for longer are dropped ("90days")
 
-If a job lost its number, the record keeps a digest of 40 bits (`forgotten`). A commit of such a job is
-refused, because it may have landed before; a new job is accepted. A commit is also refused if another engine
+If a job was dropped, the record keeps a digest of 40 bits (`forgotten`). A commit of such a job is refused,
+because it may have landed before; a new job is accepted. A commit is also refused if another engine
 restored an older version and versions since then were cleaned up. The record cannot detect this if the
 version of that restore was cleaned up, too.
 """
@@ -52,12 +52,12 @@ from spark_lance.table.versions.versions import is_set_aside, list_versions, rea
 logger = logging.getLogger(__name__)
 
 MAX_JOBS, MAX_AGE = f"{APPLIED_WRITES}.max_jobs", f"{APPLIED_WRITES}.max_age"
-_MOST_APPLICATIONS = 1000
+_DEFAULT_MAX_JOBS = 1000
 _DIGEST_BYTES = 5
 _READ_AT_ONCE = 8
 
-# Kind of pair -> the transaction properties that hold the job and the number. Those of streams are shared
-# with other Lance connectors of Spark.
+# Kind of pair -> the transaction properties with the job and the number. Other Lance connectors for Spark use
+# the same properties for streams.
 _KINDS: Mapping[str, tuple[str, str]] = {
     "txn": ("spark_lance.txnAppId", "spark_lance.txnVersion"),
     "stream": ("lance.streaming.queryId", "lance.streaming.epochId"),
@@ -66,15 +66,15 @@ _KINDS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class IdempotentWrite:
-    """A pair that lands once.
+    """The job and the number of a write that is committed at most once.
 
     Attributes:
-        application: the job's own name, such as the id of a streaming query.
-        number: of this write among the job's; only a higher one than the last is committed.
-        kind: "txn" or "stream": two jobs of different kinds may have one name.
+        application: the name of the job, such as the id of a streaming query.
+        number: the number of this write; it is committed only if it is higher than the job's last number.
+        kind: "txn" or "stream". Two jobs of different kinds may have the same name.
 
     Raises:
-        OptionError: no name, a negative number, or an unknown kind.
+        OptionError: the name is empty, the number is negative, or the kind is unknown.
     """
 
     application: str
@@ -101,7 +101,7 @@ class IdempotentWrite:
 
 
 def pair_of(properties: Mapping[str, str]) -> Iterator[IdempotentWrite]:
-    """Yield the pairs in a transaction's properties; other properties are skipped."""
+    """Yield the idempotent writes in a transaction's properties; ignore other properties."""
     for kind, (application, number) in _KINDS.items():
         name, text = properties.get(application), properties.get(number, "")
         if name and text.isascii() and text.isdecimal():
@@ -110,38 +110,38 @@ def pair_of(properties: Mapping[str, str]) -> Iterator[IdempotentWrite]:
 
 @dataclass
 class AppliedWrites:
-    """The record of the pairs in a table's history.
+    """The record of the idempotent writes in a table's history.
 
     Attributes:
-        numbers: job -> its highest number, the version that has it, and the second of its commit.
-        through: `numbers` holds every pair of the versions up to this one.
+        numbers: job -> its highest number, the version that has it, and its commit time (seconds since 1970).
+        through: `numbers` is complete for the versions up to this one.
         forgotten: digests of the jobs whose numbers were dropped.
-        limits: how many jobs keep their numbers, and for how many seconds; None for no limit of age.
-        hidden: versions since a restore of another engine that were cleaned up; their pairs are not known.
+        limits: the maximum number of jobs, and their maximum age in seconds; None for no maximum age.
+        hidden: versions since a restore by another engine that were cleaned up; their writes are unknown.
     """
 
     numbers: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     through: int = 0
     forgotten: set[bytes] = field(default_factory=set)
-    limits: tuple[int, float | None] = (_MOST_APPLICATIONS, None)
+    limits: tuple[int, float | None] = (_DEFAULT_MAX_JOBS, None)
     hidden: str = ""
 
     @classmethod
     def parse(cls, manifest: Manifest) -> AppliedWrites:
-        """Return the record of a version; an empty one, complete up to nothing, if it has none.
+        """Return the record of a version; an empty record with `through` 0 if the version has none.
 
         Raises:
             FormatError: the record is damaged.
         """
         text = manifest.config.get(APPLIED_WRITES)
-        limits = _limits(manifest)
+        limits = _parse_limits(manifest)
         if text is None:
             return cls(limits=limits)
         try:
             parsed = parse_object(text)
-            numbers = {str(job): _pair(entry) for job, entry in parsed["applications"].items()}
+            numbers = {str(job): _parse_entry(entry) for job, entry in parsed["applications"].items()}
             through = int(parsed["through"])
-            forgotten = _digests(parsed.get("forgotten", ""))
+            forgotten = _parse_digests(parsed.get("forgotten", ""))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FormatError(
                 f"config key {APPLIED_WRITES}, which tells what jobs have committed, is damaged ({error}): "
@@ -152,16 +152,16 @@ class AppliedWrites:
         return cls(numbers, min(through, manifest.version), forgotten, limits)
 
     def find(self, once: IdempotentWrite) -> int | None:
-        """Return the version that makes a pair superfluous, None if there is none."""
+        """Return the version that has this number of the job or a higher one; None if no version has."""
         number, version, _ = self.numbers.get(once.key, (-1, 0, 0))
         return version if number >= once.number else None
 
     def refuse(self, once: IdempotentWrite, root: str) -> None:
-        """Raise if a pair is superfluous.
+        """Raise unless a write is certainly new.
 
         Raises:
-            AlreadyCommittedError: it is.
-            CommitError: the record can no longer know.
+            AlreadyCommittedError: the job has committed this number or a higher one.
+            CommitError: the job was dropped from the record, or versions of its history are unknown.
         """
         version = self.find(once)
         if version is not None:
@@ -185,22 +185,22 @@ class AppliedWrites:
             )
 
     def learn(self, table: TableRef, latest: Manifest) -> None:
-        """Take in every pair of the history up to `latest`.
+        """Add every idempotent write of the history up to `latest` to this record.
 
         Raises:
-            FormatError: a version, or the record of the newest one, is damaged.
+            FormatError: a version, or the record of the newest version, is damaged.
             OSError: the store failed.
         """
         record = AppliedWrites.parse(latest)
         self.limits = record.limits
         floor = self._merge(record, self.through)
         if floor < latest.version:
-            self._take_in(table, latest)
+            self._add_transaction(table, latest)
             self._read_older(table, latest.version, floor)
         self.through = latest.version
 
     def text(self) -> str:
-        """Return the record as the config holds it."""
+        """Return the record as JSON, the value of its config key."""
         record = {
             "through": self.through,
             "applications": {job: list(pair) for job, pair in self.numbers.items()},
@@ -210,7 +210,7 @@ class AppliedWrites:
         return json.dumps(record, separators=(",", ":"))
 
     def with_pair(self, once: IdempotentWrite, version: int, seconds: int) -> AppliedWrites:
-        """Return the record of the version with a new pair, committed at a time; old jobs are dropped."""
+        """Return the record with a new write (seconds since 1970), up to `version`, without old jobs."""
         numbers = {**self.numbers, once.key: (once.number, version, seconds)}
         most, age = self.limits
         latest = sorted(numbers.items(), key=lambda item: item[1][1])
@@ -221,7 +221,7 @@ class AppliedWrites:
         return AppliedWrites(newest, version, self.forgotten | gone, self.limits)
 
     def _read_older(self, table: TableRef, newest: int, floor: int) -> None:
-        """Read versions before the newest, newest first, down to where a record is complete."""
+        """Read versions before the newest one, newest first, until a record is complete up to its version."""
         older = [file for file in reversed(list_versions(table)) if floor < file.version < newest]
         begin = floor
         present = {file.version for file in older}
@@ -233,17 +233,19 @@ class AppliedWrites:
                         continue
                     if manifest.version <= floor:
                         return
-                    self._note_hidden(table, manifest, present, begin)
+                    self._find_hidden_versions(table, manifest, present, begin)
                     try:
                         floor = self._merge(AppliedWrites.parse(manifest), floor)
                     except FormatError as error:
-                        # Somebody has taken it away since; its own sources are read instead.
+                        # A later version deleted this damaged record; read the transactions instead.
                         logger.warning("%s", error)
                     if manifest.version > floor:
-                        self._take_in(table, manifest)
+                        self._add_transaction(table, manifest)
 
-    def _note_hidden(self, table: TableRef, manifest: Manifest, present: set[int], begin: int) -> None:
-        """Note whether a restore of another engine hides pairs of versions that were cleaned up."""
+    def _find_hidden_versions(
+        self, table: TableRef, manifest: Manifest, present: set[int], begin: int
+    ) -> None:
+        """Set `hidden` if another engine restored a version, and versions since then were cleaned up."""
         if not begin:
             return  # There was no record before.
         missing = [v for v in range(begin + 1, manifest.version) if v not in present]
@@ -256,11 +258,11 @@ class AppliedWrites:
         if restores and (gone := [v for v in missing if not is_set_aside(table, v)]):
             self.hidden = f"version {gone[0]}" if len(gone) == 1 else f"versions {gone[0]} to {gone[-1]}"
 
-    def _take_in(self, table: TableRef, manifest: Manifest) -> None:
+    def _add_transaction(self, table: TableRef, manifest: Manifest) -> None:
         try:
             transaction = read_transaction(table, manifest)
         except FormatError as error:
-            # Every commit with a pair puts its transaction into the manifest: this one had none.
+            # A commit with an idempotent write has its transaction in the manifest, so this commit had none.
             logger.info("version %d of %s is taken to hold no pair: %s", manifest.version, table.root, error)
             return
         for once in pair_of(transaction.properties):
@@ -275,23 +277,23 @@ class AppliedWrites:
 
 
 def has_damaged_record(manifest: Manifest) -> bool:
-    """Return whether the record of a version cannot be read, so that it has to be deleted."""
+    """Return whether the record of a version is damaged and must be deleted."""
     try:
         AppliedWrites.parse(manifest)
     except FormatError:
         return True
     except OptionError:
-        return False  # The record may be whole; its bounds are not.
+        return False  # The limits are invalid; the record may be readable.
     return False
 
 
-def _limits(manifest: Manifest) -> tuple[int, float | None]:
-    """Return the bounds of the record that the table's config sets.
+def _parse_limits(manifest: Manifest) -> tuple[int, float | None]:
+    """Return the limits of the record from the table's config.
 
     Raises:
-        OptionError: a bound cannot be used.
+        OptionError: a limit is invalid.
     """
-    text, age = manifest.config.get(MAX_JOBS, str(_MOST_APPLICATIONS)), manifest.config.get(MAX_AGE)
+    text, age = manifest.config.get(MAX_JOBS, str(_DEFAULT_MAX_JOBS)), manifest.config.get(MAX_AGE)
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
         raise OptionError(f"config {MAX_JOBS} of the table is {text[:40]!r}, not a number from 1 on")
     try:
@@ -300,8 +302,8 @@ def _limits(manifest: Manifest) -> tuple[int, float | None]:
         raise OptionError(f"config {MAX_AGE} of the table: {error}") from None
 
 
-def _pair(entry: list[int]) -> tuple[int, int, int]:
-    """Return the record's entry of a job; records without times are legal."""
+def _parse_entry(entry: list[int]) -> tuple[int, int, int]:
+    """Return a job's entry in the record; the time is 0 if the record has none."""
     number, version, *rest = entry
     return int(number), int(version), int(rest[0]) if rest else 0
 
@@ -310,7 +312,7 @@ def _digest(job: str) -> bytes:
     return hashlib.blake2b(job.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
-def _digests(text: str) -> set[bytes]:
+def _parse_digests(text: str) -> set[bytes]:
     data = base64.b64decode(text, validate=True)
     if len(data) % _DIGEST_BYTES:
         raise ValueError("digests of another length")
@@ -318,10 +320,10 @@ def _digests(text: str) -> set[bytes]:
 
 
 def carry_record(latest: Manifest, number: int) -> dict[str, str]:
-    """Return the record as config of version `number`, which is built on `latest` and has no new pair.
+    """Return the config entry with the record for version `number`, built on `latest` without a new write.
 
-    Nothing if there is no record. One that is not complete up to `latest` stays as it is: reading what it
-    lacks, and what to do if it is damaged, is left to the next commit that needs it.
+    The result is empty if `latest` has no record. A record that is not complete up to `latest` is not
+    completed: the next commit that needs the record completes it, or handles its damage.
     """
     if APPLIED_WRITES not in latest.config:
         return {}

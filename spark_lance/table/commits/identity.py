@@ -1,14 +1,14 @@
-"""Values of identity columns: numbers that no two rows get, whoever writes them.
+"""Generate values of identity columns: numbers that are unique across all writers.
 
 A column of the type INT or BIGINT is an identity column by its field metadata:
 
     spark_lance.identity    {"start": 1, "step": 1, "always": true, "sequence": "5f2c..."}
 
-The setting `spark_lance.identity.<sequence>` of the table has the next value. A writer reserves values before
-it writes rows: it commits the setting, increased by the number of its rows. So concurrent writers have
-different values, and rows that are not committed leave gaps. A restored version keeps the newest setting.
+The table's setting `spark_lance.identity.<sequence>` has the next value. A writer reserves values before it
+writes rows: it commits the setting, advanced by the number of its rows. So concurrent writers get different
+values, and rows that are not committed leave gaps. A restored version keeps the newest setting.
 
-Other engines ignore both, and write null or values of their own.
+Other engines ignore the field metadata and the setting, and write null or their own values.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from spark_lance.table.versions.versions import load_latest
 
 # All tasks of a job may reserve values at the same time.
 _RETRIES = RetryPolicy(attempts=200, base_seconds=0.02, cap_seconds=1.0)
-_MOST_AT_ONCE = 1 << 20
+_MAX_RESERVED = 1 << 20
 
 
 def with_identity_values(
     batches: Iterable[pa.RecordBatch], table: TableRef, schema: Schema, *, new: bool = True
 ) -> Iterable[pa.RecordBatch]:
-    """Return the batches with values instead of nulls in identity columns.
+    """Return the batches with generated values in place of nulls in identity columns.
 
     Args:
         batches: rows to write, with the columns of the schema in any order.
-        table: the table; it exists.
-        schema: the table's.
-        new: whether all rows are new. Then ALWAYS allows no other values.
+        table: an existing table.
+        schema: the table's schema.
+        new: whether all rows are new. New rows must not have values in a GENERATED ALWAYS column.
     """
     columns = {field.name: spec for field in schema.fields if (spec := identity_of(field)) is not None}
-    return _filled(batches, table, columns, new) if columns else batches
+    return _fill_batches(batches, table, columns, new) if columns else batches
 
 
-def _filled(
+def _fill_batches(
     batches: Iterable[pa.RecordBatch], table: TableRef, columns: dict[str, Identity], new: bool
 ) -> Iterator[pa.RecordBatch]:
     sequences = {name: _Sequence(table, name, spec) for name, spec in columns.items()}
@@ -71,13 +71,13 @@ class _Sequence:
         self._table = table
         self._name = name
         self._spec = spec
-        self._next = self._left = self._reserved = 0
+        self._next = self._remaining = self._reserved = 0
 
     def fill(self, column: pa.Array, new: bool) -> pa.Array:
-        """Return a column with values instead of nulls.
+        """Return the column with generated values in place of nulls.
 
         Raises:
-            SchemaError: ALWAYS allows no value of a row, or the values have come to the end of the type.
+            SchemaError: a new row has a value in a GENERATED ALWAYS column, or the type has no values left.
         """
         if new and self._spec.always and column.null_count < len(column):
             raise SchemaError(
@@ -86,25 +86,25 @@ class _Sequence:
             )
         if not column.null_count:
             return column
-        runs = self._take(column.null_count)
+        runs = self._next_values(column.null_count)
         limits = np.iinfo(np.int32 if column.type == pa.int32() else np.int64)
         if any(not limits.min <= value <= limits.max for run in runs for value in (run[0], run[-1])):
             raise SchemaError(f"identity column {self._name!r} has no values left in its type {column.type}")
-        # A run is computed from 0, as the end of the last one may be beyond the type.
+        # Offsets are computed from 0, because the end of the last range may overflow the type.
         values = np.concatenate([run[0] + self._spec.step * np.arange(len(run)) for run in runs])
         return pc.replace_with_mask(column, column.is_null(), pa.array(values, column.type))
 
-    def _take(self, count: int) -> list[range]:
+    def _next_values(self, count: int) -> list[range]:
         runs: list[range] = []
         while count:
-            if not self._left:
+            if not self._remaining:
                 # The first batch reserves what it needs, so that small writes leave no gaps.
-                self._reserved = max(count, min(2 * self._reserved, _MOST_AT_ONCE))
-                self._next, self._left = self._reserve(self._reserved), self._reserved
-            part = min(count, self._left)
+                self._reserved = max(count, min(2 * self._reserved, _MAX_RESERVED))
+                self._next, self._remaining = self._reserve(self._reserved), self._reserved
+            part = min(count, self._remaining)
             runs.append(range(self._next, self._next + part * self._spec.step, self._spec.step))
             self._next += part * self._spec.step
-            self._left -= part
+            self._remaining -= part
             count -= part
         return runs
 

@@ -1,23 +1,23 @@
-"""A commit in progress, and the next version of a table as it proposes it after the check for conflicts.
+"""Check a pending commit for conflicts and build the version that it proposes.
 
-Every version that is new since the last check is compared with the operation (`verdict`). If they are
-compatible, the operation is rebased onto the newest version (`REBASES`), and its manifest is built from the
-newest one (`OPERATIONS`).
+Every version since the last check is compared with the operation (`verdict`). If they are compatible, the
+operation is rebased onto the newest version (`REBASES`), and its manifest is built from the newest one
+(`OPERATIONS`).
 
-Most operations are simply applied to the newest version. These few name things that others may have changed
-meanwhile without being in the way:
+Most operations are applied to the newest version unchanged. Only these must be rebased, because they contain
+state that other writers can change without a conflict:
 
-    delete, update    fragments with deletion files: rows that others deleted in them stay deleted
-    create_index      what an index covers: not the fragments whose indexed columns were rewritten in place
+    delete, update    fragments with deletion files: rows that other writers deleted stay deleted
+    create_index      the index coverage: without fragments whose indexed columns were rewritten in place
 
-If an old writer's entries are unreliable (see `old_writers`), the next writer corrects them, as in other
-engines: a segment covers the fragments that its rows belong to. The rows are in one column of one file:
+If the coverage that an old writer recorded is unreliable (see `old_writers`), the next writer corrects it, as
+in other engines: a segment covers the fragments of its rows. The rows are in one column of one file:
 
     auxiliary.idx       _rowid     of vector indices
     page_data.lance     ids        of B-trees
 
-Other kinds stay as they are. So do all entries if row ids are not addresses, or if the table has a
-fragment-reuse entry. Then nothing is built on the version.
+Entries of other index kinds are not corrected. No entry is corrected if row ids are not addresses, or if the
+table has a fragment-reuse entry. A version with uncorrected entries is refused as a base.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from spark_lance.table.versions.versions import is_set_aside, list_versions, loa
 
 @dataclass(frozen=True)
 class CommitEnv:
-    """The clock and other inputs of a commit besides the store; tests replace them."""
+    """The clock and the other inputs of a commit, except the store. Tests replace them."""
 
     time_ns: Callable[[], int] = time.time_ns
     monotonic: Callable[[], float] = time.monotonic
@@ -81,17 +81,17 @@ SYSTEM_ENV = CommitEnv()
 
 @dataclass
 class PendingCommit(OfTable):
-    """One commit on its way.
+    """A commit in progress.
 
     Attributes:
         rows, reuse, strict, once: as in `commit_operation`.
-        ledger: the pairs that landed before, as far as they were looked up for `once`.
-        restored: the version that a Restore brings back.
-        checked: no version up to this one is in the way.
-        unfit: operations of others onto which ours must still be fitted.
-        recorded: the transaction as it stands in its file; None if there is no file yet.
-        constraints: the constraints and fragments that are checked.
-        unconfirmed_error: the failure of a put that may still land; None if the fate of every put is known.
+        ledger: the record of idempotent writes, as far as it was read to check `once`.
+        restored: the version that a Restore restores.
+        checked: the highest version that was checked for conflicts; no version up to it conflicts.
+        unfit: operations of other writers onto which ours must still be rebased.
+        recorded: the transaction as written to its file; None if the file does not exist yet.
+        constraints: pairs of constraint and files that were already checked.
+        unconfirmed_error: the error of a put that may still land; None if the outcome of every put is known.
     """
 
     table: TableRef
@@ -112,7 +112,7 @@ class PendingCommit(OfTable):
         self.checked = self.transaction.read_version
 
     def stamp(self, version: int, config: Mapping[str, str]) -> Stamp:
-        """Return the stamp of this commit for `version`; `config` has the record of pairs."""
+        """Return the stamp of this commit for `version`; `config` has the record of idempotent writes."""
         name = self.transaction.file_name
         if self.once is not None:
             config = {
@@ -121,16 +121,16 @@ class PendingCommit(OfTable):
         return Stamp(self.root, name, self.env.time_ns(), self.restored, self.reuse, config, version)
 
     def is_ours(self, manifest: Manifest) -> bool:
-        """Whether a stored version was made by this commit: its transaction's file name has our uuid.
+        """Return whether this commit made a stored version: its transaction's file name has our uuid.
 
-        The rest of the name may differ, for merging moves the version that the commit is computed from.
+        The rest of the name may differ, because merging deleted rows changes the read version.
         """
         return manifest.transaction_file.endswith(f"-{self.transaction.uuid}.txn")
 
 
 @dataclass(frozen=True)
 class CommittedVersion:
-    """This commit's version was found in the table: an earlier put went through after all."""
+    """A version of this commit that is in the table already, from an earlier put."""
 
     manifest: Manifest
 
@@ -144,16 +144,16 @@ def unknown_outcome(commit: PendingCommit) -> CommitOutcomeUnknownError:
     )
 
 
-_ROWS = (("auxiliary.idx", "_rowid"), ("page_data.lance", "ids"))
-_RUN = 1 << 22
+_ROW_COLUMNS = (("auxiliary.idx", "_rowid"), ("page_data.lance", "ids"))
+_ROWS_PER_READ = 1 << 22
 
 
 def with_sound_coverage(snapshot: Snapshot) -> tuple[Manifest, frozenset[bytes]]:
-    """Return the version with the coverage of old segments put right, and the uuids of these.
+    """Return the version with corrected coverage of segments by old writers, and the uuids of these segments.
 
     Raises:
-        FormatError: a file of an index is damaged.
-        UnsupportedFormatError: one is of a version that is not read here.
+        FormatError: an index file is damaged.
+        UnsupportedFormatError: an index file has a version that this release does not read.
     """
     manifest = snapshot.manifest
     doubtful = set(doubtful_indices(manifest))
@@ -163,31 +163,33 @@ def with_sound_coverage(snapshot: Snapshot) -> tuple[Manifest, frozenset[bytes]]
     repaired = set()
     for entry in section.indices:
         if entry.uuid.uuid in doubtful:
-            covered = _fragments_of(*snapshot.bases.index_dir(entry))
+            covered = _read_index_fragments(*snapshot.bases.index_dir(entry))
             if covered is not None:
                 entry.fragment_bitmap = covered.serialize()
                 repaired.add(entry.uuid.uuid)
     return replace(manifest, index_section=section.SerializeToString()), frozenset(repaired)
 
 
-def _fragments_of(store: Store, directory: str) -> BitMap | None:
-    """Return the fragments of the rows of an index; None if this module cannot read them."""
+def _read_index_fragments(store: Store, directory: str) -> BitMap | None:
+    """Return the fragments of the rows in an index; None if the index has no known file of rows."""
     names = set(store.list(directory))
-    for name, column in _ROWS:
+    for name, column in _ROW_COLUMNS:
         if name in names:
-            return _fragments_in(store, join(directory, name), column)
+            return _read_file_fragments(store, join(directory, name), column)
     return None
 
 
-def _fragments_in(store: Store, path: str, column: str) -> BitMap:
+def _read_file_fragments(store: Store, path: str, column: str) -> BitMap:
     file = open_file(store, path)
     fields = [field for field in file.schema.fields if field.name == column]
     if len(fields) != 1:
         raise FormatError(f"a file of an index without the column {column}", path)
     reader = file.open_field(fields[0])
     fragment_ids = BitMap()
-    for start in range(0, file.num_rows, _RUN):
-        rows = one_array(read_field(reader, fields[0], path, start, min(start + _RUN, file.num_rows)))
+    for start in range(0, file.num_rows, _ROWS_PER_READ):
+        rows = one_array(
+            read_field(reader, fields[0], path, start, min(start + _ROWS_PER_READ, file.num_rows))
+        )
         fragment_ids |= BitMap(np.unique(rows.to_numpy() >> np.uint64(32)).astype(np.uint32))
     return fragment_ids
 
@@ -201,8 +203,8 @@ class RebaseContext:
 
     Attributes:
         latest: the newest version.
-        theirs: the operations since the last check that require it, oldest first.
-        rows: the rows that ours deletes, if its transaction contains them.
+        theirs: the operations since the last check that require the rebase, oldest first.
+        rows: the rows that ours deletes, if they are known.
     """
 
     latest: Manifest
@@ -213,7 +215,7 @@ class RebaseContext:
 Rebase = Callable[[Any, RebaseContext], Message]
 
 
-def _delete(operation: pb.Delete, context: RebaseContext) -> Message:
+def _rebase_delete(operation: pb.Delete, context: RebaseContext) -> Message:
     assert context.rows is not None  # without them, rows that others deleted are a conflict
     outcome = context.rows.apply(context.latest)
     result = pb.Delete(predicate=operation.predicate)
@@ -222,7 +224,7 @@ def _delete(operation: pb.Delete, context: RebaseContext) -> Message:
     return result
 
 
-def _update(operation: pb.Update, context: RebaseContext) -> Message:
+def _rebase_update(operation: pb.Update, context: RebaseContext) -> Message:
     assert context.rows is not None  # without them, rows that others deleted are a conflict
     outcome = context.rows.apply(context.latest)
     result = pb.Update()
@@ -234,7 +236,7 @@ def _update(operation: pb.Update, context: RebaseContext) -> Message:
     return result
 
 
-def _create_index(operation: pb.CreateIndex, context: RebaseContext) -> Message:
+def _rebase_create_index(operation: pb.CreateIndex, context: RebaseContext) -> Message:
     section = table_pb2.IndexSection(indices=operation.new_indices).SerializeToString()
     for update in context.theirs:
         if isinstance(update, pb.Update):
@@ -245,19 +247,19 @@ def _create_index(operation: pb.CreateIndex, context: RebaseContext) -> Message:
     return result
 
 
-# Operation -> what makes it fit; all others fit as they are.
+# Operation -> its rebase function. All other operations need no rebase.
 REBASES: Mapping[str, Rebase] = MappingProxyType(
-    {"delete": _delete, "update": _update, "create_index": _create_index}
+    {"delete": _rebase_delete, "update": _rebase_update, "create_index": _rebase_create_index}
 )
 
 
-# Settings of a table to which rows are only added.
+# Settings of an append-only table.
 _APPEND_ONLY = ("delta.appendOnly", "appendOnly")
 _CHANGES_ROWS = frozenset({"delete", "update", "overwrite", "restore", "data_replacement"})
 
 
 def propose_next(commit: PendingCommit, build: Builder) -> Manifest | CommittedVersion:
-    """Check every version that is new since the last check and build on the newest one."""
+    """Check every version since the last check for conflicts and build a version on the newest one."""
     newest = load_newest(commit.table)
     latest = newest.manifest
     if is_detached(commit.checked):
@@ -271,36 +273,36 @@ def propose_next(commit: PendingCommit, build: Builder) -> Manifest | CommittedV
         )
     if latest.path != manifest_path(commit.root, latest.version, latest.naming):
         raise FormatError(f"the manifest says it is version {latest.version}", path=latest.path)
-    if commit.once is not None and (ours := _look_up(commit, commit.once, latest)) is not None:
+    if commit.once is not None and (ours := _find_earlier_write(commit, commit.once, latest)) is not None:
         return CommittedVersion(ours)
     for version in range(commit.checked + 1, latest.version + 1):
-        theirs = latest if version == latest.version else _read_past(commit, version, latest)
+        theirs = latest if version == latest.version else _read_between(commit, version, latest)
         if theirs is None:
             _check_set_aside(commit, version)
             commit.checked = version
             continue
         if commit.is_ours(theirs):
             return CommittedVersion(theirs)
-        # The version that a put in doubt aimed at is someone else's, so that put can never land.
+        # The version number of an unconfirmed put belongs to another writer, so that put can never land.
         commit.unconfirmed_error = None
-        _check(commit, theirs)
+        _check_conflict(commit, theirs)
         commit.checked = version
     return build_on(commit, build, latest, newest.highest_number + 1)
 
 
 def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int | None = None) -> Manifest:
-    """Fit the operation onto a version, where others were in between, and build the next one.
+    """Rebase the operation onto a version if necessary, and build the next version.
 
     Args:
-        number: of the new version; the one after `base` by default.
+        number: the number of the new version; by default the one after `base`.
 
     Raises:
-        UnsupportedFormatError: the table needs a feature that is not written here.
+        UnsupportedFormatError: the table needs a feature that this release does not write.
     """
     check_writable(base.message, base.path, base.facts)
     _check_append_only(commit.transaction, base)
     if commit.unfit:
-        commit.transaction = _fit_transaction(commit, base)
+        commit.transaction = _rebase_transaction(commit, base)
         commit.unfit = []
     sound, without_coverage = with_sound_coverage(Snapshot(commit.table, base))
     current = with_present_coverage(Snapshot(commit.table, sound))
@@ -312,10 +314,10 @@ def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int 
 
 
 def _check_append_only(transaction: Transaction, base: Manifest) -> None:
-    """Refuse to remove or change rows of a table whose settings forbid it; compaction moves them only.
+    """Refuse to remove or change rows of an append-only table. Compaction is allowed: it only moves rows.
 
     Raises:
-        UnsupportedFormatError: the operation does.
+        UnsupportedFormatError: the operation removes or changes rows.
     """
     setting = next((key for key in _APPEND_ONLY if base.config.get(key, "").lower() == "true"), None)
     if setting is None or transaction.name not in _CHANGES_ROWS:
@@ -330,14 +332,14 @@ def _check_append_only(transaction: Transaction, base: Manifest) -> None:
     )
 
 
-def _look_up(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> Manifest | None:
-    """Raise if the pair has landed, unless by a put of this very commit: return that version then.
+def _find_earlier_write(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> Manifest | None:
+    """Raise if the write `once` has landed. Return the version if an earlier put of this commit wrote it.
 
-    This comes before the check for conflicts: a repeated overwrite is not a conflict with the first.
+    This precedes the check for conflicts: a repeated overwrite is not a conflict with the first.
     """
     if commit.recorded is not None:
         for version in range(commit.checked + 1, latest.version + 1):
-            theirs = latest if version == latest.version else _read_past(commit, version, latest)
+            theirs = latest if version == latest.version else _read_between(commit, version, latest)
             if theirs is None:
                 continue
             if commit.is_ours(theirs):
@@ -348,8 +350,8 @@ def _look_up(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> 
     return None
 
 
-def _fit_transaction(commit: PendingCommit, latest: Manifest) -> Transaction:
-    """Return the transaction, rebased; if it merges rows, the newest version becomes its read version."""
+def _rebase_transaction(commit: PendingCommit, latest: Manifest) -> Transaction:
+    """Return the rebased transaction. If it merges deleted rows, it reads the newest version."""
     transaction = commit.transaction
     rebase = REBASES.get(transaction.name or "")
     if rebase is None:
@@ -360,7 +362,11 @@ def _fit_transaction(commit: PendingCommit, latest: Manifest) -> Transaction:
 
 
 def propose_first(commit: PendingCommit, build: Callable[[Stamp], Manifest]) -> Manifest | CommittedVersion:
-    """Build the first version where there is no table yet."""
+    """Build the first version of a table that does not exist yet.
+
+    Raises:
+        TableExistsError: the table exists.
+    """
     first = build(commit.stamp(1, {}))
     check_constraints(commit.table, None, first, commit.transaction.name, commit.constraints)
     versions = list_versions(commit.table)
@@ -375,7 +381,7 @@ def propose_first(commit: PendingCommit, build: Callable[[Stamp], Manifest]) -> 
     return first
 
 
-def _check(commit: PendingCommit, theirs: Manifest) -> None:
+def _check_conflict(commit: PendingCommit, theirs: Manifest) -> None:
     """Raise if a version since the read version conflicts."""
     ours = commit.transaction
     where = f"version {theirs.version} of {commit.root}"
@@ -405,11 +411,11 @@ def _check(commit: PendingCommit, theirs: Manifest) -> None:
 def _check_set_aside(commit: PendingCommit, version: int) -> None:
     """Raise unless a torn manifest was set aside.
 
-    A manifest that is damaged now may have been whole when the version after it was built on it. Its changes
-    are then in the newest version, and nobody can check them for conflicts.
+    A manifest that is damaged now may have been whole when the next version was built on it. Its changes are
+    then in the newest version, but cannot be checked for conflicts.
 
     Raises:
-        RetryableConflictError: it is still in place.
+        RetryableConflictError: the damaged manifest is still in place.
     """
     if not is_set_aside(commit.table, version):
         ours = commit.transaction
@@ -419,8 +425,8 @@ def _check_set_aside(commit: PendingCommit, version: int) -> None:
         )
 
 
-def _read_past(commit: PendingCommit, version: int, latest: Manifest) -> Manifest | None:
-    """Return a version that came in between; None if its manifest is torn, so that it never counted."""
+def _read_between(commit: PendingCommit, version: int, latest: Manifest) -> Manifest | None:
+    """Return a version between the last check and the newest one; None if its manifest is torn."""
     path = manifest_path(commit.root, version, latest.naming)
     try:
         return read_whole(commit.store, path, latest.naming)
@@ -437,7 +443,7 @@ def builder_of(transaction: Transaction) -> Builder:
     """Return the function that builds the version of an operation.
 
     Raises:
-        UnsupportedFormatError: the operation is not known here.
+        UnsupportedFormatError: this release does not execute the operation.
     """
     build = OPERATIONS[transaction.name] if transaction.name else None
     if build is None:

@@ -1,8 +1,8 @@
-"""The rows that an operation deletes, kept until its commit is through.
+"""The rows that an operation deletes, kept until its commit has succeeded.
 
-Two writers may delete different rows of one fragment at once. The later one must not put its deletion file
-in place of the other's, so it writes a third one that holds both. That works as long as the fragment's data
-files are the same and no row was deleted by both; otherwise the operation is run again.
+Two writers may delete different rows of the same fragment concurrently. The later writer must not replace the
+deletion file of the earlier one, so it writes a new file with the rows of both. This requires that the
+fragment's data files are the same and that no row was deleted by both. Otherwise the operation runs again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from spark_lance.table.reading.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
-# Deletion files that are written at once; this few fragments are not worth threads.
+# Deletion files that are written in parallel; for this many fragments or fewer, no threads are used.
 _PARALLEL_FILES = 8
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Changes of fragments: new messages of those that keep rows, and ids of those that lose all rows."""
+    """The changed fragments: messages of those that keep rows, and ids of those that lose all rows."""
 
     updated: list[table_pb2.DataFragment]
     removed: list[int]
@@ -42,8 +42,8 @@ class RowChanges:
 
     Attributes:
         source: the version in which the rows were found.
-        rows: live rows of `source`, no fragment as a whole.
-        written: paths and sizes of the deletion files written so far, whether or not they are still of use.
+        rows: live rows of `source` at explicit offsets, never a fragment as a whole.
+        written: paths and sizes (bytes) of the deletion files written so far, including unused ones.
     """
 
     source: Snapshot
@@ -54,16 +54,17 @@ class RowChanges:
     )
 
     def apply(self, base: Manifest | None = None) -> Outcome:
-        """Write the deletion files that take the rows out of a version.
+        """Write the deletion files that delete the rows from a version, and return the changed fragments.
+
+        Files of an earlier call are reused for fragments that have not changed since.
 
         Args:
             base: a version after the source; the source by default.
 
-        Files of an earlier call are used again for the fragments that have not changed since.
-
         Raises:
-            RetryableConflictError: a fragment is gone or has other data files, or a row is deleted already.
-            FormatError: a present deletion file is damaged.
+            RetryableConflictError: a fragment was removed or has other data files, or a row is deleted
+                already.
+            FormatError: an existing deletion file is damaged.
         """
         at = self.source if base is None else self.source.at(base)
         before = {fragment.id: fragment for fragment in self.source.fragments}
@@ -72,12 +73,12 @@ class RowChanges:
         for number in self.rows:
             fragment = now.get(number)
             if fragment is None or list(fragment.files) != list(before[number].files):
-                raise _conflict(at, f"fragment {number} has been rewritten or removed")
+                raise _conflict_error(at, f"fragment {number} has been rewritten or removed")
         stale = [n for n in self.rows if n not in self._done or self._done[n][0] != now[n]]
 
         def mark(number: int) -> None:
             fragment = now[number]
-            self._done[number] = fragment, self._mark(at, fragment, self.rows.offsets(number))
+            self._done[number] = fragment, self._write_deletion_file(at, fragment, self.rows.offsets(number))
 
         if len(stale) <= _PARALLEL_FILES:
             for number in stale:
@@ -96,7 +97,7 @@ class RowChanges:
     def discard(self, committed: Manifest | None = None) -> None:
         """Delete the written files that `committed` does not name; all of them if nothing was committed.
 
-        A file that cannot be deleted is left to the table's clean-up.
+        A file that cannot be deleted is logged; the table's clean-up deletes it later.
         """
         fragments = () if committed is None else committed.fragments
         used = {
@@ -112,15 +113,15 @@ class RowChanges:
             except OSError as error:
                 logger.warning("the unused deletion file %s stays behind: %s", path, error)
 
-    def _mark(
+    def _write_deletion_file(
         self, at: Snapshot, fragment: table_pb2.DataFragment, offsets: npt.NDArray[np.uint32]
     ) -> table_pb2.DataFragment | None:
-        """Return the fragment without the rows, None if no row is left."""
+        """Write a deletion file and return the fragment with it; None if no row is left."""
         total = at.physical_rows(fragment)
         deleted = at.deletions(fragment)
         both = np.union1d(deleted, offsets)
         if len(both) < len(deleted) + len(offsets):
-            raise _conflict(at, f"a row of fragment {fragment.id} has been deleted by another writer")
+            raise _conflict_error(at, f"a row of fragment {fragment.id} has been deleted by another writer")
         if len(both) == total:
             return None
         rebased = at.version != self.source.version
@@ -134,5 +135,5 @@ class RowChanges:
         return marked
 
 
-def _conflict(at: Snapshot, reason: str) -> RetryableConflictError:
+def _conflict_error(at: Snapshot, reason: str) -> RetryableConflictError:
     return RetryableConflictError(f"in version {at.version} of {at.root} {reason}: run the operation again")
