@@ -1,7 +1,7 @@
-"""Base paths: where the files of a version are when they are not all under the table's own root.
+"""Base paths: additional locations of a version's files outside the table's root.
 
-A data file, deletion file or index entry without `base_id` is under the root. One with `base_id` is under
-the manifest's BasePath of that id (a key; the list has no order):
+A data file, deletion file or index entry without `base_id` is under the root. With `base_id`, it is under
+the BasePath with this id in the manifest (the id is a key; the order of the list has no meaning):
 
     is_dataset_root    {path}/data/{file}    {path}/_deletions/{file}    {path}/_indices/{uuid}
     otherwise          {path}/{file}         not allowed                 {path}/{uuid}
@@ -12,8 +12,8 @@ A path is a URI, an absolute local path, or a path relative to the working direc
 base paths.)
 
 The author of a table is not trusted. So `open_place` opens a location only if it is near the table or allowed
-by the user, and only with the storage options for that location (`io/base_options.py`). Base paths, external
-blobs and the sources of blobs all go through it.
+by the user, and only with the storage options for that location (`io/base_options.py`). All base paths,
+external blobs and sources of blobs are opened with it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _TREE = "tree"
 
 @dataclass(frozen=True)
 class BasePath:
-    """One more place for files.
+    """An additional location of files.
 
     Attributes:
-        id: its key.
-        is_dataset_root: whether it is the root of a table, with folders for each kind of file.
-        uri: its absolute location.
-        name: what people call it.
-        path: its location as the manifest has it.
+        id: the key of the base path.
+        is_dataset_root: whether it is the root of a table, with a folder for each kind of file.
+        uri: the absolute location.
+        name: the name for users.
+        path: the location as stored in the manifest.
     """
 
     id: int
@@ -64,12 +64,12 @@ class BasePath:
 
 @dataclass(frozen=True)
 class Bases(OfTable):
-    """The places in which a version keeps its files. Small, can be pickled; a store is opened when needed.
+    """The locations of a version's files. Can be pickled; stores are opened when needed.
 
     Attributes:
         table: the table.
         others: the manifest's base paths.
-        home: the root of the main line if the table is a branch.
+        home: the root of the main line if the table is a branch; else None.
     """
 
     table: TableRef
@@ -79,10 +79,10 @@ class Bases(OfTable):
 
     @classmethod
     def of(cls, table: TableRef, message: table_pb2.Manifest) -> Bases:
-        """Return the places that a manifest names."""
+        """Return the locations that a manifest names."""
         branch = join("", _TREE, message.branch) if message.branch else ""
         home = table.root.removesuffix(branch) if branch and table.root.endswith(branch) else None
-        return cls(table, _parse(message.base_paths), home)
+        return cls(table, _parse_bases(message.base_paths), home)
 
     def __reduce__(self) -> tuple[type[Bases], tuple[object, ...]]:
         return Bases, (self.table, self.others, self.home)
@@ -101,8 +101,8 @@ class Bases(OfTable):
         return store, join(folder, file.path)
 
     def data_folder(self, base_id: int, what: str = "data files") -> tuple[Store, str]:
-        """Return the store and folder in which a base path has data files; errors as `data_file`."""
-        store, path, is_root = self._place(base_id, what)
+        """Return the store and the folder of data files in a base path; raises like `data_file`."""
+        store, path, is_root = self._open_base(base_id, what)
         return store, join(path, DATA_DIR) if is_root else path
 
     def deletion_file(self, fragment_id: int, entry: table_pb2.DeletionFile) -> tuple[Store, str]:
@@ -115,55 +115,55 @@ class Bases(OfTable):
         if not entry.HasField("base_id"):
             return self.store, deletion_path(self.root, fragment_id, entry)
         what = f"the deletion file of fragment {fragment_id}"
-        store, path, is_root = self._place(entry.base_id, what)
+        store, path, is_root = self._open_base(entry.base_id, what)
         if not is_root:
             raise FormatError(f"base path {entry.base_id} is not the root of a table", what)
         return store, deletion_path(path, fragment_id, entry)
 
     def index_dir(self, entry: table_pb2.IndexMetadata) -> tuple[Store, str]:
-        """Return the store and directory of an index's files; errors as `data_file`."""
+        """Return the store and directory of an index's files; raises like `data_file`."""
         check_message(entry)
         name = str(uuid.UUID(bytes=entry.uuid.uuid))
         if not entry.HasField("base_id"):
             return self.store, join(self.root, INDICES_DIR, name)
-        store, path, is_root = self._place(entry.base_id, f"index {entry.name!r}")
+        store, path, is_root = self._open_base(entry.base_id, f"index {entry.name!r}")
         return store, join(path, INDICES_DIR, name) if is_root else join(path, name)
 
     def external(self, base_id: int, relative: str) -> tuple[Store, str]:
-        """Return the store and path of an object that is not a file of the table but lies below a base path.
+        """Return the store and path of an external object below a base path.
 
         Raises:
             FormatError: the manifest has no such base path, or the object is not below it.
             StoreError: as `data_file`.
         """
         check_key(relative, f"external blob below base path {base_id}")
-        store, path, _ = self._place(base_id, relative)
+        store, path, _ = self._open_base(base_id, relative)
         return store, join(path, relative)
 
     def outside(self, uri: str) -> tuple[Store, str]:
-        """Return the store and path of an object that is given by its URI, such as an external blob.
+        """Return the store and path of an external object by its URI, such as an external blob.
 
         Raises:
-            FormatError: it is not a URI.
-            BaseNotAllowedError: the user did not allow its place.
+            FormatError: `uri` is not a URI.
+            BaseNotAllowedError: the user did not allow the location.
             StoreError: as `data_file`.
         """
         return open_place(self._main_line, check_uri(uri, "external blob"), "an external blob")
 
     def external_base(self, base_id: int, relative: str) -> str:
-        """Return the URI of the directory that the relative location of an object starts from.
+        """Return the URI of a base path, to which the location of an external object is relative.
 
         Raises:
             FormatError, StoreError: as `external`.
         """
-        store, path, _ = self._place(base_id, relative)
+        store, path, _ = self._open_base(base_id, relative)
         return store.uri(path)
 
     @property
     def _main_line(self) -> TableRef:
         return TableRef(self.store, self.home or self.root)
 
-    def _place(self, number: int, what: str) -> tuple[Store, str, bool]:
+    def _open_base(self, number: int, what: str) -> tuple[Store, str, bool]:
         base = next((other for other in self.others if other.id == number), None)
         if base is None:
             ids = ", ".join(str(other.id) for other in self.others) or "none"
@@ -175,10 +175,10 @@ class Bases(OfTable):
 
 
 def numbered(bases: Iterable[BasePath]) -> tuple[BasePath, ...]:
-    """Return base paths of a new table; those of id 0 get the next ids, from 1 on, that no other has.
+    """Return the base paths of a new table; a base path with id 0 gets the next free id, starting at 1.
 
     Raises:
-        OptionError: two have one name, path or id; two without a name count as of one name.
+        OptionError: two base paths have the same name, path or id; a missing name is a name here.
     """
     bases = tuple(bases)
     explicit = {base.id for base in bases}
@@ -189,49 +189,49 @@ def numbered(bases: Iterable[BasePath]) -> tuple[BasePath, ...]:
         for other in numbered_bases:
             if other.name == base.name or other.path == base.path or other.id == number:
                 raise OptionError(f"base path {base.name or base.path!r} is given twice")
-        numbered_bases.append(replace(base, id=number, uri=_absolute(base.path)))
+        numbered_bases.append(replace(base, id=number, uri=_make_absolute(base.path)))
     return tuple(numbered_bases)
 
 
 def open_place(table: TableRef, uri: str, what: str, base_id: int | None = None) -> tuple[Store, str]:
-    """Open a place that a table refers to, if the user allows it.
+    """Open a location that a table refers to, if the user allows it; return the store and the path.
 
     Args:
-        table: the table; of a branch, its main line.
-        uri: the place.
-        what: the place in words, for the error.
-        base_id: of a base path.
+        table: the table; for a branch, its main line.
+        uri: the location.
+        what: a description of the location for the error.
+        base_id: the id of the base path, if the location is one.
 
     Raises:
-        BaseNotAllowedError: the place is not near the table, and the user has not listed it.
-        StoreError: the place needs a driver that is not installed.
+        BaseNotAllowedError: the location is not near the table, and the user has not listed it.
+        StoreError: the location needs a driver that is not installed.
     """
     store = table.store
     location, home = Location.of(uri), store.location(table.root)
-    shares = location.is_in_store_of(home, str(store.options.get("account_name", "")))
-    if not (shares and _is_near(location, home)) and not store.bases.allows(location):
+    same_store = location.is_in_store_of(home, str(store.options.get("account_name", "")))
+    if not (same_store and _is_near(location, home)) and not store.bases.allows(location):
         raise BaseNotAllowedError(
-            f"{what} of {table.uri} is at {_without_secrets(uri)}, which is not near the "
+            f"{what} of {table.uri} is at {_redact_uri(uri)}, which is not near the "
             "table: if you trust "
-            f"that place, list it in the option allowed_bases, such as allowed_bases={_without_secrets(uri)}"
+            f"that place, list it in the option allowed_bases, such as allowed_bases={_redact_uri(uri)}"
         )
     options = store.bases.options_for(location, base_id)
-    if options is None and shares:
+    if options is None and same_store:
         options = store.options
     opened, path = open_store(uri, options)
     return replace(opened, retry=store.retry), path
 
 
 def _is_near(location: Location, home: Location) -> bool:
-    """Whether a place in the same store is near a table: on a disk, below the folder that the table is in."""
+    """Return whether a location in the same store is near a table: on a disk, below its parent folder."""
     if home.scheme != "file":
         return True
     folder = os.path.dirname(home.path)  # noqa: PTH120
-    # Everything is below the root of a disk.
+    # If the parent folder is the root of the disk, only the table itself is near.
     return location.is_below(home if folder == os.path.dirname(folder) else replace(home, path=folder))  # noqa: PTH120
 
 
-def _without_secrets(uri: str) -> str:
+def _redact_uri(uri: str) -> str:
     """Return a URI without the parts that may be secret: user, password and query."""
     scheme, separator, rest = uri.partition("://")
     if not separator or scheme.lower() in ("file", "local", "abfs", "abfss"):
@@ -240,12 +240,12 @@ def _without_secrets(uri: str) -> str:
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
-def _parse(messages: Iterable[table_pb2.BasePath]) -> tuple[BasePath, ...]:
+def _parse_bases(messages: Iterable[table_pb2.BasePath]) -> tuple[BasePath, ...]:
     return tuple(
         BasePath(
             message.id,
             message.is_dataset_root,
-            _absolute(message.path),
+            _make_absolute(message.path),
             message.name if message.HasField("name") else None,
             message.path,
         )
@@ -253,6 +253,6 @@ def _parse(messages: Iterable[table_pb2.BasePath]) -> tuple[BasePath, ...]:
     )
 
 
-def _absolute(path: str) -> str:
-    # A task may run in a process with another working directory.
+def _make_absolute(path: str) -> str:
+    # The path is made absolute because tasks may run in another working directory.
     return path if "://" in path or path.startswith("file:") else os.path.abspath(path)  # noqa: PTH100

@@ -1,6 +1,6 @@
 """Roaring bitmaps in files, such as the ids of the fragments that an index entry covers.
 
-A few bytes can hold 2^32 numbers, or no bitmap at all.
+A few bytes may be a bitmap of 2^32 numbers, or may not be a valid bitmap.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.proto import table_pb2
 
-# A limit of this reader: as numbers, more offsets of one fragment take over half a gigabyte. Writers put
-# about a million rows into a fragment, so a legal table has to be made on purpose to meet it.
+# A limit of this reader: more offsets of one fragment need over half a gigabyte as an array. Writers put
+# about a million rows into a fragment, so only a specially constructed table reaches it.
 MAX_OFFSETS = 1 << 27
 
 
 def parse_bitmap(data: bytes | memoryview, what: str) -> BitMap:
     """Return a 32-bit Roaring bitmap in its portable form.
 
-    The bitmap may hold any numbers: intersect it with the possible ones before you list them.
+    The bitmap may have any numbers: intersect it with the valid numbers before you list them.
 
     Args:
         data: the bytes.
-        what: the bitmap, for the message.
+        what: the name of the bitmap for the error.
 
     Raises:
         FormatError: the bytes are damaged.
@@ -36,15 +36,15 @@ def parse_bitmap(data: bytes | memoryview, what: str) -> BitMap:
 
 
 def parse_offsets(data: bytes | memoryview, rows: int, what: str) -> npt.NDArray[np.uint32]:
-    """Return the offsets of rows in a fragment that a bitmap holds, ascending.
+    """Return the row offsets (uint32, ascending) in a bitmap of a fragment.
 
     Args:
         data: the bytes.
-        rows: how many the fragment has.
-        what: the bitmap, for the message.
+        rows: the number of rows of the fragment.
+        what: the name of the bitmap for the error.
 
     Raises:
-        FormatError: the bytes are damaged, or the fragment is too small for an offset.
+        FormatError: the bytes are damaged, or an offset is outside the fragment.
         UnsupportedFormatError: the bitmap has more than `MAX_OFFSETS` rows.
     """
     bitmap = parse_bitmap(data, what)
@@ -58,27 +58,27 @@ def parse_offsets(data: bytes | memoryview, rows: int, what: str) -> npt.NDArray
     return np.asarray(bitmap.to_array(), np.uint32)
 
 
-# A limit of this reader: as a set of Python, 4 million ids take some hundred megabytes. So does the manifest
-# of a table with as many fragments.
+# A limit of this reader: a Python set of 4 million ids takes hundreds of megabytes. So does the manifest of a
+# table with as many fragments.
 _MAX_IDS = 1 << 22
 
 
 def covered_fragments(entry: table_pb2.IndexMetadata) -> BitMap | None:
-    """Return the ids of the fragments that an entry covers, None if it does not say.
+    """Return the ids of the fragments that an index entry covers; None if it has no bitmap.
 
-    The bitmap may hold any id: intersect it with those of a version before you make a set of it.
+    The bitmap may have any id: intersect it with the fragments of a version before you make a set of it.
 
     Raises:
         FormatError: the bitmap cannot be decoded.
     """
     if not entry.fragment_bitmap:
-        # Present but without a byte is not a bitmap: pylance takes it for absent.
+        # pylance treats an empty bitmap field as missing.
         return None
     return parse_bitmap(entry.fragment_bitmap, f"fragment bitmap of index {entry.name!r}")
 
 
 def covered_ids(entry: table_pb2.IndexMetadata) -> set[int] | None:
-    """Return the ids as a set of Python; as `covered_fragments`, but for a bitmap of too many ids.
+    """Return the ids of `covered_fragments` as a set; refuse a bitmap with too many ids.
 
     Raises:
         FormatError: the bitmap cannot be decoded, or has more ids than a table has fragments.

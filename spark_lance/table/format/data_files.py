@@ -1,7 +1,7 @@
 """Open the data files of a fragment, and check them against the manifest.
 
-For each file, a manifest has its path, version, fields, columns and length. The length saves a request to the
-store. For legacy files (0.1) it is not used: writers took it before the footer was written. (Lance table
+A manifest has the path, version, fields, columns and length of each file. The length saves a request to the
+store. It is not used for legacy files (0.1): writers recorded it before they wrote the footer. (Lance table
 format, data files.)
 """
 
@@ -17,10 +17,12 @@ from spark_lance.table.format.table_ref import TableRef
 
 
 def physical_rows(table: TableRef, fragment: table_pb2.DataFragment, bases: Bases | None = None) -> int:
-    """Return the rows of a fragment, deleted ones included; from a data file if the manifest is silent.
+    """Return the number of rows of a fragment, including deleted rows.
+
+    If the manifest does not have the number, it is read from a data file.
 
     Raises:
-        FormatError: neither tells.
+        FormatError: the data file is missing or damaged.
     """
     if fragment.physical_rows or not fragment.files:
         return fragment.physical_rows
@@ -31,7 +33,7 @@ def open_data_file(bases: Bases, file: table_pb2.DataFile) -> DataFileReader:
     """Open a data file as the manifest describes it.
 
     Raises:
-        FormatError: the file is missing, damaged, or not what the manifest says.
+        FormatError: the file is missing, damaged, or differs from its description in the manifest.
         UnsupportedFormatError: its version is not supported.
     """
     version = FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
@@ -50,16 +52,16 @@ def open_data_file(bases: Bases, file: table_pb2.DataFile) -> DataFileReader:
 
 
 def known_size(file: table_pb2.DataFile) -> int | None:
-    """Return a file's length in bytes if the manifest has it and is reliable."""
+    """Return a file's length in bytes if the manifest has a reliable length; else None."""
     version = FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
     return None if version is FileVersion.V0_1 else int(file.file_size_bytes) or None
 
 
 def column_numbers(file: table_pb2.DataFile) -> dict[int, int]:
-    """Return field id -> column number; legacy files have no columns, only fields.
+    """Return field id -> column number; the number is 0 for legacy files, which have no columns.
 
     Raises:
-        FormatError: the manifest does not name one column for each field.
+        FormatError: the manifest does not have one column for each field.
     """
     version = FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
     if version is FileVersion.V0_1:

@@ -1,13 +1,13 @@
-"""Deletion files: which physical rows of a fragment are gone.
+"""Deletion files: the deleted physical rows of a fragment.
 
     {fragment}-{read_version}-{id}.arrow   Arrow IPC file: one record batch, one column `row_id`, uint32, not
                                            nullable, in any order; buffers plain or compressed
     {fragment}-{read_version}-{id}.bin     32-bit Roaring bitmap in its portable form
 
-Both hold offsets over the fragment's physical rows, counted from 0. The file is cumulative: it replaces the
-one of the version before. Either kind may hold any number of rows; written are arrow files up to 5000 rows
-and bitmaps beyond, and what is a bitmap once remains one. The manifest says how many rows a file holds; 0 is
-from old writers and means that it is not recorded.
+Both have offsets of the fragment's physical rows, counted from 0. A file is cumulative: it replaces the file
+of the previous version. Either kind may have any number of rows. This package writes Arrow files for up to
+5000 rows and bitmaps for more; a bitmap is never replaced by an Arrow file. The manifest has the number of
+deleted rows; 0 means that an old writer did not record it.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def read_deletions(
     physical_rows: int | None = None,
     bases: Bases | None = None,
 ) -> UInt32Array:
-    """Return the offsets of a fragment's deleted rows: uint32, ascending, each once.
+    """Return the offsets of a fragment's deleted rows: uint32, ascending, unique.
 
     Args:
         table: the table.
-        fragment: the fragment; without a deletion file the answer is empty.
-        physical_rows: the fragment's rows if the manifest does not tell.
-        bases: the version's base paths; without them the file must be under the root.
+        fragment: the fragment; without a deletion file the result is empty.
+        physical_rows: the fragment's number of rows, if the manifest does not have it.
+        bases: the version's base paths; without them, the file must be under the root.
 
     Raises:
         FormatError: the file is missing, damaged, or does not fit the fragment.
-        UnsupportedFormatError: the file is of an unknown type, or has more rows than `MAX_OFFSETS`.
+        UnsupportedFormatError: the file has an unknown type, or more rows than `MAX_OFFSETS`.
     """
     if not fragment.HasField("deletion_file"):
         return np.empty(0, np.uint32)
@@ -82,13 +82,13 @@ def read_deletions(
 def pack_deletions(
     fragment: table_pb2.DataFragment, offsets: UInt32Array, *, version: int, bitmap: bool = False
 ) -> tuple[table_pb2.DeletionFile, bytes]:
-    """Return the entry of a new deletion file, and its bytes; the fragment's old file stays for old versions.
+    """Return the manifest entry and the bytes of a new deletion file.
 
     Args:
         fragment: the fragment as it is in `version`.
-        offsets: all of its deleted rows, those of its present file included: ascending, each once.
+        offsets: all deleted rows, including the rows of the current deletion file: ascending, unique.
         version: the version that the deletion is computed from.
-        bitmap: make a bitmap even of few rows.
+        bitmap: write a bitmap even for few rows.
     """
     kinds = table_pb2.DeletionFile
     was_bitmap = fragment.HasField("deletion_file") and fragment.deletion_file.file_type == kinds.BITMAP
@@ -103,15 +103,15 @@ def pack_deletions(
 
 
 def keep_mask(deleted: UInt32Array, start: int, stop: int) -> npt.NDArray[np.bool_]:
-    """Return, for the physical rows [start, stop), which are not deleted.
+    """Return a boolean mask of the physical rows [start, stop): True for rows that are not deleted.
 
     Args:
-        deleted: ascending offsets, as `read_deletions` gives them.
-        start: first row.
-        stop: row after the last.
+        deleted: ascending offsets, as returned by `read_deletions`.
+        start: the first row.
+        stop: the row after the last one.
     """
     keep = np.ones(stop - start, np.bool_)
-    # Bounds of the array's own type: others would make searchsorted copy the whole array.
+    # Bounds of the array's own dtype, because searchsorted copies the array for any other dtype.
     first, last = np.searchsorted(deleted, np.array([start, min(stop, _MAX_U32)], np.uint32))
     keep[deleted[first:last].astype(np.int64) - start] = False
     return keep

@@ -1,13 +1,13 @@
-"""Feature flags: what a manifest demands of its readers and of writers of the next version.
+"""Feature flags: the features that readers of a manifest, and writers of the next version, must support.
 
-A manifest has two 64-bit words. An unknown or unsupported bit in the reader word forbids reading; one in
-the writer word forbids writing only. Both words are computed from the content at every commit, except for
-the sticky flags, which once set stay set. (Lance table format, feature flags.)
+A manifest field_names two 64-bit words. An unknown or unsupported bit in the reader word forbids reading.
+Such a bit in the writer word forbids only writing. Every commit computes both words from the content, except
+the sticky flags, which stay set once they are set. (Lance table format, feature flags.)
 
-`FragmentFacts` are facts about all fragments of a version from one pass over them. A table may have ten
-thousand fragments, and a commit that adds one checks all of them several times: whether the ids are distinct,
-the files have one version, and all rows are counted. Each pass creates a Python object per fragment. An
-append only adds the facts of its new fragments to those of the version before.
+`FragmentFacts` summarizes all fragments of a version in one pass. A table may have ten thousand fragments,
+and a commit that adds one checks all of them several times: whether the ids are distinct, the files have one
+version, and all rows are counted. Each pass creates a Python object per fragment. So an append only adds the
+facts of its new fragments to the facts of the previous version.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from spark_lance.proto import table_pb2
 
 
 class FragmentFacts(NamedTuple):
-    """Facts about several fragments.
+    """A summary of several fragments.
 
     Attributes:
-        highest: the highest id, -1 without fragments.
-        lowest: the id of the first one, 0 without fragments.
-        is_rising: whether each id is greater than the one before.
-        parts: names of the fields that any of them has.
-        versions: major and minor file versions of their data files.
-        has_row_ids: whether all of them have stable row ids.
-        has_pairs: whether any of them has more than one data file.
-        is_counted: whether all of them have their number of rows, and of deleted rows.
+        highest: the highest id; -1 without fragments.
+        lowest: the id of the first fragment; 0 without fragments.
+        is_rising: whether each id is greater than the previous one.
+        parts: names of the protobuf fields that any fragment field_names.
+        versions: major and minor file versions of the data files.
+        has_row_ids: whether all fragments have stable row ids.
+        has_pairs: whether any fragment field_names more than one data file.
+        is_counted: whether all fragments have their numbers of rows and of deleted rows.
     """
 
     highest: int = -1
@@ -48,7 +48,7 @@ class FragmentFacts(NamedTuple):
 
     @classmethod
     def of(cls, fragments: Iterable[table_pb2.DataFragment]) -> FragmentFacts:
-        """Return the facts of some fragments, in their order."""
+        """Return the facts of fragments in the given order."""
         highest, last, lowest = -1, -1, None
         is_rising = has_row_ids = is_counted = True
         has_pairs = False
@@ -59,15 +59,15 @@ class FragmentFacts(NamedTuple):
             lowest = number if lowest is None else lowest
             is_rising = is_rising and number > last
             highest, last = max(highest, number), number
-            has = {field.name for field, _ in fragment.ListFields()}
-            parts |= has
+            field_names = {field.name for field, _ in fragment.ListFields()}
+            parts |= field_names
             files = fragment.files
             versions.update((file.file_major_version, file.file_minor_version) for file in files)
             has_pairs = has_pairs or len(files) > 1
             has_row_ids = has_row_ids and fragment.WhichOneof("row_id_sequence") is not None
-            if "physical_rows" not in has:
+            if "physical_rows" not in field_names:
                 is_counted = is_counted and not files
-            elif "deletion_file" in has:
+            elif "deletion_file" in field_names:
                 is_counted = is_counted and bool(fragment.deletion_file.num_deleted_rows)
         return cls(
             highest,
@@ -81,7 +81,7 @@ class FragmentFacts(NamedTuple):
         )
 
     def and_then(self, more: FragmentFacts) -> FragmentFacts:
-        """Return the facts of these fragments and of others behind them."""
+        """Return the facts of these fragments followed by others."""
         if more.highest < 0:
             return self
         if self.highest < 0:
@@ -114,7 +114,7 @@ WRITE_SEEDS = 65536
 
 _LEGACY = "0.1"
 
-# Optional part of a fragment -> the flag for it.
+# Optional part of a fragment -> its flag.
 _PART_FLAGS = {
     "deletion_file": DELETION_FILES,
     "overlays": DATA_OVERLAYS,
@@ -127,7 +127,7 @@ STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_HISTORY | MANAGED_BLOBS
 
 
 class FlagWords(enum.Enum):
-    """Which of the two words a flag may stand in."""
+    """The words in which a flag may be set."""
 
     ANY = "any"
     BOTH = "both or neither"
@@ -165,25 +165,25 @@ FEATURES = (
 
 
 def check_readable(message: table_pb2.Manifest, path: str, facts: FragmentFacts | None = None) -> None:
-    """Refuse a manifest that this release must not read.
+    """Refuse a manifest that this release cannot read.
 
     Args:
-        facts: of its fragments, if they are known.
+        facts: the facts of its fragments, if known.
 
     Raises:
         UnsupportedFormatError: a flag of the reader word, or content without its flag, is not supported.
         FormatError: the flags contradict each other or the content.
     """
     reader = message.reader_feature_flags
-    unsupported = _names(reader, [f for f in FEATURES if f.reads])
+    unsupported = _unsupported_names(reader, [f for f in FEATURES if f.reads])
     if unsupported:
         raise UnsupportedFormatError(f"reading this table needs {', '.join(unsupported)}", path=path)
-    _check_words(message, path)
+    _check_flag_words(message, path)
     facts = facts or FragmentFacts.of(message.fragments)
     if reader & STABLE_ROW_IDS and not facts.has_row_ids:
         raise FormatError("a table with stable row ids has a fragment without them", path=path)
-    # Lance 0.16 called tables 0.1 whatever files it wrote; readers go by the files.
-    is_foreign = _is_foreign(message, facts)
+    # Lance 0.16 recorded version 0.1 for all tables, so readers use the versions of the files.
+    is_foreign = _has_other_version(message, facts)
     if not reader & MIXED_FILE_VERSIONS and message.data_format.version != _LEGACY and is_foreign:
         raise FormatError(
             f"a data file is not of the table's version {message.data_format.version}, "
@@ -193,16 +193,16 @@ def check_readable(message: table_pb2.Manifest, path: str, facts: FragmentFacts 
 
 
 def check_writable(message: table_pb2.Manifest, path: str, facts: FragmentFacts | None = None) -> None:
-    """Refuse a manifest, readable as it is, on which this release must not build the next version.
+    """Refuse a readable manifest if this release cannot write the next version.
 
     Args:
-        facts: of its fragments, if they are known.
+        facts: the facts of its fragments, if known.
 
     Raises:
         UnsupportedFormatError: a flag of either word is not supported for writing.
     """
     flags = message.reader_feature_flags | message.writer_feature_flags
-    unsupported = _names(flags, [f for f in FEATURES if f.writes])
+    unsupported = _unsupported_names(flags, [f for f in FEATURES if f.writes])
     if _is_legacy(message, facts):
         unsupported.append("legacy (0.1) data files, which are only read; write to another location")
     if unsupported:
@@ -210,12 +210,12 @@ def check_writable(message: table_pb2.Manifest, path: str, facts: FragmentFacts 
 
 
 def recompute(message: table_pb2.Manifest, index_section: bytes, facts: FragmentFacts | None = None) -> None:
-    """Set both words of a new manifest from its content; sticky flags stay as they are.
+    """Set both flag words of a new manifest from its content; sticky flags are unchanged.
 
     Args:
-        message: the manifest about to be written; changed in place.
-        index_section: the serialized IndexSection that goes with it, empty if there is none.
-        facts: of its fragments, if they are known.
+        message: the manifest to be written; changed in place.
+        index_section: its serialized IndexSection, empty if there is none.
+        facts: the facts of its fragments, if known.
     """
     facts = facts or FragmentFacts.of(message.fragments)
     both = message.reader_feature_flags & (STICKY | STABLE_ROW_IDS)
@@ -223,7 +223,7 @@ def recompute(message: table_pb2.Manifest, index_section: bytes, facts: Fragment
         both |= _PART_FLAGS[name]
     if message.base_paths:
         both |= BASE_PATHS
-    if _is_foreign(message, facts):
+    if _has_other_version(message, facts):
         both |= MIXED_FILE_VERSIONS
     if _has_covering_index(index_section):
         both |= COVERING_INDICES
@@ -237,14 +237,14 @@ def recompute(message: table_pb2.Manifest, index_section: bytes, facts: Fragment
 
 
 def feature_names(flags: int) -> tuple[str, ...]:
-    """Return the names of the flags that are set in a word; of those that are not known, the number."""
+    """Return the names of the flags that are set in a word; `flag <bit value>` for unknown flags."""
     names = {feature.bit: feature.name for feature in FEATURES}
     bits = (1 << place for place in range(flags.bit_length()) if flags >> place & 1)
     return tuple(names.get(bit, f"flag {bit}") for bit in bits)
 
 
-def _names(flags: int, supported: list[Feature]) -> list[str]:
-    """Return the names of the set flags that are not among the supported ones."""
+def _unsupported_names(flags: int, supported: list[Feature]) -> list[str]:
+    """Return the names of the set flags that are not supported."""
     names = {feature.bit: feature.name for feature in FEATURES}
     for feature in supported:
         flags &= ~feature.bit
@@ -252,13 +252,13 @@ def _names(flags: int, supported: list[Feature]) -> list[str]:
     return [f"{names[bit]} (flag {bit})" if bit in names else f"unknown feature flag {bit}" for bit in bits]
 
 
-def _check_words(message: table_pb2.Manifest, path: str) -> None:
+def _check_flag_words(message: table_pb2.Manifest, path: str) -> None:
     for feature in FEATURES:
         in_reader = bool(message.reader_feature_flags & feature.bit)
         in_writer = bool(message.writer_feature_flags & feature.bit)
-        halved = feature.words is FlagWords.BOTH and in_reader != in_writer
+        in_one_word = feature.words is FlagWords.BOTH and in_reader != in_writer
         misplaced = feature.words is FlagWords.WRITER and in_reader
-        if halved or misplaced:
+        if in_one_word or misplaced:
             raise FormatError(
                 f"corrupt feature flags: {feature.name} ({feature.bit}) must be in {feature.words.value}",
                 path=path,
@@ -271,8 +271,8 @@ def _check_words(message: table_pb2.Manifest, path: str) -> None:
         )
 
 
-def _is_foreign(message: table_pb2.Manifest, facts: FragmentFacts) -> bool:
-    """Whether a data file has another version than the one the manifest names; False if it names none."""
+def _has_other_version(message: table_pb2.Manifest, facts: FragmentFacts) -> bool:
+    """Return whether a data file differs from the version in the manifest; False if it field_names none."""
     expected = message.data_format.version
     if not expected:
         return False
@@ -280,14 +280,14 @@ def _is_foreign(message: table_pb2.Manifest, facts: FragmentFacts) -> bool:
 
 
 def _version_text(major: int, minor: int) -> str:
-    # Version 2.0 has been numbered both 2.0 and, in footers, 0.3; legacy files are 0.2 and lower.
+    # Version 2.0 is numbered 2.0 or, in footers, 0.3. Legacy files have 0.2 or lower.
     if (major, minor) <= (0, 2):
         return _LEGACY
     return "2.0" if (major, minor) == (0, 3) else f"{major}.{minor}"
 
 
 def _is_legacy(message: table_pb2.Manifest, facts: FragmentFacts | None) -> bool:
-    """Whether a table that may be read holds legacy files, or would get them."""
+    """Return whether a readable table field_names legacy files or writes them."""
     if message.data_format.version == _LEGACY:
         return True
     if message.data_format.version and not message.reader_feature_flags & MIXED_FILE_VERSIONS:

@@ -1,4 +1,4 @@
-"""INDEX_KINDS: the format's facts about each kind of index, for code that reads only its entries.
+"""INDEX_KINDS: properties of each kind of index, for code that reads only index entries.
 
 The index layer builds and searches segments, with one module per kind. (Lance index format: manifest entry,
 fragment reuse, coverage through table changes.)
@@ -18,15 +18,15 @@ class IndexKind:
     """A kind of index.
 
     Attributes:
-        name: as descriptions of indices have it.
-        type_url: of the details in a manifest's entry.
-        own_file: matches the names of files that only this kind has, by which entries are told whose writer
-            left the details out; None for kinds that old writers lacked, or that have the files of another.
-        row_ids_until: the highest format version whose segments hold stable row ids where a table has them;
-            -1 for kinds that hold row addresses all the same, or are made per fragment.
-        is_translated: whether a fragment-reuse entry can translate the addresses that it holds.
-        present_file: a file that segments of older forms, which are not read here, lack; None if all forms
-            are read.
+        name: the name in descriptions of indices.
+        type_url: the type URL of the details in an index entry.
+        own_file: matches names of files that only this kind has. It identifies entries without details. None
+            for kinds that old writers did not have, or that have the files of another kind.
+        row_ids_until: the highest index version whose segments have stable row ids if the table has them; -1
+            for kinds that always have row addresses, or that are built per fragment.
+        is_translated: whether a fragment-reuse entry can translate the row addresses of the index.
+        present_file: a file that segments of old, unsupported versions do not have; None if this package
+            reads all versions.
     """
 
     name: str
@@ -63,7 +63,7 @@ INDEX_KINDS: Mapping[str, IndexKind] = {
             own_file=re.compile(r"bitmap_page_lookup\.lance"),
             row_ids_until=0,
         ),
-        # Has the file of a bitmap; the type of its column tells it from one.
+        # Has the same file as a bitmap index; the type of the column distinguishes them.
         IndexKind("LabelList", "/lance.table.LabelListIndexDetails", row_ids_until=1),
         IndexKind(
             "Inverted",
@@ -88,9 +88,9 @@ INDEX_KINDS: Mapping[str, IndexKind] = {
             "/lance.index.pb.BloomFilterIndexDetails",
             own_file=re.compile(r"bloomfilter\.lance"),
         ),
-        # Has the files of the index over its values.
+        # Has the files of the index on its values.
         IndexKind("Json", "/lance.index.pb.JsonIndexDetails"),
-        # Has a file of the name of a B-tree's.
+        # Also has a file with the name of a B-tree's file.
         IndexKind(
             "RTree",
             "/lance.index.pb.RTreeIndexDetails",
@@ -104,10 +104,10 @@ INDEX_KINDS: Mapping[str, IndexKind] = {
 
 
 def label_of(entry: table_pb2.IndexMetadata) -> str:
-    """Return the last part of the type of an entry's details, in lower case; such as "btreeindexdetails"."""
+    """Return the last part of the type URL of an index entry in lower case, such as "btreeindexdetails"."""
     return label_of_url(str(entry.index_details.type_url))
 
 
 def kind_of(entry: table_pb2.IndexMetadata) -> IndexKind | None:
-    """Return the kind of an entry; None for one that is not known here."""
+    """Return the kind of an index entry; None if this release does not know it."""
     return INDEX_KINDS.get(label_of(entry))

@@ -1,4 +1,4 @@
-"""Manifests: one file per table version, with everything that the version consists of.
+"""Manifests: one file per table version, with all metadata of the version.
 
 All integers are little-endian. The first two sections are optional; a section is a length and a protobuf
 message, and is found by the absolute offset of its length:
@@ -16,9 +16,9 @@ Example, the first commit of a small table:
     `b3 00 00 00` and 179 bytes of transaction, `e9 00 00 00` and 233 bytes of manifest,
     `b7 00 00 00 00 00 00 00  00 00  02 00  4c 41 4e 43`
 
-Offset 0 is a legal position: a section exists if its offset field is present.
+Offset 0 is valid: a section exists if its offset field is present.
 
-The protobuf message itself represents a version, so that fields unknown here survive a commit.
+`Manifest` keeps the protobuf message itself, so fields that this release does not know survive a commit.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Manifest:
     Attributes:
         message: the decoded Manifest message.
         index_section: the serialized IndexSection, empty if the version has no indices.
-        naming: how the table names its manifests.
-        path: where the manifest is, or is to be, stored.
-        inline_transaction: the serialized Transaction if it came along when the manifest was read.
-        inferred: uuid of an index entry -> type of its details, for entries that do not say it themselves.
+        naming: the naming scheme of the table's manifests.
+        path: the path at which the manifest is or will be stored.
+        inline_transaction: the serialized Transaction, if the read of the manifest included it.
+        inferred: uuid of an index entry -> type URL of its details, for entries without details.
     """
 
     message: table_pb2.Manifest
@@ -70,7 +70,7 @@ class Manifest:
     inferred: Mapping[bytes, str] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        # Messages can be pickled, the lists inside of them, which were kept, cannot.
+        # Messages can be pickled, but cached properties with lists inside of messages cannot.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     @property
@@ -103,18 +103,18 @@ class Manifest:
         return FragmentFacts.of(self.message.fragments)
 
     def as_read(self, transaction: bytes) -> Manifest:
-        """Return this version as a reader gets it, after it was packed with a transaction."""
+        """Return this version as a reader reads it, after it was packed with a transaction."""
         inline = transaction if self.message.HasField("transaction_section") else None
         return replace(self, inline_transaction=inline, inferred={}).with_facts(self.facts)
 
     def with_facts(self, facts: FragmentFacts) -> Manifest:
-        """Return this version with the facts about its fragments; they are not computed again."""
-        self.__dict__["facts"] = facts  # where cached_property has it
+        """Set the facts about the fragments, so that they are not computed again, and return this version."""
+        self.__dict__["facts"] = facts  # where cached_property stores it
         return self
 
     @cached_property
     def timestamp(self) -> datetime:
-        """When the version was committed (UTC, microseconds); the epoch if the writer did not say.
+        """The commit time of the version (UTC, microseconds); 1970 if the writer did not record it.
 
         Raises:
             FormatError: the time is outside the calendar.
@@ -129,12 +129,12 @@ class Manifest:
 
     @cached_property
     def file_version(self) -> FileVersion:
-        """The version of the table's data files; taken from these files if the manifest does not say.
+        """The version of the table's data files; taken from the files if the manifest does not record it.
 
-        Without files either, a flag of that time tells those of 2.0 or newer from legacy ones.
+        Without files, a flag of old writers distinguishes version 2.0 or newer from legacy files.
 
         Raises:
-            UnsupportedFormatError: files of this version are neither read nor written here.
+            UnsupportedFormatError: this release neither reads nor writes files of this version.
         """
         name = self.message.data_format.version
         try:
@@ -155,17 +155,17 @@ class Manifest:
 
     @property
     def next_row_id(self) -> int:
-        """The first stable row id that was never given out."""
+        """The next stable row id to assign; no row ever had it."""
         return self.message.next_row_id
 
     @property
     def max_fragment_id(self) -> int | None:
-        """The highest fragment id ever given out, None if there was none."""
+        """The highest fragment id ever assigned; None if there was none."""
         return self.message.max_fragment_id if self.message.HasField("max_fragment_id") else None
 
     @property
     def first_new_field_id(self) -> int:
-        """The first field id of a schema that replaces this one: 0, unless the table never reuses ids."""
+        """The first field id of a replacing schema: 0, unless the table never reuses field ids."""
         if self.message.HasField("max_allocated_field_id"):
             return self.message.max_allocated_field_id + 1
         return 0
@@ -177,17 +177,17 @@ class Manifest:
 
     @property
     def table_metadata(self) -> Mapping[str, str]:
-        """Free key-value pairs about the table."""
+        """User-defined key-value pairs about the table."""
         return self.message.table_metadata
 
     @property
     def transaction_file(self) -> str:
-        """Name, inside `_transactions`, of the transaction that made this version; may be empty."""
+        """The file name in `_transactions` of the transaction that created this version; may be empty."""
         return self.message.transaction_file
 
     @cached_property
     def indices(self) -> Sequence[table_pb2.IndexMetadata]:
-        """The index entries; a missing kind is filled in if it could be inferred.
+        """The index entries. If an entry has no index kind, the inferred kind is filled in.
 
         Raises:
             FormatError: the index section cannot be decoded, or refers to a file outside the index.
@@ -208,16 +208,16 @@ class Manifest:
 def read_manifest(
     store: Store, path: str, naming: Naming, size: int | None = None, data: bytes | None = None
 ) -> Manifest:
-    """Read a manifest with its index section: one request for up to 64 KiB, few more beyond that.
+    """Read a manifest with its index section: one request for up to 64 KiB, a few more for larger files.
 
     Args:
-        size: of the file in bytes, if it is known; one more request without it.
-        data: the file, if it need not be read.
+        size: the size of the file in bytes, if known; otherwise one more request is needed.
+        data: the content of the file, if it was read already.
 
     Raises:
         FileNotFoundError: there is no such object.
-        TornManifestError: the bytes are not a whole manifest file.
-        FormatError: it names a file outside the table.
+        TornManifestError: the bytes are not a complete manifest file.
+        FormatError: the manifest names a file outside the table.
     """
     try:
         manifest = _read_whole(store, path, naming, size, data)
@@ -266,10 +266,10 @@ def _read_whole(store: Store, path: str, naming: Naming, size: int | None, data:
 
 
 def read_inline_transaction(store: Store, manifest: Manifest) -> bytes | None:
-    """Return the serialized transaction inside a manifest file, None if there is none.
+    """Return the serialized transaction inside a manifest file; None if there is none.
 
     Raises:
-        FormatError: its offset or length does not fit the file.
+        FormatError: the offset or the length of the transaction is outside the file.
     """
     position = _transaction_offset(manifest.message)
     if manifest.inline_transaction is not None or position is None:
@@ -279,7 +279,7 @@ def read_inline_transaction(store: Store, manifest: Manifest) -> bytes | None:
 
 
 def _transaction_offset(message: table_pb2.Manifest) -> int | None:
-    """Return where the inline transaction begins, None if there is none."""
+    """Return the offset of the inline transaction; None if there is none."""
     if message.HasField("transaction_section"):
         return message.transaction_section
     if message.HasField("transaction_section_deprecated"):
@@ -288,7 +288,7 @@ def _transaction_offset(message: table_pb2.Manifest) -> int | None:
 
 
 def pack_manifest(message: table_pb2.Manifest, index_section: bytes, transaction: bytes) -> bytes:
-    """Lay out a manifest file.
+    """Return the content of a manifest file.
 
     Args:
         message: the manifest; its section offsets are set here, so it must belong to the caller.
@@ -314,7 +314,7 @@ def pack_manifest(message: table_pb2.Manifest, index_section: bytes, transaction
 
 
 def _section_end(message: table_pb2.Manifest, position: int, manifest_position: int) -> int:
-    """Return the nearest section start after `position`, which bounds the section that begins there."""
+    """Return the start of the next section after `position`: the end of the section at `position`."""
     starts = [manifest_position]
     if message.HasField("index_section"):
         starts.append(message.index_section)
@@ -324,7 +324,7 @@ def _section_end(message: table_pb2.Manifest, position: int, manifest_position: 
 
 
 class _Window:
-    """A manifest file with its end in memory; the sections before it are read on request."""
+    """A manifest file whose last bytes are in memory; earlier sections are read on request."""
 
     def __init__(self, store: Store, path: str, size: int, data: bytes | None = None) -> None:
         self._store = store
@@ -338,7 +338,7 @@ class _Window:
         return self._tail[-_FOOTER.size :]
 
     def section(self, position: int, stop: int, place: str) -> bytes:
-        """Return the message whose length prefix is at `position` and which ends at `stop` or before."""
+        """Return the message whose length prefix is at `position` and which ends at or before `stop`."""
         if not 0 <= position <= stop - _LENGTH.size or stop > self.size:
             raise FormatError(f"offset {position} is outside the file", path=self._path, place=place)
         data = self._get(position, stop)

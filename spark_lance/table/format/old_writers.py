@@ -1,15 +1,15 @@
-"""Correct omissions and mistakes of old writers in manifests when a version is loaded.
+"""Correct missing and wrong manifest entries of old writers when a version is loaded.
 
-    no writer_version              `physical_rows` and `num_deleted_rows` may be wrong: both are counted
+    no writer_version              `physical_rows` and `num_deleted_rows` may be wrong: both are counted again
     physical_rows = 0              not recorded: counted in a data file
     num_deleted_rows = 0           not recorded: counted in the deletion file
     no data_format, or "0.1"       the version that all data files have, if that is 2.0 or newer
     index entry without details    its kind is derived from the files of the index
 
-Corrections go into the next version, as in other engines; only the kinds of indices do not. The next writer
-corrects unreliable coverage if the rows of the index show it (see `doubtful_indices`). If they do not, no
-version may be built on such a version. The same holds if two files of a fragment provide one field. (Lance
-table format, writer version.)
+The next version stores the corrections, as in other engines, except the kinds of indices. Index coverage may
+also be unreliable (see `doubtful_indices`). The next writer corrects it from the rows of the index. If it
+cannot, no version may be built on such a version. The same applies if two files of a fragment have the same
+field. (Lance table format, writer version.)
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from spark_lance.table.format.table_ref import TableRef
 _PARALLEL = 16
 _LEGACY = FileVersion.V0_1.text
 _PARENTS = ("struct", "list", "large_list", "map", "fixed_size_list:struct")
-# Until this version of Lance, index entries could lack fragments although the index has rows of them.
+# Before this version of Lance, the coverage of an index could lack fragments whose rows are in the index.
 _LIBRARY, _SOUND_COVERAGE = "lance", (0, 8, 15)
-# Until this one, compaction could leave segments of one index that say that they cover the same fragment.
+# Before this version, compaction could leave segments of one index with overlapping coverage.
 _SEPARATE_SEGMENTS = (1, 0, 0)
 _SYSTEM_PREFIX = "__lance_"
 
@@ -47,20 +47,20 @@ _BITMAP, _LABEL_LIST = INDEX_KINDS["bitmapindexdetails"], INDEX_KINDS["labellist
 
 
 def repair_manifest(table: TableRef, manifest: Manifest) -> Manifest:
-    """Return a version with everything that its writer should have recorded; the same object if all is there.
+    """Return a version with corrected entries; the same object if nothing needs a correction.
 
-    A value that only a missing data file contains stays as it is: reading its rows raises the error.
+    If a correction needs a missing data file, the entry stays unchanged: reading the rows raises the error.
 
     Args:
         table: the table.
-        manifest: the version as it is stored.
+        manifest: the stored version.
 
     Raises:
-        FormatError, UnsupportedFormatError: a file that is needed for it is damaged or not supported.
+        FormatError, UnsupportedFormatError: a file that a correction needs is damaged or not supported.
     """
     message = manifest.message
-    uncounted = _uncounted(manifest)
-    version = _real_version(manifest)
+    uncounted = _find_uncounted(manifest)
+    version = _find_file_version(manifest)
     if uncounted or version is not None:
         message = table_pb2.Manifest()
         message.CopyFrom(manifest.message)
@@ -71,16 +71,16 @@ def repair_manifest(table: TableRef, manifest: Manifest) -> Manifest:
         recount = not message.HasField("writer_version")
 
         def count(place: int) -> None:
-            _count(bases, message.fragments[place], recount)
+            _count_rows(bases, message.fragments[place], recount)
 
-        _in_parallel(count, uncounted)
+        _run_parallel(count, uncounted)
         manifest = replace(manifest, message=message)
-    if inferred := _kinds(table, manifest):
+    if inferred := _infer_kinds(table, manifest):
         manifest = replace(manifest, inferred=inferred)
     return manifest
 
 
-def _in_parallel(do: Callable[[int], None], places: Sequence[int]) -> None:
+def _run_parallel(do: Callable[[int], None], places: Sequence[int]) -> None:
     if len(places) == 1:
         do(places[0])
     elif places:
@@ -89,8 +89,8 @@ def _in_parallel(do: Callable[[int], None], places: Sequence[int]) -> None:
                 pass
 
 
-def _uncounted(manifest: Manifest) -> list[int]:
-    """Return the places of the fragments that do not say how many rows they have, or lack."""
+def _find_uncounted(manifest: Manifest) -> list[int]:
+    """Return the list positions of fragments without a number of rows or of deleted rows."""
     message = manifest.message
     if not message.HasField("writer_version"):
         return [place for place, each in enumerate(message.fragments) if each.files]
@@ -107,14 +107,14 @@ def _uncounted(manifest: Manifest) -> list[int]:
     ]
 
 
-def _count(bases: Bases, fragment: table_pb2.DataFragment, recount: bool) -> None:
-    """Set how many rows a fragment has and how many are deleted: what is not known, or all of it."""
+def _count_rows(bases: Bases, fragment: table_pb2.DataFragment, recount: bool) -> None:
+    """Count the rows and the deleted rows of a fragment: missing numbers, or both with `recount`."""
     if recount or not fragment.physical_rows:
-        silent = table_pb2.DataFragment()
-        silent.CopyFrom(fragment)
-        silent.physical_rows = 0
+        undescribed = table_pb2.DataFragment()
+        undescribed.CopyFrom(fragment)
+        undescribed.physical_rows = 0
         try:
-            fragment.physical_rows = physical_rows(bases.table, silent, bases)
+            fragment.physical_rows = physical_rows(bases.table, undescribed, bases)
         except FormatError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return
@@ -125,8 +125,8 @@ def _count(bases: Bases, fragment: table_pb2.DataFragment, recount: bool) -> Non
         fragment.deletion_file.num_deleted_rows = len(deleted)
 
 
-def _real_version(manifest: Manifest) -> str | None:
-    """Return the version of the data files if the manifest is silent or wrong about it."""
+def _find_file_version(manifest: Manifest) -> str | None:
+    """Return the version of the data files if the manifest does not have it or is wrong; else None."""
     message = manifest.message
     declared_version = message.data_format.version
     if declared_version and (
@@ -144,23 +144,23 @@ def _real_version(manifest: Manifest) -> str | None:
     return None if declared_version or versions else manifest.file_version.text
 
 
-def _kinds(table: TableRef, manifest: Manifest) -> dict[bytes, str]:
-    """Return types of details for index entries that have none, if their files show the type."""
+def _infer_kinds(table: TableRef, manifest: Manifest) -> dict[bytes, str]:
+    """Return uuid -> type URL for index entries without details whose files identify the kind."""
     if not manifest.index_section:
         return {}
     try:
-        silent = [entry for entry in manifest.indices if not entry.HasField("index_details")]
+        undescribed = [entry for entry in manifest.indices if not entry.HasField("index_details")]
     except FormatError:
-        # Reading the indices raises this again; the rows can be read without them.
+        # Reading the indices raises this error again. The rows can be read without indices.
         return {}
     bases = Bases.of(table, manifest.message)
     fields = {field.id: field.logical_type for field in manifest.message.fields}
     kinds = {}
-    for entry in silent:
+    for entry in undescribed:
         if entry.name.startswith(_SYSTEM_PREFIX):
             continue
         place, directory = bases.index_dir(entry)
-        kind = _kind_with(place.list(directory))
+        kind = _kind_of_files(place.list(directory))
         if kind is _BITMAP and any("list" in fields.get(number, "") for number in entry.fields):
             kind = _LABEL_LIST
         if kind is not None:
@@ -168,24 +168,24 @@ def _kinds(table: TableRef, manifest: Manifest) -> dict[bytes, str]:
     return kinds
 
 
-def _kind_with(files: Sequence[str]) -> IndexKind | None:
-    """Return the kind of index that has one of some files to itself."""
+def _kind_of_files(files: Sequence[str]) -> IndexKind | None:
+    """Return the index kind that is identified by one of the file names; None if there is none."""
     own = ((kind, kind.own_file) for kind in INDEX_KINDS.values())
     return next((kind for kind, file in own if file is not None and any(map(file.fullmatch, files))), None)
 
 
 def check_successor(base: Manifest, successor: Manifest, repaired: Collection[bytes] = ()) -> None:
-    """Refuse to build a version on one with mistakes of old writers that are not put right here.
+    """Refuse a new version whose base has errors of old writers that this package does not correct.
 
     Args:
-        base: the version that was built on.
-        successor: what was made of it; an index that it does not have any more does no harm.
-        repaired: uuids of index entries whose coverage was read from their rows.
+        base: the base version.
+        successor: the version built on `base`. Indices that it does not have are not checked.
+        repaired: uuids of index entries whose coverage was corrected from their rows.
 
     Raises:
-        UnsupportedFormatError: a field is provided twice, or the coverage of an index cannot be believed.
+        UnsupportedFormatError: two files have the same field, or the coverage of an index is unreliable.
     """
-    if base.facts.has_pairs and (field := _doubled_field(base.message)) is not None:
+    if base.facts.has_pairs and (field := _find_duplicate_field(base.message)) is not None:
         raise UnsupportedFormatError(
             f"two files of one fragment provide field {field}, a mistake of Lance before 0.10.6: the table "
             "is only read here; any change by pylance puts it right",
@@ -203,21 +203,21 @@ def check_successor(base: Manifest, successor: Manifest, repaired: Collection[by
             )
 
 
-def _doubled_field(message: table_pb2.Manifest) -> int | None:
-    """Return a field with values of its own that two files of a fragment provide."""
+def _find_duplicate_field(message: table_pb2.Manifest) -> int | None:
+    """Return the id of a leaf field that two files of the same fragment have; None if there is none."""
     parents = {field.id for field in message.fields if field.logical_type.startswith(_PARENTS)}
     for fragment in message.fragments:
         if len(fragment.files) > 1:
-            seen: set[int] = set()
+            field_ids: set[int] = set()
             for number in (number for file in fragment.files for number in file.fields):
-                if number >= 0 and number in seen and number not in parents:
+                if number >= 0 and number in field_ids and number not in parents:
                     return number
-                seen.add(number)
+                field_ids.add(number)
     return None
 
 
 def doubtful_indices(base: Manifest) -> Iterator[bytes]:
-    """Yield the uuids of entries that may cover other fragments than they say, if they say which.
+    """Yield the uuids of index entries whose recorded coverage may be wrong.
 
     Raises:
         FormatError: the index section is damaged.
@@ -233,11 +233,11 @@ def doubtful_indices(base: Manifest) -> Iterator[bytes]:
             by_name[entry.name].append(entry)
         for segments in by_name.values():
             if len(segments) > 1:
-                yield from _overlapping(segments)
+                yield from _find_overlapping(segments)
 
 
 def _is_older(message: table_pb2.Manifest, release: tuple[int, int, int]) -> bool:
-    """Whether Lance wrote a version before one of its releases, or did not say which it was."""
+    """Return whether a release of Lance before `release`, or an unknown one, wrote a version."""
     if not message.HasField("writer_version"):
         return True
     if message.writer_version.library != _LIBRARY:
@@ -246,13 +246,13 @@ def _is_older(message: table_pb2.Manifest, release: tuple[int, int, int]) -> boo
     return numbers is None or tuple(map(int, numbers.groups())) < release
 
 
-def _overlapping(segments: Sequence[table_pb2.IndexMetadata]) -> Iterator[bytes]:
+def _find_overlapping(segments: Sequence[table_pb2.IndexMetadata]) -> Iterator[bytes]:
     covered = BitMap()
-    doubled = BitMap()
+    overlap = BitMap()
     parsed = []
     for segment in segments:
-        mine = covered_fragments(segment) or BitMap()
-        parsed.append((segment, mine))
-        doubled |= covered & mine
-        covered |= mine
-    yield from (segment.uuid.uuid for segment, mine in parsed if mine.intersect(doubled))
+        own_coverage = covered_fragments(segment) or BitMap()
+        parsed.append((segment, own_coverage))
+        overlap |= covered & own_coverage
+        covered |= own_coverage
+    yield from (segment.uuid.uuid for segment, own_coverage in parsed if own_coverage.intersect(overlap))

@@ -1,13 +1,13 @@
-"""Bounds of the partitions of a data file, kept in the file's name.
+"""Partition bounds of a data file, stored in the file's name.
 
     {24 binary digits}{26 hex digits}-p-{base64url of JSON, without padding}.lance
     [[0, "day", 19723, 19723, 0], [2, "bucket[16]", 3, 9, 1]]
 
-Each item has the place of the column among the file's `fields`, the transform, the least and the greatest
-value, and 1 if some value is null. Both values are null if all values are null. Days are days since
-1970, times are microseconds, decimals are texts. A data file never changes, so its bounds hold wherever the
-file is used: in a clone, after a restore, under another name of the column. Readers that do not know them
-lose nothing.
+Each item has the position of the column in the file's `fields`, the transform, the least and the greatest
+value, and 1 if any value is null. The least and the greatest value are null if all values are null. Days are
+days since 1970, times are microseconds, decimals are text. A data file never changes, so its bounds are valid
+wherever the file is used: in a clone, after a restore, after the column was renamed. Other readers can ignore
+them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAME_CHARS = 50
 _MOST_CHARS = 180
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MICRO = datetime.timedelta(microseconds=1)
-# About the memory of the bounds of a field.
+# Approximate memory of the bounds of one field.
 _FIELD_BYTES = 400
 
 Value: TypeAlias = "bool | int | str | Decimal"
@@ -43,13 +43,13 @@ Value: TypeAlias = "bool | int | str | Decimal"
 
 @dataclass(frozen=True)
 class FieldBounds:
-    """The values of one transform of a column in a data file.
+    """The bounds of one transform of a column in a data file.
 
     Attributes:
-        place: of the column among the file's `fields`.
-        transform: such as "day" or "bucket[16]".
-        low, high: the least and the greatest value; None if all are null.
-        nulls: whether some value is null.
+        place: the position of the column in the file's `fields`.
+        transform: the transform, such as "day" or "bucket[16]".
+        low, high: the least and the greatest value; None if all values are null.
+        nulls: whether any value is null.
     """
 
     place: int
@@ -60,7 +60,7 @@ class FieldBounds:
 
     @property
     def is_single(self) -> bool:
-        """Whether all values are the same one."""
+        """Whether all values are equal, or all are null."""
         return self.low == self.high and self.nulls == (self.low is None)
 
     def field(self, source: str) -> PartitionField:
@@ -69,7 +69,7 @@ class FieldBounds:
 
 
 def ordinal(value: Any) -> Value | None:
-    """Return a value as bounds have it; None for null and for values that have no order here."""
+    """Return a value as stored in bounds; None for null and for types that bounds do not support."""
     if isinstance(value, datetime.datetime):
         aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.timezone.utc)
         return (aware - _EPOCH) // _MICRO
@@ -87,12 +87,12 @@ def _has_order(kind: pa.DataType) -> bool:
 
 
 def bounds_of_rows(spec: PartitionSpec, values: pa.Table, places: Mapping[str, int]) -> list[FieldBounds]:
-    """Return the bounds of rows.
+    """Return the partition bounds of rows.
 
     Args:
-        spec: the declaration.
-        values: the partitions of the rows, as `PartitionSpec.values` returns them.
-        places: see `column_places`.
+        spec: the partition spec.
+        values: the partitions of the rows, as returned by `PartitionSpec.values`.
+        places: column positions, as returned by `column_places`.
     """
     result = []
     for field in spec.fields:
@@ -109,36 +109,37 @@ def bounds_of_rows(spec: PartitionSpec, values: pa.Table, places: Mapping[str, i
 
 
 def _may_overflow(high: Value | None, kind: pa.DataType, width: int) -> bool:
-    """Return whether the greatest truncated number may be the least number of its type, which overflows."""
+    """Return whether a truncated integer may have overflowed, so that `high` is not reliable."""
     if not isinstance(high, int) or not pa.types.is_signed_integer(kind):
         return False
     return bool(high > 2 ** (kind.bit_width - 1) - 1 - width)
 
 
 def column_places(schema: Schema, version: FileVersion) -> dict[str, int]:
-    """Return the place of each column among the `fields` of a file of a schema."""
+    """Return column name -> position in the `fields` of a data file with this schema."""
     owners = [field.id for field in owned_columns(schema.fields, version)]
     return {field.name: owners.index(field.id) for field in schema.fields if field.id in owners}
 
 
 def bounds_text(bounds: Sequence[FieldBounds]) -> str:
-    """Return the end of a file's name; "" if it would be too long, or has nothing to say."""
+    """Return the end of a file's name with bounds; "" if it would be too long, or without bounds."""
     if not bounds:
         return ""
     items = [
-        [each.place, each.transform, _plain(each.low), _plain(each.high), int(each.nulls)] for each in bounds
+        [each.place, each.transform, _to_json(each.low), _to_json(each.high), int(each.nulls)]
+        for each in bounds
     ]
     data = json.dumps(items, separators=(",", ":"), ensure_ascii=False).encode()
     text = base64.urlsafe_b64encode(data).decode().rstrip("=")
     return f"{_MARK}{text}" if len(text) <= _MOST_CHARS else ""
 
 
-def _plain(value: Value | None) -> Any:
+def _to_json(value: Value | None) -> Any:
     return {"decimal": str(value)} if isinstance(value, Decimal) else value
 
 
 def read_bounds(path: str) -> tuple[FieldBounds, ...]:
-    """Return the bounds in the name of a data file; none if there are none, or they are not understood."""
+    """Return the bounds in the name of a data file; empty if it has none, or they cannot be parsed."""
     name = path.rpartition("/")[2].removesuffix(".lance")
     if name[_NAME_CHARS : _NAME_CHARS + len(_MARK)] != _MARK:
         return ()
@@ -152,7 +153,7 @@ def _parse_bounds(text: str) -> tuple[FieldBounds, ...]:
     try:
         items = parse_json(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         bounds = tuple(
-            FieldBounds(int(place), transform, _value(low), _value(high), bool(nulls))
+            FieldBounds(int(place), transform, _parse_value(low), _parse_value(high), bool(nulls))
             for place, transform, low, high, nulls in items
         )
         for each in bounds:
@@ -162,11 +163,11 @@ def _parse_bounds(text: str) -> tuple[FieldBounds, ...]:
     return bounds
 
 
-def _value(value: Any) -> Value | None:
-    """Return a bound.
+def _parse_value(value: Any) -> Value | None:
+    """Return the bound of a JSON value.
 
     Raises:
-        TypeError, KeyError, ArithmeticError: it is none.
+        TypeError, KeyError, ArithmeticError: the JSON value is not a bound.
     """
     if isinstance(value, dict):
         return Decimal(value["decimal"])
@@ -175,14 +176,14 @@ def _value(value: Any) -> Value | None:
     return value
 
 
-# Parsed bounds by the text in the name of the file: every scan of a table reads those of all its files.
+# Parsed bounds by the text in the file name, because every scan of a table reads the bounds of all files.
 _BOUNDS: CacheSection[tuple[FieldBounds, ...]] = CacheSection(
     "partition bounds", CACHE, share=1 / 8, counted=False
 )
 
 
 def bounds_of_fragment(fragment: table_pb2.DataFragment) -> Mapping[int, list[FieldBounds]]:
-    """Return the bounds of a fragment by the id of the column's field."""
+    """Return field id -> partition bounds of a fragment."""
     if fragment.overlays:
         return {}
     result: dict[int, list[FieldBounds]] = {}
@@ -196,7 +197,7 @@ def bounds_of_fragment(fragment: table_pb2.DataFragment) -> Mapping[int, list[Fi
 
 
 def single_partition(spec: PartitionSpec, fragment: table_pb2.DataFragment) -> tuple[FieldBounds, ...] | None:
-    """Return the only partition of a fragment, by the names of its files; None if they do not tell one."""
+    """Return the partition of a fragment from the names of its files; None if it is not exactly one."""
     bounds = bounds_of_fragment(fragment)
     result = []
     for field in spec.fields:
@@ -215,12 +216,12 @@ def single_partition(spec: PartitionSpec, fragment: table_pb2.DataFragment) -> t
 def merged_bounds_text(
     fragments: Sequence[table_pb2.DataFragment], schema: Schema, version: FileVersion
 ) -> str:
-    """Return the end of the name of a file with rows of some fragments: the bounds that hold for all of them.
+    """Return the end of the name of a file with rows of several fragments: the merged bounds of all of them.
 
     Args:
-        fragments: their data files have names with bounds, or not.
-        schema: of the new file.
-        version: of the new file.
+        fragments: the fragments; their file names may have bounds.
+        schema: the schema of the new file.
+        version: the version of the new file.
     """
     places = column_places(schema, version)
     ids = {field.id: places[field.name] for field in schema.fields if field.name in places}

@@ -1,17 +1,17 @@
-"""Partition fields: how a table declares them, and the partition of a row.
+"""Partition fields: the declaration in a table's settings, and the partition of each row.
 
-A partition is a group of rows, and not a folder. The setting `partition-fields` of a table is a JSON list of
-its fields, with the keys and transforms of Iceberg's partition specs:
+A partition is a group of rows, not a folder. The table's setting `partition-fields` is a JSON list of the
+partition fields, with the keys and transforms of Iceberg's partition specs:
 
     [{"name": "a", "source": "a", "source-id": 0, "transform": "identity"},
      {"name": "ts_day", "source": "ts", "source-id": 3, "transform": "day"},
      {"name": "id_bucket", "source": "id", "source-id": 1, "transform": "bucket[16]"},
      {"name": "s_trunc", "source": "s", "source-id": 2, "transform": "truncate[4]"}]
 
-`source-id` is the id of the column's field, so that a renamed column stays a partition column; a table whose
-columns were replaced is matched by name. Writers that do not know the setting may ignore it.
+`source-id` is the id of the column's field, so a renamed column remains a partition column. If the columns of
+the table were replaced, fields are matched by name. Writers that do not know the setting may ignore it.
 
-The values of transforms are those of Iceberg's specification; the transform of null is null:
+The transforms follow Iceberg's specification; the transform of null is null:
 
     identity      the value
     year, month   years and months since 1970        int32
@@ -55,11 +55,11 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PartitionField:
-    """One field of a declaration.
+    """One partition field.
 
     Attributes:
         name: the name of the field in lists of partitions.
-        source: the column.
+        source: the name of the column.
         transform: "identity", "year", "month", "day", "hour", "bucket" or "truncate".
         width: the number of buckets, or the width of `truncate`; 0 for others.
         source_id: the id of the column's field; None before the table exists.
@@ -73,29 +73,29 @@ class PartitionField:
 
     @classmethod
     def of(cls, source: str, transform: str, width: int = 0, name: str | None = None) -> PartitionField:
-        """Return a field with the usual name of its transform: `ts_day`, `id_bucket`, `s_trunc`."""
+        """Return a field; its default name depends on the transform: `ts_day`, `id_bucket`, `s_trunc`."""
         return cls(name or source + _SUFFIXES.get(transform, f"_{transform}"), source, transform, width)
 
     @property
     def sql(self) -> str:
-        """The field as PARTITIONED BY has it."""
-        column = self.source if re.fullmatch(r"[A-Za-z_]\w*", self.source) else _quoted(self.source)
+        """The field in the syntax of PARTITIONED BY."""
+        column = self.source if re.fullmatch(r"[A-Za-z_]\w*", self.source) else _quote(self.source)
         if self.transform == "identity":
             return column
         name = _SQL_NAMES.get(self.transform, self.transform)
         return f"{name}({self.width}, {column})" if self.width else f"{name}({column})"
 
     def message(self) -> dict[str, Any]:
-        """Return the field as the setting has it."""
+        """Return the JSON object of the field in the setting."""
         transform = f"{self.transform}[{self.width}]" if self.width else self.transform
         identity = {} if self.source_id is None else {"source-id": self.source_id}
         return {"name": self.name, "source": self.source, **identity, "transform": transform}
 
     def check(self, field: Field) -> None:
-        """Refuse a column that the transform does not take.
+        """Refuse a column whose type the transform does not support.
 
         Raises:
-            SchemaError: the column has another type.
+            SchemaError: the transform does not support the type.
         """
         kind = storage_type(field.described().arrow_type())
         if field.is_blob or not _ACCEPTS[self.transform](kind):
@@ -105,15 +105,15 @@ class PartitionField:
             )
 
     def type(self, kind: pa.DataType) -> pa.DataType:
-        """Return the type of the values for a column of a type."""
+        """Return the result type of the transform for a column type."""
         if self.transform in ("identity", "truncate"):
             source_type = storage_type(kind)
             is_decimal = self.transform == "truncate" and pa.types.is_decimal128(source_type)
-            return _truncated_type(source_type) if is_decimal else source_type
+            return _truncated_decimal_type(source_type) if is_decimal else source_type
         return pa.date32() if self.transform == "day" else pa.int32()
 
     def values(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the value of the transform for each value of a column."""
+        """Return the result of the transform for each value of a column."""
         if isinstance(column.type, pa.BaseExtensionType):
             storage = column.type.storage_type
             column = pa.chunked_array([chunk.storage for chunk in column.chunks], storage)
@@ -121,26 +121,26 @@ class PartitionField:
             column = column.cast(column.type.value_type)
         if self.transform == "identity":
             return column
-        chunks = [self._transformed(chunk) for chunk in column.chunks]
+        chunks = [self._apply_transform(chunk) for chunk in column.chunks]
         return pa.chunked_array(chunks, self.type(column.type))
 
-    def _transformed(self, values: pa.Array) -> pa.Array:
+    def _apply_transform(self, values: pa.Array) -> pa.Array:
         if pa.types.is_null(values.type):
             return pa.nulls(len(values), self.type(values.type))
         mask = values.is_null().to_numpy(zero_copy_only=False)
         if self.transform == "truncate":
-            return _truncated(values, self.width)
+            return _truncate(values, self.width)
         if self.transform == "bucket":
-            numbers: Int64Array = (_hashes(values) & np.uint32(0x7FFFFFFF)).astype(np.int64) % self.width
+            numbers: Int64Array = (_hash_values(values) & np.uint32(0x7FFFFFFF)).astype(np.int64) % self.width
         else:
-            numbers = _periods(values, self.transform)
+            numbers = _compute_periods(values, self.transform)
         result = pa.array(numbers.astype(np.int32), pa.int32(), mask=mask)
         return result.view(pa.date32()) if self.transform == "day" else result
 
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """The partition fields of a table, in their order. Can be pickled."""
+    """The partition fields of a table, in declaration order. Can be pickled."""
 
     fields: tuple[PartitionField, ...] = ()
 
@@ -149,16 +149,16 @@ class PartitionSpec:
 
     @classmethod
     def of_config(cls, config: Mapping[str, str]) -> PartitionSpec:
-        """Return the declaration in the settings of a table; one without fields if there is none.
+        """Return the partition spec in a table's settings; a spec without fields if there is none.
 
         Raises:
-            OptionError: the setting is not what the head of this module says.
+            OptionError: the setting does not have the format described in this module.
         """
         text = config.get(PARTITION_FIELDS)
         if not text:
             return cls()
         try:
-            return cls(tuple(_parsed(item) for item in parse_json(text)))
+            return cls(tuple(_parse_field(item) for item in parse_json(text)))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise OptionError(
                 f"the table property {PARTITION_FIELDS!r} is damaged ({error}): declare the partitions with "
@@ -166,18 +166,18 @@ class PartitionSpec:
             ) from None
 
     def text(self) -> str:
-        """Return the setting."""
+        """Return the value of the setting, a JSON list."""
         return json.dumps([field.message() for field in self.fields])
 
     def bound(self, schema: Schema) -> PartitionSpec:
-        """Return the declaration with the names and ids of the columns of a table.
+        """Return the spec bound to a schema, with the current names and field ids of the columns.
 
         Raises:
-            SchemaError: the table lacks a column, its type does not fit, or a field occurs twice.
+            SchemaError: a column does not exist or has an unsupported type, or a field is declared twice.
         """
         fields = []
         for field in self.fields:
-            column = _column(field, schema)
+            column = _find_column(field, schema)
             field.check(column)
             name = column.name if field.transform == "identity" and field.name == field.source else field.name
             fields.append(replace(field, name=name, source=column.name, source_id=column.id))
@@ -189,9 +189,9 @@ class PartitionSpec:
         return PartitionSpec(tuple(fields))
 
     def present(self, schema: Schema) -> PartitionSpec:
-        """Return the fields whose columns are in the schema of some files, bound to it.
+        """Return the spec bound to a schema of files, without fields whose columns the schema does not have.
 
-        For files of a table whose declaration does not fit any more, there may be none.
+        The result may have no fields, if the spec no longer matches the table.
         """
         fields: list[PartitionField] = []
         for field in self.fields:
@@ -202,9 +202,9 @@ class PartitionSpec:
         return PartitionSpec(tuple(fields))
 
     def values(self, rows: pa.Table) -> pa.Table:
-        """Return the partition of each row: a column for each field, by its name.
+        """Return the partition of each row: a column for each field, with the name of the field.
 
-        A column that the rows lack counts as null.
+        If the rows do not have the column of a field, the values are null.
         """
         columns = [
             field.values(rows[field.source])
@@ -215,22 +215,22 @@ class PartitionSpec:
         return pa.Table.from_arrays(columns, names=[field.name for field in self.fields])
 
     def keys(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Return bytes for each row: rows of one partition have equal ones."""
+        """Return a binary partition key for each row: rows of the same partition have equal keys."""
         columns = [partition_texts(column).cast(pa.large_binary()) for column in self.values(rows).columns]
         joined = pc.binary_join_element_wise(*columns, pa.scalar(b"\0", pa.large_binary()))
         return joined.cast(pa.binary())
 
     def sources(self) -> list[str]:
-        """Return the names of the columns, each once."""
+        """Return the unique names of the partition columns."""
         return list(dict.fromkeys(field.source for field in self.fields))
 
     def without(self, dropped: Iterable[PartitionField]) -> PartitionSpec:
-        """Return the declaration without some fields."""
-        gone = set(dropped)
-        return PartitionSpec(tuple(field for field in self.fields if field not in gone))
+        """Return the spec without the given fields."""
+        dropped_fields = set(dropped)
+        return PartitionSpec(tuple(field for field in self.fields if field not in dropped_fields))
 
     def find(self, name: str) -> PartitionField | None:
-        """Return the field of a name, whatever its case."""
+        """Return the field with a name, ignoring case; None if there is none."""
         return next((field for field in self.fields if field.name.lower() == name.lower()), None)
 
 
@@ -238,7 +238,7 @@ NO_PARTITIONS = PartitionSpec()
 
 
 def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column as texts, with a text for null that no value has."""
+    """Return a column as text (or binary), with a text for null that no value can have."""
     kind = column.type
     if pa.types.is_null(kind):
         return pa.chunked_array([pa.array(["n"] * len(column), pa.string())])
@@ -254,7 +254,7 @@ def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.fill_null(pc.binary_join_element_wise("v", texts, ""), "n")
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -262,7 +262,7 @@ def split_transform(text: str) -> tuple[str, int]:
     """Return the name and the width of a transform such as `bucket[16]`; the width is 0 if it has none.
 
     Raises:
-        ValueError: there is no such transform.
+        ValueError: the transform does not exist, or its width is invalid.
     """
     match = _TRANSFORM.fullmatch(text)
     width = int(match[2] or 0) if match else 0
@@ -273,7 +273,7 @@ def split_transform(text: str) -> tuple[str, int]:
     return match[1], width
 
 
-def _parsed(item: Mapping[str, Any]) -> PartitionField:
+def _parse_field(item: Mapping[str, Any]) -> PartitionField:
     transform, width = split_transform(item["transform"])
     number = item.get("source-id")
     if not isinstance(item["name"], str) or not isinstance(item["source"], str):
@@ -283,8 +283,8 @@ def _parsed(item: Mapping[str, Any]) -> PartitionField:
     )
 
 
-def _column(field: PartitionField, schema: Schema) -> Field:
-    """Return the column of a partition field: by id, or by name where the columns were replaced."""
+def _find_column(field: PartitionField, schema: Schema) -> Field:
+    """Return the column of a partition field: by field id, or by name if the columns were replaced."""
     by_id = [column for column in schema.fields if column.id == field.source_id]
     exact = [column for column in schema.fields if column.name == field.source]
     alike = [column for column in schema.fields if column.name.lower() == field.source.lower()]
@@ -299,7 +299,7 @@ def _column(field: PartitionField, schema: Schema) -> Field:
 
 
 def storage_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of values without an extension or a dictionary."""
+    """Return the storage type of an extension type and the value type of a dictionary type."""
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     return kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -344,8 +344,8 @@ _ACCEPTS: Mapping[str, Any] = {
 }
 
 
-def _micros(values: pa.Array) -> Int64Array:
-    """Return times, or the beginnings of days, in microseconds since 1970; zero for nulls."""
+def _to_micros(values: pa.Array) -> Int64Array:
+    """Return times, or starts of days, in microseconds since 1970 (int64); 0 for nulls."""
     kind = values.type
     numbers: Int64Array = (
         values.view(pa.int32() if pa.types.is_date32(kind) else pa.int64()).fill_null(0).to_numpy()
@@ -355,8 +355,8 @@ def _micros(values: pa.Array) -> Int64Array:
     return numbers // 1000 if kind.unit == "ns" else numbers * _MICROS[kind.unit]
 
 
-def _periods(values: pa.Array, transform: str) -> Int64Array:
-    times = _micros(values)
+def _compute_periods(values: pa.Array, transform: str) -> Int64Array:
+    times = _to_micros(values)
     if transform == "hour":
         return times // _HOUR_MICROS
     days = times // _DAY_MICROS
@@ -367,25 +367,25 @@ def _periods(values: pa.Array, transform: str) -> Int64Array:
     return periods
 
 
-def _hashes(values: pa.Array) -> npt.NDArray[np.uint32]:
+def _hash_values(values: pa.Array) -> npt.NDArray[np.uint32]:
     kind = values.type
     if _is_text(kind) or _is_bytes(kind):
         return hash_bytes(values.cast(pa.large_binary()).fill_null(b""))
     if pa.types.is_decimal128(kind):
-        return hash_bytes(_shortest_bytes(values))
+        return hash_bytes(_to_shortest_bytes(values))
     if pa.types.is_date32(kind):
         return hash64(values.view(pa.int32()).fill_null(0).to_numpy().astype(np.int64).view(np.uint64))
     if pa.types.is_timestamp(kind):
-        return hash64(_micros(values).view(np.uint64))
+        return hash64(_to_micros(values).view(np.uint64))
     return hash64(values.fill_null(0).cast(pa.int64(), safe=False).to_numpy().view(np.uint64))
 
 
-def _shortest_bytes(values: pa.Decimal128Array) -> pa.LargeBinaryArray:
-    """Return the unscaled numbers of decimals as the least bytes that hold them, the highest first."""
+def _to_shortest_bytes(values: pa.Decimal128Array) -> pa.LargeBinaryArray:
+    """Return the unscaled values of decimals in the minimum number of bytes, big-endian."""
     raw = np.frombuffer(values.buffers()[1], np.uint8).reshape(-1, 16)
     matrix = raw[values.offset : values.offset + len(values)][:, ::-1]
     sign = np.where(matrix[:, :1] >= 128, 255, 0).astype(np.uint8)
-    # A leading byte is left out if it repeats the sign, and the next byte has the same sign.
+    # A leading byte is omitted if it only repeats the sign and the next byte has the same sign.
     repeats = (matrix[:, :-1] == sign) & ((matrix[:, 1:] >= 128) == (sign >= 128))
     skipped = np.cumprod(repeats, axis=1).sum(axis=1)
     keep = np.arange(16)[None, :] >= skipped[:, None]
@@ -395,14 +395,14 @@ def _shortest_bytes(values: pa.Decimal128Array) -> pa.LargeBinaryArray:
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers)
 
 
-def _truncated(values: pa.Array, width: int) -> pa.Array:
+def _truncate(values: pa.Array, width: int) -> pa.Array:
     kind = values.type
     if _is_text(kind):
         return pc.utf8_slice_codeunits(values, 0, width)
     if _is_bytes(kind):
         return pc.binary_slice(values, 0, width)
     if pa.types.is_decimal128(kind):
-        return _truncated_decimals(values, width)
+        return _truncate_decimals(values, width)
     wide = values.fill_null(0).to_numpy()
     with np.errstate(over="ignore"):
         numbers = wide.astype(np.int64) - np.mod(wide.astype(np.int64), width)
@@ -410,44 +410,44 @@ def _truncated(values: pa.Array, width: int) -> pa.Array:
     return pa.array(numbers.astype(wide.dtype), kind, mask=mask)
 
 
-def _truncated_decimals(values: pa.Decimal128Array, width: int) -> pa.Array:
-    """Return decimals whose unscaled number is a multiple of the width; distinct values are computed once.
+def _truncate_decimals(values: pa.Decimal128Array, width: int) -> pa.Array:
+    """Return decimals rounded down to a multiple of the width (unscaled); distinct values are computed once.
 
-    The multiple below a negative number may need one more digit, as in Iceberg. With 38 digits there is none:
-    then the least decimal is in its place, which no other number has.
+    The multiple below a negative number may need one more digit, as in Iceberg. With 38 digits there is no
+    room for it: then the result is the least decimal, which is the result of no other number.
     """
     kind = values.type
-    result = _truncated_type(kind)
+    result = _truncated_decimal_type(kind)
     least = 1 - 10**result.precision
     encoded = values.dictionary_encode()
-    numbers = [_unscaled(value, kind.scale) for value in encoded.dictionary.to_pylist()]
-    rounded = [_decimal(max(number - number % width, least), kind.scale) for number in numbers]
+    numbers = [_to_unscaled(value, kind.scale) for value in encoded.dictionary.to_pylist()]
+    rounded = [_to_decimal(max(number - number % width, least), kind.scale) for number in numbers]
     return pa.array(rounded, result).take(encoded.indices)
 
 
-def _truncated_type(kind: pa.Decimal128Type) -> pa.Decimal128Type:
+def _truncated_decimal_type(kind: pa.Decimal128Type) -> pa.Decimal128Type:
     return pa.decimal128(min(kind.precision + 1, 38), kind.scale)
 
 
-def _unscaled(value: Decimal, scale: int) -> int:
+def _to_unscaled(value: Decimal, scale: int) -> int:
     sign, digits, exponent = value.as_tuple()
     number: int = int("".join(map(str, digits))) * 10 ** (int(exponent) + scale)
     return -number if sign else number
 
 
-def _decimal(number: int, scale: int) -> Decimal:
+def _to_decimal(number: int, scale: int) -> Decimal:
     return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
 
 
 def parse_transform(text: str) -> PartitionField:
-    """Return the field of an item of PARTITIONED BY, such as `a`, `days(ts)` or `bucket(16, id)`.
+    """Return the partition field of a PARTITIONED BY item, such as `a`, `days(ts)` or `bucket(16, id)`.
 
     Raises:
-        OptionError: there is no such transform.
+        OptionError: the transform does not exist, or its arguments are invalid.
     """
     match = re.fullmatch(r"(\w+)\s*\((.*)\)", text.strip(), re.DOTALL)
     if match is None:
-        return PartitionField.of(_unquoted(text), "identity")
+        return PartitionField.of(_unquote(text), "identity")
     name = match[1].lower()
     arguments = [part.strip() for part in re.findall(r"`(?:[^`]|``)*`|[^,]+", match[2]) if part.strip()]
     widths = [part for part in arguments if part.isdigit()]
@@ -464,7 +464,7 @@ def parse_transform(text: str) -> PartitionField:
     width = int(widths[0]) if widths else 0
     if widths and not 1 <= width <= _MAX_WIDTH:
         raise OptionError(f"the partition field {text} needs a number from 1 on")
-    return PartitionField.of(_unquoted(columns[0]), transform, width)
+    return PartitionField.of(_unquote(columns[0]), transform, width)
 
 
 _ALIASES = {
@@ -476,7 +476,7 @@ _ALIASES = {
 }
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     text = text.strip()
     if text.startswith("`") and text.endswith("`"):
         text = text[1:-1].replace("``", "`")

@@ -7,7 +7,7 @@
     {root}/_transactions/{read_version}-{uuid}.txn
     {root}/_deletions/{fragment_id}-{read_version}-{id}.arrow | .bin
     {root}/_indices/{uuid}/
-    {root}/_column_jobs/{job}/{fragment_id}-{data file}.json   ours: what a running job has finished
+    {root}/_column_jobs/{job}/{fragment_id}-{data file}.json   ours: the progress of a running job
 
 Other names occur in `_versions` and are not versions: `d{version}.manifest` (detached), `.tmpXXXXXX` and
 `{name}.manifest#1` (being written), `{name}.manifest-{uuid}` (staged).
@@ -39,7 +39,7 @@ _DELETION_SUFFIX = {table_pb2.DeletionFile.ARROW_ARRAY: "arrow", table_pb2.Delet
 
 
 class Naming(enum.Enum):
-    """How a table names its manifests. All manifests of one table are named the same way."""
+    """The naming scheme of a table's manifests. All manifests of one table have the same scheme."""
 
     V1 = "V1"
     V2 = "V2"
@@ -52,7 +52,7 @@ class Naming(enum.Enum):
 
 
 def is_detached(version: int) -> bool:
-    """Whether a number is that of a version outside the history: its highest bit is set."""
+    """Return whether a version number belongs to a detached version: its highest bit is set."""
     return bool(version >> 63)
 
 
@@ -77,11 +77,11 @@ def parse_manifest_name(name: str) -> tuple[int, Naming] | None:
 def newest_manifest_name(names: Iterable[str]) -> str | None:
     """Return the name of the newest version among the files in `_versions`, without parsing each of them.
 
-    None if there is no version, or if they are not all named as V2: then every name has to be looked at.
+    None if there is no version, or if not all names are V2 names: then every name must be parsed.
     """
     manifests = [name for name in names if name.endswith(_MANIFEST_SUFFIX) and not name.startswith("d")]
-    alike = {_V2_DIGITS + len(_MANIFEST_SUFFIX)}.issuperset(map(len, manifests))
-    return min(manifests) if manifests and alike else None
+    all_v2 = {_V2_DIGITS + len(_MANIFEST_SUFFIX)}.issuperset(map(len, manifests))
+    return min(manifests) if manifests and all_v2 else None
 
 
 def manifest_path(root: str, version: int, naming: Naming) -> str:
@@ -101,12 +101,12 @@ def deletion_path(root: str, fragment_id: int, deletion: table_pb2.DeletionFile)
 
 
 def new_data_file_name(operation: str = "", ending: str = "") -> str:
-    """Return a new name for a file in `data`; no two calls return the same one.
+    """Return a new unique name for a file in `data`.
 
-    The leading binary digits spread the names over the key ranges of an object store.
+    The leading binary digits distribute the names over the key ranges of an object store.
 
     Args:
-        operation: 16 hexadecimal digits that all files of one operation have in their names.
+        operation: 16 hexadecimal digits that the names of all files of one operation share.
         ending: the end of the name, see `partition_bounds`.
     """
     random_bytes = uuid.uuid4().bytes

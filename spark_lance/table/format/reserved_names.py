@@ -1,4 +1,4 @@
-"""Names that users cannot give: index entries of the format itself, and settings that this package keeps."""
+"""Reserved names: index entries of the format, and settings that this package manages."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Iterable, Mapping
 
 from spark_lance.errors import OptionError
 
-# Moves of rows by compactions that did not rewrite indices.
+# Records rows that were moved by compactions which did not rewrite indices.
 FRAGMENT_REUSE = "__lance_frag_reuse"
-# Rows that writers keep in memory, with a log.
+# Records rows that writers keep in memory, with a write-ahead log.
 MEM_WAL = "__lance_mem_wal"
 
 # The setting that records the last write of every job. (`lance.` is reserved by the format.)
 APPLIED_WRITES = "spark_lance.transactions"
-# The settings that are constraints: this and the name of the constraint.
+# The prefix of settings that are constraints; the name of the constraint follows.
 CONSTRAINTS = "spark_lance.constraints."
-# The settings that are the next values of identity columns.
+# The prefix of settings with the next values of identity columns.
 IDENTITY_VALUES = "spark_lance.identity."
-_OWN = "spark_lance."
+_PREFIX = "spark_lance."
 _DELTA_CONSTRAINTS = "delta.constraints."
 # Settings with our prefix that users may set.
 _MAX_JOBS, _MAX_AGE = f"{APPLIED_WRITES}.max_jobs", f"{APPLIED_WRITES}.max_age"
 _MIN_RETENTION = "spark_lance.vacuum.min_retention"
-# The form of durations; the units are known where they are used.
+# The syntax of durations; the code that uses a duration checks its units.
 _DURATION = re.compile(r"(\s*[0-9]+\s*[a-zA-Zµ]+\s*){1,20}", re.ASCII)
-_OFFERED = frozenset({_MAX_JOBS, _MAX_AGE, _MIN_RETENTION})
+_USER_SETTINGS = frozenset({_MAX_JOBS, _MAX_AGE, _MIN_RETENTION})
 
 
 def visible_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a table without the ones that this package keeps for itself."""
+    """Return the settings of a table without the internal settings of this package."""
     return {
         key: value
         for key, value in settings.items()
@@ -38,13 +38,14 @@ def visible_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_settings(settings: Iterable[str] | Mapping[str, str | None]) -> None:
-    """Refuse to set a setting that this package keeps for itself, or one of its settings to a bad value.
+    """Refuse internal settings of this package, and invalid values of its public settings.
 
     Args:
         settings: keys, or keys with their values; None removes a key.
 
     Raises:
-        OptionError: a key has the prefix `spark_lance.` and is not a setting for users, or a value is bad.
+        OptionError: a key has the prefix `spark_lance.` and is not a setting for users, or a value is
+            invalid.
     """
     for key in settings:
         if key.lower().startswith((CONSTRAINTS, _DELTA_CONSTRAINTS)):
@@ -53,10 +54,10 @@ def check_settings(settings: Iterable[str] | Mapping[str, str | None]) -> None:
                 f"setting {key!r} is a constraint, and constraints are not set as properties: ALTER TABLE t "
                 f"ADD CONSTRAINT {name} CHECK (condition), or LanceTable.addConstraint({name!r}, condition)"
             )
-        if key.lower().startswith(_OWN) and key not in _OFFERED:
+        if key.lower().startswith(_PREFIX) and key not in _USER_SETTINGS:
             raise OptionError(
-                f"setting {key!r} is internal and cannot be set or removed; settings with the prefix {_OWN} "
-                f"are: {', '.join(sorted(_OFFERED))}"
+                f"setting {key!r} is internal and cannot be set or removed; settings with the prefix "
+                f"{_PREFIX} are: {', '.join(sorted(_USER_SETTINGS))}"
             )
         value = settings[key] if isinstance(settings, Mapping) else None
         if value is not None:

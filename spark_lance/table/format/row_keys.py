@@ -1,7 +1,7 @@
-"""Matching rows by key: which row of a source has the key of each row of a table.
+"""Match rows of a source and a table by key.
 
-Keys become small numbers ("codes"): equal keys have one code, -1 stands for a key with a null in it, which
-equals no key. Floats are equal if their bits are, so 0.0 and -0.0 are two keys; NaN equals NaN.
+Keys are encoded as small integers ("codes"): equal keys have the same code. The code of a key with a null is
+-1: such a key equals no key. Floats are compared by bits, so 0.0 and -0.0 are different keys; NaN equals NaN.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_key_type(name: str, kind: pa.DataType) -> None:
     """Refuse a column that cannot be a key.
 
     Raises:
-        SchemaError: its type is nested.
+        SchemaError: the type of the column is nested.
     """
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
@@ -35,11 +35,11 @@ class KeyIndex:
     """The keys of a source.
 
     Args:
-        columns: the key's columns in the source; several make one key together.
+        columns: the key columns of the source; several columns form a composite key.
 
     Attributes:
-        codes: the code of each source row.
-        size: the number of different keys; codes are smaller.
+        codes: the code of each source row (int64).
+        size: the number of distinct keys; every code is less than it.
     """
 
     def __init__(self, columns: Sequence[pa.ChunkedArray]) -> None:
@@ -47,35 +47,35 @@ class KeyIndex:
         self._pairs: list[Int64Array] = []
         codes: Int64Array | None = None
         for column in columns:
-            values = _comparable(column)
+            values = _normalize_keys(column)
             distinct = pc.unique(values).drop_null()
-            own = _codes(values, distinct)
+            own = _encode_values(values, distinct)
             self._values.append(distinct)
             if codes is None:
                 codes = own
                 self.size = len(distinct)
                 continue
-            both = _pair(codes, own, len(distinct))
+            both = _combine_codes(codes, own, len(distinct))
             pairs = np.unique(both[both >= 0])
             self._pairs.append(pairs)
-            codes = _places(both, pairs)
+            codes = _find_positions(both, pairs)
             self.size = len(pairs)
         assert codes is not None
         self.codes = codes
-        # Source rows by code: those of code c are order[starts[c]:starts[c + 1]].
+        # Source rows by code: the rows with code c are order[starts[c]:starts[c + 1]].
         self._order = np.argsort(codes, kind="stable")[np.count_nonzero(codes < 0) :]
         self._starts = np.searchsorted(codes[self._order], np.arange(self.size + 1))
 
     def lookup(self, columns: Sequence[pa.ChunkedArray]) -> Int64Array:
-        """Return the code of each key of other rows, -1 where the source does not have it."""
-        codes = _codes(_comparable(columns[0]), self._values[0])
+        """Return the code (int64) of each key of other rows; -1 if the source does not have the key."""
+        codes = _encode_values(_normalize_keys(columns[0]), self._values[0])
         for column, distinct, pairs in zip(columns[1:], self._values[1:], self._pairs, strict=True):
-            own = _codes(_comparable(column), distinct)
-            codes = _places(_pair(codes, own, len(distinct)), pairs)
+            own = _encode_values(_normalize_keys(column), distinct)
+            codes = _find_positions(_combine_codes(codes, own, len(distinct)), pairs)
         return codes
 
     def pairs(self, codes: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return every pair of equal keys: the place in `codes` and the source row, ordered by place."""
+        """Return all pairs of equal keys as positions in `codes` and source rows, ordered by position."""
         counts = np.zeros(len(codes), np.int64)
         is_match = codes >= 0
         counts[is_match] = (self._starts[1:] - self._starts[:-1])[codes[is_match]]
@@ -85,8 +85,8 @@ class KeyIndex:
         return places, self._order[self._starts[codes[places]] + within]
 
 
-def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column in a form in which Arrow finds equal values."""
+def _normalize_keys(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column in a type in which Arrow compares values as keys."""
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([c.storage for c in column.chunks], column.type.storage_type)
     if pa.types.is_dictionary(column.type):
@@ -104,7 +104,7 @@ def _float_bits(values: pa.Array, bits: pa.DataType) -> pa.Array:
     return pa.array(numbers.view(numpy_type(bits)), bits, mask=mask)
 
 
-def _codes(values: pa.ChunkedArray, distinct: pa.Array) -> Int64Array:
+def _encode_values(values: pa.ChunkedArray, distinct: pa.Array) -> Int64Array:
     if not len(distinct):
         return np.full(len(values), -1, np.int64)
     places = pc.fill_null(pc.index_in(values, value_set=distinct, skip_nulls=True), -1)
@@ -112,14 +112,14 @@ def _codes(values: pa.ChunkedArray, distinct: pa.Array) -> Int64Array:
     return codes
 
 
-def _pair(left: Int64Array, right: Int64Array, base: int) -> Int64Array:
-    """Return one number for two codes; both are row numbers at most, so it fits 64 bits."""
+def _combine_codes(left: Int64Array, right: Int64Array, base: int) -> Int64Array:
+    """Return one number for each pair of codes. Codes are at most row numbers, so it fits 64 bits."""
     both: Int64Array = np.where((left >= 0) & (right >= 0), left * base + right, -1)
     return both
 
 
-def _places(values: Int64Array, sorted_values: Int64Array) -> Int64Array:
-    """Return the place of each value in ascending `sorted_values`, -1 where it is not there."""
+def _find_positions(values: Int64Array, sorted_values: Int64Array) -> Int64Array:
+    """Return the position of each value in ascending `sorted_values`; -1 if it is not there."""
     if not len(sorted_values):
         return np.full(len(values), -1, np.int64)
     places = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)

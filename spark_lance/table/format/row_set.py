@@ -1,16 +1,16 @@
-"""Row addresses, and sets of rows by fragment: what an index finds, a scan reads, or an operation deletes.
+"""Row addresses, and row sets by fragment: results of indices, and rows that a scan reads or deletes.
 
-The stored form of a set, which scalar indices have in their files, is a Roaring bitmap for each fragment:
+Scalar indices store a row set as a Roaring bitmap for each fragment:
 
     u32 number of fragments
     per fragment, by ascending id:  u32 fragment id, u32 size, a portable 32-bit Roaring bitmap of that size
 
-A row's number is a row address, the fragment id in its upper and the physical offset in its lower half.
-Tables with stable row ids have ids cut in the same way. Size 0 means every row of the fragment.
-Numbers are little-endian. (Lance index format, row address tree map. The 64-bit Roaring format is another.)
+Each row is a row address: the fragment id is the upper half, the physical offset is the lower half. In tables
+with stable row ids, the ids are split in the same way. Size 0 means every row of the fragment. Numbers are
+little-endian. (Lance index format, row address tree map. It differs from the 64-bit Roaring format.)
 
-A row address is `fragment id << 32 | physical row`, uint64. Stable row ids are plain numbers: functions that
-take addresses apart or group them are for addresses alone.
+A row address is `fragment id << 32 | physical row`, uint64. Stable row ids are plain numbers: use functions
+that split or group addresses only for addresses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Offsets = npt.NDArray[np.uint32]
 
 _BITS = 32
 _SHIFT = np.uint64(_BITS)
-# No fragment has more rows.
+# The maximum number of rows in a fragment.
 FRAGMENT_ROWS = 1 << _BITS
 
 
@@ -63,7 +63,7 @@ def offsets_of(addresses: Addresses) -> Offsets:
 
 
 def runs_by_fragment(addresses: Addresses) -> Iterator[tuple[int, slice]]:
-    """Yield the runs of addresses of one fragment, and the fragment of each."""
+    """Yield (fragment, slice) for each run of addresses in the same fragment."""
     fragments = fragments_of(addresses)
     bounds = [0, *(np.flatnonzero(np.diff(fragments)) + 1).tolist(), len(fragments)]
     for start, stop in pairwise(bounds):
@@ -78,7 +78,7 @@ _ENTRY = struct.Struct("<II")
 class RowSet(Mapping[int, BitMap | None]):
     """Rows by fragment: fragment id -> physical offsets, or None for every row of the fragment.
 
-    `|`, `&` and `-` return new sets. A set never changes, and nobody may change its bitmaps.
+    `|`, `&` and `-` return new sets. A set is immutable; callers must not change its bitmaps.
 
     Args:
         rows: the offsets by fragment.
@@ -91,24 +91,24 @@ class RowSet(Mapping[int, BitMap | None]):
 
     @classmethod
     def from_addresses(cls, addresses: Addresses) -> RowSet:
-        """Return the rows of some addresses, in any order; fragments are ascending."""
+        """Return the rows of addresses (uint64, in any order), with ascending fragments."""
         ordered = np.sort(addresses)
         offsets = offsets_of(ordered)
         return cls({fragment: BitMap(offsets[run]) for fragment, run in runs_by_fragment(ordered)})
 
     @classmethod
     def from_offsets(cls, rows: Mapping[int, npt.NDArray[Any]]) -> RowSet:
-        """Return rows given as arrays of offsets by fragment, in the order of the mapping."""
+        """Return the rows of a mapping from fragment to an array of offsets, in the order of the mapping."""
         return cls({fragment: BitMap(offsets.astype(np.uint32)) for fragment, offsets in rows.items()})
 
     @classmethod
     def whole(cls, fragments: Iterable[int]) -> RowSet:
-        """Return every row of some fragments."""
+        """Return every row of the given fragments."""
         return cls(dict.fromkeys(fragments))
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> RowSet:
-        """Return a stored set.
+        """Return the row set of stored bytes.
 
         Raises:
             FormatError: the bytes are damaged.
@@ -145,7 +145,7 @@ class RowSet(Mapping[int, BitMap | None]):
         return iter(self._rows)
 
     def __len__(self) -> int:
-        """Return the number of fragments; some may have no rows."""
+        """Return the number of fragments, including fragments without rows."""
         return len(self._rows)
 
     def __contains__(self, fragment: object) -> bool:
@@ -187,7 +187,7 @@ class RowSet(Mapping[int, BitMap | None]):
         """Return the rows of this set that are not in the other.
 
         Raises:
-            ValueError: this set has every row of a fragment, and the other some; see `with_sizes`.
+            ValueError: this set has every row of a fragment, and `other` has some of them; see `with_sizes`.
         """
         result: dict[int, BitMap | None] = {}
         for fragment, rows in self._rows.items():
@@ -200,10 +200,10 @@ class RowSet(Mapping[int, BitMap | None]):
         return RowSet(result)
 
     def with_sizes(self, sizes: Mapping[int, int]) -> RowSet:
-        """Return the same rows, without fragments as a whole.
+        """Return the same rows with explicit offsets for whole fragments.
 
         Args:
-            sizes: fragment id -> its physical rows, for the fragments that are here as a whole.
+            sizes: fragment id -> number of physical rows, for the fragments that this set has as a whole.
         """
         return RowSet(
             {
@@ -213,12 +213,12 @@ class RowSet(Mapping[int, BitMap | None]):
         )
 
     def only(self, fragments: Iterable[int]) -> RowSet:
-        """Return the rows of some fragments, in the order of these."""
+        """Return the rows of the given fragments, in the given order."""
         return RowSet({fragment: self._rows[fragment] for fragment in fragments if fragment in self._rows})
 
     @property
     def bitmaps(self) -> dict[int, BitMap]:
-        """The rows of fragments that are not here as a whole."""
+        """The rows by fragment, without fragments that this set has as a whole."""
         return {fragment: rows for fragment, rows in self._rows.items() if rows is not None}
 
     @property
@@ -226,33 +226,33 @@ class RowSet(Mapping[int, BitMap | None]):
         """The number of rows.
 
         Raises:
-            ValueError: it has every row of a fragment.
+            ValueError: the set has a fragment as a whole.
         """
         return sum(len(self._bitmap(fragment)) for fragment in self._rows)
 
     def offsets(self, fragment: int) -> Offsets:
-        """Return the rows of a fragment, ascending.
+        """Return the offsets of the rows of a fragment: uint32, ascending.
 
         Raises:
-            ValueError: these are every row of the fragment.
+            ValueError: the set has the fragment as a whole.
         """
         return np.asarray(self._bitmap(fragment).to_array(), np.uint32)
 
     def by_offsets(self) -> dict[int, Offsets]:
-        """Return the rows as arrays of offsets by fragment; see `offsets`."""
+        """Return fragment -> offsets of its rows; see `offsets`."""
         return {fragment: self.offsets(fragment) for fragment in self._rows}
 
     def addresses(self) -> Addresses:
-        """Return the addresses of the rows, in the order of the fragments.
+        """Return the addresses of the rows (uint64), in the order of the fragments.
 
         Raises:
-            ValueError: it has every row of a fragment.
+            ValueError: the set has a fragment as a whole.
         """
         parts = [row_addresses(fragment, self.offsets(fragment)) for fragment in self._rows]
         return np.concatenate([np.empty(0, np.uint64), *parts])
 
     def mask(self, addresses: Addresses) -> npt.NDArray[np.bool_]:
-        """Return which addresses are in the set."""
+        """Return a boolean mask of the addresses that are in the set."""
         result = np.zeros(len(addresses), np.bool_)
         homes, offsets = fragments_of(addresses), offsets_of(addresses)
         for fragment in np.unique(homes).tolist():

@@ -1,20 +1,19 @@
 """Stable row-id sequences and row-version sequences.
 
-A fragment of a table with stable row ids carries three sequences over its physical rows, deleted ones
-included:
+A fragment of a table with stable row ids has three sequences over its physical rows, including deleted rows:
 
-    RowIdSequence               segments, one after the other, give the ids
+    RowIdSequence               segments whose values are the ids, in order
     RowDatasetVersionSequence   runs (number of values in the span, version), for "created" and "updated"
 
 A segment is one of
     range              start, end (exclusive)
-    range_with_holes   start, end, the absolute values that are missing
+    range_with_holes   start, end, the missing values (absolute)
     range_with_bitmap  start, end, one bit per value, least significant bit first: {1, 3} from 1 is 0x05
     sorted_array, array   values as base + u16, base + u32, or u64, little-endian
 
-Example: `0a 06 0a 04 08 05 10 0a` is one range segment, 5 to 10. A run of versions counts the values of its
-span; which values they are does not matter. Instead of being in the manifest, a sequence may be a column of
-one of the fragment's data files (see `lineage`).
+Example: `0a 06 0a 04 08 05 10 0a` is one range segment, 5 to 10. For a run of
+versions, only the number of values in its span matters. Instead of the manifest, a column of one of the
+fragment's data files may have a sequence (see `lineage`).
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ UInt64Array = npt.NDArray[np.uint64]
 _Sequence = TypeVar("_Sequence", bound=Message)
 _Number = TypeVar("_Number", bound=np.integer[Any])
 
-# A data file lists these field ids where it holds a sequence of its fragment as a column of uint64.
+# The field ids of columns (uint64) in which a data file stores the sequences of its fragment.
 ROW_ID_FIELD, CREATED_AT_FIELD, UPDATED_AT_FIELD = LINEAGE_FIELDS = (-3, -4, -5)
 
 _MAX_U64 = 2**64 - 1
-# Shorter ascending runs than this on average are cheaper as one unsorted array.
+# If ascending runs are shorter than this on average, one unsorted array is smaller.
 _MIN_RUN = 32
 
 
@@ -45,8 +44,8 @@ def fragment_row_ids(fragment: table_pb2.DataFragment) -> UInt64Array:
     """Return the stable row ids of a fragment's physical rows, in row order.
 
     Raises:
-        FormatError: there are none, or not one for every physical row.
-        UnsupportedFormatError: they are kept in a data file.
+        FormatError: the fragment has no row ids, or their number differs from its physical rows.
+        UnsupportedFormatError: a data file has the row ids.
     """
     arm = fragment.WhichOneof("row_id_sequence")
     if arm == "column_row_ids":
@@ -57,7 +56,7 @@ def fragment_row_ids(fragment: table_pb2.DataFragment) -> UInt64Array:
 
 
 def spilled_fields(fragment: table_pb2.DataFragment) -> set[int]:
-    """Return the field ids of the row lineage in a fragment's data files; none if it is not there."""
+    """Return the field ids of the row-lineage columns in a fragment's data files; empty if it has none."""
     arms = {
         ROW_ID_FIELD: fragment.HasField("column_row_ids"),
         CREATED_AT_FIELD: fragment.HasField("column_created_at_versions"),
@@ -70,7 +69,7 @@ def decode_row_ids(data: bytes, rows: int) -> UInt64Array:
     """Decode a serialized RowIdSequence that covers `rows` rows.
 
     Raises:
-        FormatError: the bytes cannot be decoded or do not give exactly `rows` ids.
+        FormatError: the bytes cannot be decoded, or do not have exactly `rows` ids.
     """
     sequence = _parse(rowids_pb2.RowIdSequence, data)
     parts = []
@@ -89,16 +88,16 @@ def locate_row_ids(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Find ids in a serialized RowIdSequence that covers `rows` rows.
 
-    Segments that cannot hold any of the ids are not decoded, and ranges are not written out.
+    Segments that cannot contain any of the ids are not decoded, and ranges are not materialized.
 
     Args:
         data: the sequence.
-        rows: how many ids it gives.
-        ids: the ids to find, ascending, each once.
+        rows: the number of ids in the sequence.
+        ids: the ids to find (uint64), ascending and unique.
 
     Returns:
-        For every hit the position in the sequence, and the place in `ids`. An id may be hit twice: it is
-        deleted in one place then.
+        Two int64 arrays: for every match its position in the sequence, and the position of the id in `ids`.
+        An id may match twice; then one of the two rows is deleted.
 
     Raises:
         FormatError: the bytes cannot be decoded or do not give exactly `rows` ids.
@@ -131,7 +130,7 @@ def locate_row_ids(
 def locate_among(
     values: npt.NDArray[_Number], targets: npt.NDArray[_Number]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the positions of the values that are among `targets` (ascending), and their places in it."""
+    """Return the positions of values that occur in ascending `targets`, and their positions there."""
     if not len(targets):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     places = np.minimum(np.searchsorted(targets, values), len(targets) - 1)
@@ -140,10 +139,10 @@ def locate_among(
 
 
 def append_row_ids(data: bytes, start: int, rows: int) -> bytes:
-    """Return a serialized RowIdSequence extended by the ids start, start + 1, ... of `rows` more rows.
+    """Return a serialized RowIdSequence extended by `rows` ids: start, start + 1, ...
 
     Raises:
-        FormatError: `data` is no RowIdSequence.
+        FormatError: `data` is not a RowIdSequence.
     """
     sequence = _parse(rowids_pb2.RowIdSequence, data)
     added = rowids_pb2.U64Segment.Range(start=start, end=start + rows)
@@ -152,10 +151,10 @@ def append_row_ids(data: bytes, start: int, rows: int) -> bytes:
 
 
 def count_row_ids(data: bytes, limit: int) -> int:
-    """Return how many ids a serialized RowIdSequence gives.
+    """Return the number of ids in a serialized RowIdSequence.
 
     Raises:
-        FormatError: it cannot be decoded or gives more than `limit`.
+        FormatError: the sequence cannot be decoded, or has more than `limit` ids.
     """
     sequence = _parse(rowids_pb2.RowIdSequence, data)
     count = 0
@@ -165,16 +164,16 @@ def count_row_ids(data: bytes, limit: int) -> int:
 
 
 def row_id_bounds(data: bytes, rows: int) -> tuple[int, int]:
-    """Return the lowest and the highest id of a serialized RowIdSequence of `rows` ids, at least one.
+    """Return the lowest and the highest id of a serialized RowIdSequence with up to `rows` ids.
 
     Raises:
-        FormatError: it cannot be decoded, or gives no ids or more than `rows`.
+        FormatError: the sequence cannot be decoded, or has no ids or more than `rows`.
     """
     sequence = _parse(rowids_pb2.RowIdSequence, data)
-    low, high, left = _MAX_U64, -1, rows
+    low, high, remaining = _MAX_U64, -1, rows
     for segment in sequence.segments:
-        count = _segment_count(segment, left)
-        left -= count
+        count = _segment_count(segment, remaining)
+        remaining -= count
         if not count:
             continue
         if segment.HasField("range"):
@@ -207,22 +206,22 @@ def decode_row_versions(data: bytes, rows: int) -> UInt64Array:
 
 
 def encode_row_versions(version: int, rows: int) -> bytes:
-    """Serialize the sequence that gives all `rows` rows the same version."""
+    """Serialize a RowDatasetVersionSequence with the same version for all `rows` rows."""
     span = rowids_pb2.U64Segment(range=rowids_pb2.U64Segment.Range(start=0, end=rows))
     run = rowids_pb2.RowDatasetVersionRun(span=span, version=version)
     return rowids_pb2.RowDatasetVersionSequence(runs=[run]).SerializeToString()
 
 
 def pack_row_ids(ids: UInt64Array) -> bytes:
-    """Serialize a RowIdSequence of any ids, in their order; few bytes where the ids ascend in long runs."""
-    # The reference makes one segment of what came from one fragment, so ascending runs are the usual case.
+    """Serialize a RowIdSequence of any ids in the given order. Long ascending runs take few bytes."""
+    # Ascending runs are the usual case: ids that come from one fragment form one run, as in the reference.
     starts = np.flatnonzero(ids[1:] <= ids[:-1]) + 1
     runs = [ids] if len(starts) > len(ids) // _MIN_RUN else np.split(ids, starts)
-    return rowids_pb2.RowIdSequence(segments=[_segment(run) for run in runs]).SerializeToString()
+    return rowids_pb2.RowIdSequence(segments=[_pack_segment(run) for run in runs]).SerializeToString()
 
 
 def pack_row_versions(versions: UInt64Array) -> bytes:
-    """Serialize a RowDatasetVersionSequence that gives each row its version."""
+    """Serialize a RowDatasetVersionSequence with one version per row."""
     bounds = [0, *(np.flatnonzero(versions[1:] != versions[:-1]) + 1).tolist(), len(versions)]
     sequence = rowids_pb2.RowDatasetVersionSequence()
     for start, stop in pairwise(bounds):
@@ -232,8 +231,8 @@ def pack_row_versions(versions: UInt64Array) -> bytes:
     return sequence.SerializeToString()
 
 
-def _segment(ids: UInt64Array) -> rowids_pb2.U64Segment:
-    """Return the smallest segment that gives these ids in this order."""
+def _pack_segment(ids: UInt64Array) -> rowids_pb2.U64Segment:
+    """Return the smallest segment with these ids in this order."""
     if not len(ids):
         return rowids_pb2.U64Segment(range=rowids_pb2.U64Segment.Range(start=0, end=0))
     if np.any(ids[1:] <= ids[:-1]):
@@ -243,18 +242,20 @@ def _segment(ids: UInt64Array) -> rowids_pb2.U64Segment:
     if span == len(ids):
         return rowids_pb2.U64Segment(range=rowids_pb2.U64Segment.Range(start=start, end=end))
     sizes = [24 + 4 * (span - len(ids)), 24 + (span + 7) // 8, 24 + 2 * len(ids)]
-    # Otherwise the span is less than 16 times the ids, and a byte for each value of it can be afforded.
+    # From here on, the span is less than 16 times the number of ids, so one byte per value is acceptable.
     if min(sizes) == sizes[2]:
         return rowids_pb2.U64Segment(sorted_array=_pack_array(ids))
     present = np.zeros(span, np.bool_)
     present[(ids - np.uint64(start)).astype(np.int64)] = True
     if min(sizes) == sizes[0]:
         holes = np.flatnonzero(~present).astype(np.uint64) + np.uint64(start)
-        holed = rowids_pb2.U64Segment.RangeWithHoles(start=start, end=end, holes=_pack_array(holes))
-        return rowids_pb2.U64Segment(range_with_holes=holed)
+        segment_with_holes = rowids_pb2.U64Segment.RangeWithHoles(
+            start=start, end=end, holes=_pack_array(holes)
+        )
+        return rowids_pb2.U64Segment(range_with_holes=segment_with_holes)
     bitmap = np.packbits(present, bitorder="little").tobytes()
-    marked = rowids_pb2.U64Segment.RangeWithBitmap(start=start, end=end, bitmap=bitmap)
-    return rowids_pb2.U64Segment(range_with_bitmap=marked)
+    segment_with_bitmap = rowids_pb2.U64Segment.RangeWithBitmap(start=start, end=end, bitmap=bitmap)
+    return rowids_pb2.U64Segment(range_with_bitmap=segment_with_bitmap)
 
 
 def _pack_array(values: UInt64Array) -> rowids_pb2.EncodedU64Array:
@@ -281,16 +282,16 @@ def _parse(kind: type[_Sequence], data: bytes) -> _Sequence:
 
 
 def _segment_count(segment: rowids_pb2.U64Segment, limit: int) -> int:
-    """Return the number of values of a segment, checked to be at most `limit` before anything is built."""
+    """Return the number of values of a segment. Raise before allocation if it exceeds `limit`."""
     arm = segment.WhichOneof("segment")
     if arm == "range":
-        count = _span(segment.range)
+        count = _range_size(segment.range)
     elif arm == "range_with_holes":
-        count = _span(segment.range_with_holes) - len(_holes(segment.range_with_holes))
+        count = _range_size(segment.range_with_holes) - len(_read_holes(segment.range_with_holes))
     elif arm == "range_with_bitmap":
-        count = int(np.count_nonzero(_bits(segment.range_with_bitmap)))
+        count = int(np.count_nonzero(_read_bits(segment.range_with_bitmap)))
     elif arm in ("sorted_array", "array"):
-        count = len(_array(getattr(segment, arm)))
+        count = len(_read_array(getattr(segment, arm)))
     else:
         raise FormatError("a segment has no known encoding")
     if count > limit:
@@ -304,24 +305,24 @@ def _segment_values(segment: rowids_pb2.U64Segment, limit: int) -> UInt64Array:
     if segment.HasField("range"):
         return _arange(segment.range.start, segment.range.end)
     if segment.HasField("range_with_holes"):
-        holed = segment.range_with_holes
-        keep = np.ones(holed.end - holed.start, np.bool_)
-        keep[(_holes(holed) - np.uint64(holed.start)).astype(np.int64)] = False
-        return _arange(holed.start, holed.end)[keep]
+        segment_with_holes = segment.range_with_holes
+        keep = np.ones(segment_with_holes.end - segment_with_holes.start, np.bool_)
+        keep[(_read_holes(segment_with_holes) - np.uint64(segment_with_holes.start)).astype(np.int64)] = False
+        return _arange(segment_with_holes.start, segment_with_holes.end)[keep]
     if segment.HasField("range_with_bitmap"):
-        present = np.flatnonzero(_bits(segment.range_with_bitmap))
+        present = np.flatnonzero(_read_bits(segment.range_with_bitmap))
         values: UInt64Array = present.astype(np.uint64) + np.uint64(segment.range_with_bitmap.start)
         return values
     if segment.HasField("sorted_array"):
-        values = _array(segment.sorted_array)
+        values = _read_array(segment.sorted_array)
         if np.any(values[1:] <= values[:-1]):
             raise FormatError("a sorted array of row ids is not sorted")
         return values
-    return _array(segment.array)
+    return _read_array(segment.array)
 
 
 def _bounds(segment: rowids_pb2.U64Segment) -> tuple[int, int]:
-    """Return bounds of a segment's values, the upper one exclusive and at most 2^64 - 1."""
+    """Return bounds of a segment's values; the upper bound is exclusive and at most 2^64 - 1."""
     arm = segment.WhichOneof("segment")
     if arm in ("range", "range_with_holes", "range_with_bitmap"):
         ranged = getattr(segment, arm)
@@ -329,7 +330,7 @@ def _bounds(segment: rowids_pb2.U64Segment) -> tuple[int, int]:
     return 0, _MAX_U64
 
 
-def _span(
+def _range_size(
     bounds: rowids_pb2.U64Segment.Range
     | rowids_pb2.U64Segment.RangeWithHoles
     | rowids_pb2.U64Segment.RangeWithBitmap,
@@ -344,24 +345,26 @@ def _arange(start: int, end: int) -> UInt64Array:
     return values
 
 
-def _holes(holed: rowids_pb2.U64Segment.RangeWithHoles) -> UInt64Array:
+def _read_holes(segment_with_holes: rowids_pb2.U64Segment.RangeWithHoles) -> UInt64Array:
     """Return the holes, sorted and unique, all inside the range."""
-    holes = np.unique(_array(holed.holes))
-    if len(holes) and (int(holes[0]) < holed.start or int(holes[-1]) >= holed.end):
+    holes = np.unique(_read_array(segment_with_holes.holes))
+    if len(holes) and (int(holes[0]) < segment_with_holes.start or int(holes[-1]) >= segment_with_holes.end):
         raise FormatError("a hole is outside its range")
     return holes
 
 
-def _bits(marked: rowids_pb2.U64Segment.RangeWithBitmap) -> npt.NDArray[np.uint8]:
-    """Return one 0 or 1 per value of the range."""
-    span = _span(marked)
-    if len(marked.bitmap) != (span + 7) // 8:
-        raise FormatError(f"a bitmap of {len(marked.bitmap)} bytes does not fit a range of {span} values")
-    bits = np.unpackbits(np.frombuffer(marked.bitmap, np.uint8), bitorder="little")
+def _read_bits(segment_with_bitmap: rowids_pb2.U64Segment.RangeWithBitmap) -> npt.NDArray[np.uint8]:
+    """Return a 0 or 1 (uint8) for each value of the range."""
+    span = _range_size(segment_with_bitmap)
+    if len(segment_with_bitmap.bitmap) != (span + 7) // 8:
+        raise FormatError(
+            f"a bitmap of {len(segment_with_bitmap.bitmap)} bytes does not fit a range of {span} values"
+        )
+    bits = np.unpackbits(np.frombuffer(segment_with_bitmap.bitmap, np.uint8), bitorder="little")
     return bits[:span]
 
 
-def _array(encoded: rowids_pb2.EncodedU64Array) -> UInt64Array:
+def _read_array(encoded: rowids_pb2.EncodedU64Array) -> UInt64Array:
     arm = encoded.WhichOneof("array")
     if arm is None:
         return np.empty(0, np.uint64)

@@ -1,4 +1,4 @@
-"""Where a table is: a store, and the path of the table's root in it."""
+"""The location of a table: a store, and the path of the table's root in it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from spark_lance.io.store import Store
 
 @dataclass(frozen=True)
 class TableRef:
-    """The place of a table, whichever version of it.
+    """The location of a table, independent of a version.
 
     Attributes:
-        store: where its files are.
+        store: the store with its files.
         root: the path of its folder in the store.
     """
 
@@ -26,12 +26,12 @@ class TableRef:
 
     @property
     def uri(self) -> str:
-        """The URI of the table, which opens it from anywhere."""
+        """The absolute URI of the table."""
         return self.store.uri(self.root)
 
 
 class OfTable:
-    """Base of classes with a field `table`: its store and its root, by their short names."""
+    """Base of classes with a field `table`; adds shortcuts for its store and root."""
 
     table: TableRef
 

@@ -1,8 +1,8 @@
-"""Transactions: what one commit changed, kept in the manifest file and as `_transactions/{name}.txn`.
+"""Transactions: the changes of one commit, stored in the manifest file and as `_transactions/{name}.txn`.
 
-The `.txn` file is the bare serialized Transaction message and equals the inline copy. Both are written,
-because readers older than the present place of the inline copy know only the file. A transaction whose
-operation was added to the format later decodes with no operation.
+The `.txn` file is the serialized Transaction message and equals the inline copy. Both are written, because
+old readers do not know the current position of the inline copy. If an operation was added to the format after
+this release, the transaction decodes without an operation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Transaction:
     def new(
         cls, operation: Message, read_version: int, properties: Mapping[str, str] | None = None
     ) -> Transaction:
-        """Wrap an operation message (`transaction_pb2.Transaction.Append`, ...) under a fresh uuid.
+        """Return a transaction with a new uuid for an operation (`transaction_pb2.Transaction.Append`, ...).
 
         Raises:
             FormatError: the operation names a file that no reader would accept.
@@ -56,7 +56,7 @@ class Transaction:
         return cls(message)
 
     def rebased(self, operation: Message, read_version: int) -> Transaction:
-        """Return the same commit, under the same uuid, with its operation fitted onto a newer version."""
+        """Return a transaction with the same uuid, and the operation rebased onto a newer version."""
         message = transaction_pb2.Transaction()
         message.CopyFrom(self.message)
         message.read_version = read_version
@@ -68,7 +68,7 @@ class Transaction:
         """Decode a serialized transaction.
 
         Raises:
-            FormatError: the bytes are no Transaction message, or it names a file outside the table.
+            FormatError: the bytes are not a Transaction message, or it names a file outside the table.
         """
         try:
             message = transaction_pb2.Transaction.FromString(data)
@@ -78,7 +78,7 @@ class Transaction:
         return cls(message)
 
     def pack(self) -> bytes:
-        """Serialize."""
+        """Return the serialized transaction."""
         return self.message.SerializeToString()
 
     @property
@@ -88,17 +88,17 @@ class Transaction:
 
     @property
     def uuid(self) -> str:
-        """The identity of the commit, the same on every attempt."""
+        """The identity of the commit; the same in every attempt."""
         return self.message.uuid
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Free key-value pairs about the commit; `__lance_commit_message` holds a commit message."""
+        """User-defined key-value pairs; `__lance_commit_message` is the commit message."""
         return self.message.transaction_properties
 
     @property
     def name(self) -> str | None:
-        """The operation's name ("append", "create_index", ...), None for one this release does not know."""
+        """The operation's name ("append", "create_index", ...), None if this release does not know it."""
         name: str | None = self.message.WhichOneof("operation")
         return name
 
@@ -124,7 +124,7 @@ def read_transaction(table: TableRef, manifest: Manifest) -> Transaction:
     """Return the transaction that made a version: the inline copy if its operation is known, else the file.
 
     Raises:
-        FormatError: neither can be had; the message tells why.
+        FormatError: neither can be read; the message has the reason.
     """
     inline: Transaction | None = None
     reason = "there is no inline copy"
@@ -157,10 +157,10 @@ def _read_file(table: TableRef, manifest: Manifest) -> Transaction:
 
 
 def write_transaction(table: TableRef, transaction: Transaction) -> None:
-    """Write the transaction's file. It means nothing until a manifest names it."""
+    """Write the transaction's file. Readers ignore it until a manifest names it."""
     table.store.put(table.path(TRANSACTIONS_DIR, transaction.file_name), transaction.pack())
 
 
 def delete_transaction(table: TableRef, transaction: Transaction) -> None:
-    """Delete the file of a transaction that no manifest names and none can come to name."""
+    """Delete the file of a transaction that no manifest names now or later."""
     table.store.delete(table.path(TRANSACTIONS_DIR, transaction.file_name), table.root)

@@ -1,6 +1,6 @@
-"""Upkeep after a commit: its failures are logged and not raised, because the commit has landed.
+"""Log failures of maintenance after a commit instead of raising them, because the commit has succeeded.
 
-A job that sees an error repeats its commit, and then the table has the rows twice.
+A job that sees an error repeats its commit, and the table would then have the rows twice.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def only_logged(failure: str) -> Iterator[None]:
-    """Log errors inside the block instead of raising them, because a commit has landed before.
+    """Log errors of the `with` block instead of raising them, because the commit has succeeded.
 
     Args:
         failure: the consequence of a failure, for the log.
     """
     try:
         yield
-    except Exception as error:  # noqa: BLE001 (drivers, listeners and tables of others raise anything)
+    except Exception as error:  # noqa: BLE001 (drivers, listeners and foreign tables raise anything)
         logger.warning("%s: %s: %s", failure, type(error).__name__, error)

@@ -1,36 +1,36 @@
 """Clean-up: delete old versions, and files that no version uses.
 
-A clean-up keeps the newest version, the version that it starts from and all later ones, tagged versions, and
-versions that a branch starts from. It also keeps all versions that the policy does not expire. It deletes a
-file in a known folder with a known pattern of names if
+A clean-up keeps the newest version, the version that it starts from and all later versions, tagged versions,
+and versions that a branch starts from. It also keeps all versions that the policy does not expire. It deletes
+a file with a known name pattern in a known folder if
 
-    a deleted version uses it, but no kept version here or in any branch      at once
-    no version at all uses it      after 7 days, because a writer may still commit it; sooner only on request
+    a deleted version uses it, but no kept version on any branch      immediately
+    no version at all uses it      after 7 days, because a writer may still commit it; earlier only on request
 
     data/*.lance, with its data/{stem}/*.blob     _deletions/*.arrow, *.bin     _indices/{uuid}/*
     _transactions/*.txn     _versions/.tmp*     _column_jobs/{job}/*
 
-The remains of an interrupted local write have a name of their own that ends like the file's. Everything else
-is left alone. Unique names identify the files, so it does not matter how a branch writes the path of its
-parent. Manifests are deleted first: a version that is listed is whole. A later run finishes an interrupted
-one. (Lance table format, clean-up.)
+An interrupted local write leaves a file whose name ends like the name of the intended file. All other files
+are kept. Files are identified by their unique names, so the path that a branch has for its parent does not
+matter. Manifests are deleted first, so every listed version is complete. A later run finishes an interrupted
+run. (Lance table format, clean-up.)
 
-Other writers continue meanwhile. After each batch of manifests, and before any other file is deleted, the
-table is read once more. New versions and branches keep their files. A version gets its manifest back if it
-has a new tag or branch, or if a restore has begun to bring it back. A writer that refers to an old version
-(`tags`, `clone`, `detached`, `commit`) checks afterwards that its manifest still exists. So one of the two
-sees the other.
+Other writers can continue during a clean-up. After each batch of manifests, and before any other file is
+deleted, the clean-up reads the table again. It keeps the files of new versions and branches. It puts the
+manifest of a version back if the version has a new tag or branch, or if a restore of it has started. A writer
+that refers to an old version (`tags`, `clone`, `detached`, `commit`) checks afterwards that its manifest
+still exists. So at least one of the two notices the other.
 
-An automatic clean-up runs after every n-th commit, as the table's config says:
+An automatic clean-up runs after every n-th commit, as set in the table's config:
 
-    lance.auto_cleanup.interval          number of versions from one clean-up to the next
-    lance.auto_cleanup.older_than        age of the versions that go: "14days", "36h", "1week 2days"
-    lance.auto_cleanup.retain_versions   how many of the newest versions stay
+    lance.auto_cleanup.interval          number of versions between clean-ups
+    lance.auto_cleanup.older_than        age at which versions expire: "14days", "36h", "1week 2days"
+    lance.auto_cleanup.retain_versions   number of the newest versions to keep
 
-The commit whose version is a multiple of the interval cleans up. It looks from the version before its own, so
-that one stays, and so do tagged versions. Without `older_than` and `retain_versions` versions go after two
-weeks. An age longer than the calendar means that no version is old enough. A clean-up that fails is logged:
-the commit has succeeded. (Lance table format, auto clean-up.)
+A commit runs the clean-up if its version is a multiple of the interval. The clean-up starts from the version
+before, which it keeps, like tagged versions. Without `older_than` and `retain_versions`, versions expire
+after two weeks. With an age beyond the calendar, no version expires. A failed clean-up is only logged,
+because the commit has succeeded. (Lance table format, auto clean-up.)
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ from spark_lance.table.versions.versions import VersionFile, read_listed, versio
 logger = logging.getLogger(__name__)
 
 DEFAULT_AGE = timedelta(days=14)
-_UNVERIFIED_AGE = timedelta(days=7)
-_READERS = 16
-_DELETES_AT_ONCE = 1000
-# Bytes of deleted manifests that a clean-up can put back.
+_MIN_UNVERIFIED_AGE = timedelta(days=7)
+_PARALLEL_READS = 16
+_BATCH_SIZE = 1000
+# Maximum bytes of deleted manifests that a clean-up keeps in memory, to put them back if necessary.
 _DELETED_BYTES = 256 << 20
 
-# Files in a table's directories: (directory, path below it, kind). The group is the file's key: its name in
-# manifests.
+# Files in a table's directories: (directory, path below it, kind). The group matches the file's key: its name
+# in manifests.
 _PLACES = (
     (DATA_DIR, re.compile(r"([^/]+\.lance)"), "data"),
     (DATA_DIR, re.compile(r"([^/]+)/[^/]+\.blob"), "data"),
@@ -101,15 +101,15 @@ _EARLY = frozenset({"data", "index"})
 
 @dataclass(frozen=True)
 class CleanupPolicy:
-    """Which versions are given up: those to which all that is set applies.
+    """The conditions under which versions expire. A version expires if it meets all conditions that are set.
 
     Attributes:
-        older_than: versions that are at least so old.
-        retain_versions: all but this number of the newest.
-        versions: just these.
-        delete_unverified: delete files that no version names however young they are. Only for tables that
-            nobody writes to meanwhile.
-        error_if_tagged: refuse to run when a version to be given up has a tag; otherwise it is kept.
+        older_than: the minimum age of the version.
+        retain_versions: keep this number of the newest versions.
+        versions: expire only these versions.
+        delete_unverified: delete files that no version names, regardless of their age. Use it only while
+            nobody writes to the table.
+        error_if_tagged: raise an error if an expired version has a tag; otherwise keep the version.
     """
 
     older_than: timedelta | None = None
@@ -119,7 +119,7 @@ class CleanupPolicy:
     error_if_tagged: bool = True
 
     def gives_up(self, manifest: Manifest, now: datetime, oldest_retained: int) -> bool:
-        """Whether a version goes, as far as the policy is concerned."""
+        """Return whether a version expires under this policy."""
         age = self.older_than
         if age is None and self.retain_versions is None and self.versions is None:
             age = DEFAULT_AGE
@@ -132,14 +132,14 @@ class CleanupPolicy:
 
 @dataclass(frozen=True)
 class CleanupFile:
-    """A file that goes.
+    """A file to delete.
 
     Attributes:
-        path: in the store.
+        path: the path in the store.
         kind: "manifest", "data", "deletion", "index", "transaction" or "temporary".
-        size_bytes: its size.
-        unverified: whether no version at all names it.
-        key: the name by which versions know it.
+        size_bytes: the size of the file.
+        unverified: whether no version at all names the file.
+        key: the name of the file in manifests.
     """
 
     path: str
@@ -154,11 +154,12 @@ class CleanupStats:
     """The metrics of a clean-up or of its dry run.
 
     Attributes:
-        bytes_removed: bytes of all files.
-        old_versions: the number of deleted versions.
-        data_files_removed, transaction_files_removed, index_files_removed, deletion_files_removed: by kind.
-        failed_deletes: files that could not be deleted; a later run tries again.
-        files: the files themselves, for a dry run.
+        bytes_removed: total size of all deleted files.
+        old_versions: number of deleted versions.
+        data_files_removed, transaction_files_removed, index_files_removed, deletion_files_removed: number of
+            files of each kind.
+        failed_deletes: number of files that could not be deleted; a later run tries again.
+        files: the files to delete, only for a dry run.
     """
 
     bytes_removed: int = 0
@@ -172,7 +173,7 @@ class CleanupStats:
 
     @classmethod
     def of(cls, files: Collection[CleanupFile], failed: int = 0, *, show: bool = False) -> CleanupStats:
-        """Count files."""
+        """Return the statistics of files; `show` includes the files."""
         kinds = [file.kind for file in files]
         return cls(
             bytes_removed=sum(file.size_bytes for file in files),
@@ -187,8 +188,8 @@ class CleanupStats:
 
 
 @dataclass
-class _Named:
-    """The files that some versions name, by kind."""
+class _FileKeys:
+    """The keys of the files that versions name, by kind."""
 
     keys: dict[str, set[str]] = field(
         default_factory=lambda: {kind: set() for kind in ("data", "deletion", "index", "transaction")}
@@ -207,7 +208,7 @@ class _Named:
         self.keys["transaction"].add(manifest.transaction_file)
 
     def names(self, kind: str, key: str) -> bool:
-        """Whether a file is among them."""
+        """Return whether a version names a file."""
         keys = self.keys.get(kind, ())
         return key in keys or (kind == "data" and f"{key}.lance" in keys)
 
@@ -226,22 +227,22 @@ def cleanup(
     looked_from: int | None = None,
     now: datetime | None = None,
 ) -> CleanupStats:
-    """Delete old versions of a line and the files that only they name.
+    """Delete old versions of a branch and the files that only they name; return statistics.
 
     Args:
-        table: the table.
-        manifest: a version of the line.
-        policy: what goes.
-        dry_run: delete nothing, and tell which files would go.
-        delete_rate_limit: files to delete in a second at most.
-        looked_from: the number of the version that is looked from, which is kept with all later ones;
-            `manifest` by default.
-        now: the time, for tests.
+        table: the table or the branch.
+        manifest: a version of it.
+        policy: the versions that expire.
+        dry_run: delete nothing, and return the files that would be deleted.
+        delete_rate_limit: maximum number of files to delete per second.
+        looked_from: the number of the version to start from; it and all later versions are kept. The default
+            is the version of `manifest`.
+        now: the current time, for tests.
 
     Raises:
-        OptionError: the policy cannot be used, or gives up a tagged version.
-        FormatError, UnsupportedFormatError: a version or a branch cannot be read, or needs a feature that is
-            not written here. Nothing was deleted.
+        OptionError: the policy is invalid, or a tagged version would expire.
+        FormatError, UnsupportedFormatError: a version or a branch cannot be read, or needs a feature that
+            this release does not write. Nothing was deleted.
     """
     if policy.retain_versions is not None and policy.retain_versions < 1:
         raise OptionError(f"retain_versions must be at least 1, not {policy.retain_versions}")
@@ -250,19 +251,22 @@ def cleanup(
     if delete_rate_limit is not None and delete_rate_limit < 1:
         raise OptionError(f"delete_rate_limit must be at least 1, not {delete_rate_limit}")
     start = manifest.version if looked_from is None else looked_from
-    line = _Line(table, manifest, start, policy, now or datetime.now(timezone.utc))
+    line = _BranchCleanup(table, manifest, start, policy, now or datetime.now(timezone.utc))
     line.look()
     files = list(line.files_to_delete())
     line.look_again()
     files = [file for file in files if not line.is_kept(file)]
     if dry_run:
         return CleanupStats.of(files, show=True)
-    pace = _Pace(TableRef(table.store, main_root(table.root, manifest)), delete_rate_limit, len(files))
+    pace = _BatchDeleter(
+        TableRef(table.store, main_root(table.root, manifest)), delete_rate_limit, len(files)
+    )
     manifests = [file for file in files if file.kind == "manifest"]
-    # This looks again after each part, so others that came before the last deletion are known.
+    # This reads the table again after each part, so it sees all changes before the last deletion.
     deleted = line.delete_versions(manifests, pace)
     rest = [file for file in files if file.kind != "manifest"]
-    # No version that is gone can be named again. A file that no version names can be committed at any time.
+    # A deleted version cannot be referred to again. But a file that no version names can be committed any
+    # time.
     for part in pace.parts([file for file in rest if not file.unverified]):
         deleted += pace.delete([file for file in part if not line.is_kept(file)])
     for part in pace.parts([file for file in rest if file.unverified]):
@@ -275,15 +279,15 @@ def cleanup(
 
 
 @dataclass(frozen=True)
-class _Present:
-    """The contents of a table now.
+class _Listing:
+    """A listing of a table.
 
     Attributes:
-        versions: of the line, oldest first.
-        tagged: numbers of its versions that have a tag.
-        branched: numbers of its versions that a branch begins with.
-        transactions: of the line; listed only after a manifest was deleted.
-        others: all objects of the tree of branches and of the folders of versions.
+        versions: the versions of this branch, oldest first.
+        tagged: the numbers of its versions with a tag.
+        branched: the numbers of its versions from which a branch starts.
+        transactions: the transaction files of this branch; listed only after a manifest was deleted.
+        others: all objects below the folder of branches and in the folders of versions.
     """
 
     versions: list[VersionFile]
@@ -293,8 +297,8 @@ class _Present:
     others: Sequence[StoredObject]
 
 
-class _Line:
-    """The state of a clean-up of one line of versions.
+class _BranchCleanup:
+    """The state of a clean-up of one branch.
 
     Args:
         table: the root of the table or of a branch.
@@ -320,18 +324,18 @@ class _Line:
         self._policy = policy
         self._now = now
         self._seen: set[tuple[object, ...]] = set()
-        self._kept = _Named()
-        self._gone = _Named()
-        self._gone_files: dict[int, VersionFile] = {}
-        # Manifests that were deleted, as long as they fit into memory.
-        self._deleted: dict[int, bytes] = {}
-        self._room = _DELETED_BYTES
+        self._kept = _FileKeys()
+        self._expired = _FileKeys()
+        self._expired_files: dict[int, VersionFile] = {}
+        # Content of deleted manifests, up to a limit of memory.
+        self._deleted_manifests: dict[int, bytes] = {}
+        self._free_bytes = _DELETED_BYTES
         self._oldest_kept = now
-        # Entries of the last listing of this line, by path.
+        # Entries of the last listing of this branch, by path.
         self._listed: dict[str, StoredObject] = {}
 
     def look(self) -> None:
-        """Read every version of the table and decide about those of this line."""
+        """Read every version of the table and decide which versions of this branch expire."""
         present = self._list()
         files = present.versions
         versions = [file.version for file in files]
@@ -346,8 +350,8 @@ class _Line:
             if goes and version in present.tagged:
                 tagged.append(version)
             if goes and version not in protected:
-                self._gone.add(manifest)
-                self._gone_files[version] = by_version[version]
+                self._expired.add(manifest)
+                self._expired_files[version] = by_version[version]
             else:
                 self._keep(manifest)
         if tagged and self._policy.error_if_tagged:
@@ -355,36 +359,38 @@ class _Line:
                 f"versions {', '.join(map(str, tagged))} of {self._root} are old, but have tags: delete the "
                 "tags, or pass error_if_tagged_old_versions=False to keep these versions"
             )
-        self._look_elsewhere(present.others)
+        self._keep_other_branches(present.others)
 
     def look_again(self) -> None:
-        """Keep files that others use since the last check: new versions, tags, branches, restores.
+        """Keep files that other writers use since the last check: new versions, tags, branches, restores.
 
-        Manifests that are deleted already come back, where a tag, a branch or a restore needs them.
+        Put deleted manifests back if a tag, a branch or a restore needs them.
         """
         present = self._list()
         for manifest in self._read(file for file in present.versions if (file.path,) not in self._seen):
             self._keep(manifest)
-        users = present.tagged | present.branched | self._restored(present.transactions)
-        again = [self._gone_files.pop(version) for version in sorted(users) if version in self._gone_files]
+        users = present.tagged | present.branched | self._list_restored(present.transactions)
+        again = [
+            self._expired_files.pop(version) for version in sorted(users) if version in self._expired_files
+        ]
         for file in again:
             self._put_back(file)
         for manifest in self._read(again):
             self._keep(manifest)
-        self._look_elsewhere(present.others)
+        self._keep_other_branches(present.others)
 
-    def delete_versions(self, manifests: list[CleanupFile], pace: _Pace) -> list[CleanupFile]:
-        """Delete manifests and return those that are gone. A version whose manifest stays keeps its files."""
-        by_path = {file.path: version for version, file in self._gone_files.items()}
+    def delete_versions(self, manifests: list[CleanupFile], pace: _BatchDeleter) -> list[CleanupFile]:
+        """Delete manifests and return the deleted ones. If a manifest remains, keep the version's files."""
+        by_path = {file.path: version for version, file in self._expired_files.items()}
         gone = []
         for part in pace.parts(manifests):
             unused = [file for file in part if not self.is_kept(file)]
-            self._remember({by_path[file.path]: file.path for file in unused})
+            self._save_manifests({by_path[file.path]: file.path for file in unused})
             removed = pace.delete(unused)
             gone += removed
             failed = {file.path for file in unused} - {file.path for file in removed}
-            # A deletion may have taken place although it was said to have failed.
-            self._keep_all(self._gone_files[by_path[path]] for path in failed)
+            # A deletion may have succeeded although the store reported a failure.
+            self._keep_all(self._expired_files[by_path[path]] for path in failed)
             self.look_again()
         return gone
 
@@ -392,36 +398,36 @@ class _Line:
         for manifest in self._read(files):
             self._keep(manifest)
 
-    def _remember(self, paths: Mapping[int, str]) -> None:
+    def _save_manifests(self, paths: Mapping[int, str]) -> None:
         """Read the manifests of versions that are about to be deleted."""
 
         def read(path: str) -> bytes:
             try:
                 return self._store.read(path)
             except FileNotFoundError:
-                return b""  # another clean-up was faster
+                return b""  # deleted by another clean-up
 
-        with ThreadPoolExecutor(_READERS) as pool:
+        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             for version, data in zip(paths, pool.map(read, paths.values()), strict=True):
                 if data:
-                    self._deleted[version] = data
-                    self._room -= len(data)
-        for version in list(self._deleted):
-            if self._room >= 0 or version in paths:
+                    self._deleted_manifests[version] = data
+                    self._free_bytes -= len(data)
+        for version in list(self._deleted_manifests):
+            if self._free_bytes >= 0 or version in paths:
                 break
-            self._room += len(self._deleted.pop(version))
+            self._free_bytes += len(self._deleted_manifests.pop(version))
 
     def _put_back(self, file: VersionFile) -> None:
-        data = self._deleted.get(file.version)
+        data = self._deleted_manifests.get(file.version)
         if data is not None and not self._store.exists(file.path):
             self._store.put(file.path, data)
             logger.info("version %d of %s is in use again: it stays", file.version, self._root)
 
     def files_to_delete(self) -> Iterator[CleanupFile]:
-        """Yield the files that go, manifests first."""
-        manifests = {file.path for file in self._gone_files.values()}
+        """Yield the files to delete."""
+        manifests = {file.path for file in self._expired_files.values()}
         directories = list(dict.fromkeys([VERSIONS_DIR, *(place for place, _, _ in _PLACES)]))
-        listings = self._at_once([partial(self._entries, directory) for directory in directories])
+        listings = self._run_concurrently([partial(self._entries, directory) for directory in directories])
         for directory, entries in zip(directories, listings, strict=True):
             prefix = join(self._root, directory) + "/"
             for entry in entries:
@@ -431,58 +437,60 @@ class _Line:
                 for place, pattern, kind in _PLACES:
                     match = pattern.fullmatch(entry.path.removeprefix(prefix)) if place == directory else None
                     if match is not None:
-                        yield from self._judge(entry, kind, match[1])
+                        yield from self._select_file(entry, kind, match[1])
                         break
 
     def _entries(self, directory: str) -> Sequence[StoredObject]:
         recursive = directory in (DATA_DIR, INDICES_DIR, COLUMN_JOBS_DIR)
         return self._store.list_to_delete(join(self._root, directory), self._main, recursive=recursive)
 
-    def _list(self) -> _Present:
-        """List the objects that others may have changed, by requests at the same time.
+    def _list(self) -> _Listing:
+        """List the objects that other writers may have changed, with concurrent requests.
 
-        The order does not matter: all of them come after the last deletion and before the next one.
+        The order of requests does not matter: all are between the last deletion and the next one.
         """
         table = TableRef(self._store, self._root)
         finish_latest(table)
         below = self._store.list_objects
-        versions, tagged, branched, tree, main, transactions = self._at_once(
+        versions, tagged, branched, tree, main, transactions = self._run_concurrently(
             [
                 partial(below, join(self._root, VERSIONS_DIR)),
-                self._tagged,
-                self._branched,
+                self._list_tagged,
+                self._list_branched,
                 partial(below, join(self._main, TREE_DIR), recursive=True),
                 partial(below, join(self._main, VERSIONS_DIR)) if self._main != self._root else list,
-                partial(below, join(self._root, TRANSACTIONS_DIR)) if self._deleted else list,
+                partial(below, join(self._root, TRANSACTIONS_DIR)) if self._deleted_manifests else list,
             ]
         )
         self._listed.update((each.path, each) for each in versions)
         files = version_files(table, [each.name for each in versions])
-        return _Present(files, tagged, branched, transactions, [*tree, *versions, *main])
+        return _Listing(files, tagged, branched, transactions, [*tree, *versions, *main])
 
-    def _at_once(self, requests: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Return the results of requests, which an object store gets at the same time."""
+    def _run_concurrently(self, requests: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Return the results of requests, which run concurrently for an object store."""
         if self._store.is_local:
             return [request() for request in requests]
         with ThreadPoolExecutor(len(requests)) as pool:
             return [each.result() for each in [pool.submit(request) for request in requests]]
 
     def is_kept(self, file: CleanupFile) -> bool:
-        """Whether a file that was to go has come into use since."""
+        """Return whether a file to delete is in use now."""
         if file.kind == "manifest":
-            return all(file.path != gone.path for gone in self._gone_files.values())
+            return all(file.path != gone.path for gone in self._expired_files.values())
         return self._kept.names(file.kind, file.key)
 
-    def _judge(self, entry: StoredObject, kind: str, key: str) -> Iterator[CleanupFile]:
+    def _select_file(self, entry: StoredObject, kind: str, key: str) -> Iterator[CleanupFile]:
         if self._kept.names(kind, key):
             return
-        verified = self._gone.names(kind, key)
+        verified = self._expired.names(kind, key)
         if not verified:
             if entry.modified is None and not self._policy.delete_unverified:
                 return
             modified = entry.modified or self._now
             settled = kind in _EARLY or modified < self._oldest_kept
-            if not (self._now - modified >= _UNVERIFIED_AGE or (self._policy.delete_unverified and settled)):
+            if not (
+                self._now - modified >= _MIN_UNVERIFIED_AGE or (self._policy.delete_unverified and settled)
+            ):
                 return
         yield CleanupFile(entry.path, kind, entry.size, not verified, key)
 
@@ -490,12 +498,12 @@ class _Line:
         self._kept.add(manifest)
         self._oldest_kept = min(self._oldest_kept, manifest.timestamp)
 
-    def _look_elsewhere(self, objects: Iterable[StoredObject]) -> None:
-        """Keep the files of other lines, and of detached versions, which have files but no history.
+    def _keep_other_branches(self, objects: Iterable[StoredObject]) -> None:
+        """Keep the files of other branches and of detached versions.
 
         Args:
-            objects: in the tree and in the folders of versions. Lines are looked for in the tree itself: one
-                that is just being made has no name yet.
+            objects: the objects below the folder of branches and in the folders of versions. Branches are
+                found in these folders, because a branch that is being created is not registered yet.
         """
         files = []
         for file in objects:
@@ -511,41 +519,41 @@ class _Line:
             self._kept.add(manifest)
 
     def _read(self, files: Iterable[VersionFile]) -> Iterator[Manifest]:
-        """Read manifests, some at a time, and check that they can be understood; those gone are left out."""
+        """Yield manifests, read in parallel and checked to be supported; skip deleted ones."""
 
         def read(file: VersionFile) -> Manifest | None:
             try:
                 listed = file.listed or self._listed[file.path]
                 manifest = read_listed(self._store, file.path, file.naming, listed)
             except FileNotFoundError:
-                return None  # deleted since it was listed: a branch, or by another clean-up
+                return None  # deleted since it was listed, with its branch or by another clean-up
             check_readable(manifest.message, file.path)
             check_writable(manifest.message, file.path)
             return manifest
 
         queue = list(files)
-        with ThreadPoolExecutor(_READERS) as pool:
-            for start in range(0, len(queue), _READERS):
-                part = queue[start : start + _READERS]
+        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+            for start in range(0, len(queue), _PARALLEL_READS):
+                part = queue[start : start + _PARALLEL_READS]
                 yield from (manifest for manifest in pool.map(read, part) if manifest is not None)
                 self._seen.update(_identity(file.path, file.listed) for file in part)
                 report("reading versions", start + len(part), len(queue), "versions")
 
-    def _tagged(self) -> set[int]:
-        """Return the versions of this line that have tags."""
+    def _list_tagged(self) -> set[int]:
+        """Return the versions of this branch with tags."""
         tags = list_tags(self._store, self._main).values()
-        return {tag["version"] for tag in tags if _same(tag["branch"], self._branch)}
+        return {tag["version"] for tag in tags if _is_same_branch(tag["branch"], self._branch)}
 
-    def _branched(self) -> set[int]:
-        """Return the versions of this line with which a branch begins."""
+    def _list_branched(self) -> set[int]:
+        """Return the versions of this branch from which a branch starts."""
         branches = Branches(self._store, self._main).list().values()
-        return {b["parent_version"] for b in branches if _same(b["parent_branch"], self._branch)}
+        return {b["parent_version"] for b in branches if _is_same_branch(b["parent_branch"], self._branch)}
 
-    def _restored(self, transactions: Iterable[StoredObject]) -> set[int]:
+    def _list_restored(self, transactions: Iterable[StoredObject]) -> set[int]:
         """Return the versions that are being restored; a restore writes its transaction first."""
         versions = set()
         for entry in transactions:
-            is_listed = any(names.names("transaction", entry.name) for names in (self._kept, self._gone))
+            is_listed = any(names.names("transaction", entry.name) for names in (self._kept, self._expired))
             if is_listed or _identity(entry.path, entry) in self._seen or not entry.name.endswith(".txn"):
                 continue
             self._seen.add(_identity(entry.path, entry))
@@ -558,25 +566,25 @@ class _Line:
         return versions
 
 
-def _same(branch: str | None, other: str | None) -> bool:
+def _is_same_branch(branch: str | None, other: str | None) -> bool:
     return (branch or "main") == (other or "main")
 
 
 def _identity(path: str, listed: StoredObject | None) -> tuple[object, ...]:
-    """Return a key that differs for a later manifest of the same name, such as one of a recreated branch."""
+    """Return a key that differs for a later file with the same path, such as in a recreated branch."""
     return (path,) if listed is None else (path, listed.size, listed.modified, listed.tag)
 
 
-class _Pace:
-    """Deletes files in parts, as fast as is allowed.
+class _BatchDeleter:
+    """Delete files in batches with a maximum rate.
 
     Args:
-        table: nothing outside of its root is deleted.
-        rate: files in a second at most.
-        total: number of files, for reports of progress.
+        table: files outside of its root are not deleted.
+        rate: maximum number of files per second; None for no limit.
+        total: number of files, for progress reports.
 
     Attributes:
-        failed: files that could not be deleted.
+        failed: number of files that could not be deleted.
     """
 
     def __init__(self, table: TableRef, rate: int | None, total: int) -> None:
@@ -588,8 +596,8 @@ class _Pace:
         self.failed = 0
 
     def parts(self, files: list[CleanupFile]) -> Iterator[list[CleanupFile]]:
-        """Yield files in parts that are deleted together, each when its time has come."""
-        step = min(self._rate or _DELETES_AT_ONCE, _DELETES_AT_ONCE)
+        """Yield batches of files to delete, and wait between batches to keep the rate."""
+        step = min(self._rate or _BATCH_SIZE, _BATCH_SIZE)
         for start in range(0, len(files), step):
             if self._rate is not None and self._done:
                 time.sleep(step / self._rate)
@@ -599,7 +607,7 @@ class _Pace:
             self._done += len(part)
 
     def delete(self, files: list[CleanupFile]) -> list[CleanupFile]:
-        """Delete files, and return those that are gone."""
+        """Delete files, and return the deleted files."""
         try:
             self._store.delete_many((file.path for file in files), self._root)
         except OSError as error:
@@ -618,20 +626,20 @@ class _Pace:
 
 
 PREFIX = "lance.auto_cleanup."
-# Versions, intervals and numbers of versions stay below it.
+# The limit of versions, intervals and numbers of versions.
 _LARGEST_NUMBER = 2**63 - 1
 _DIGITS = 19
 _OPTIONS = frozenset({"interval", "older_than_seconds", "retain_versions"})
 
 
 def auto_cleanup_config(options: Mapping[str, object] | None) -> dict[str, str]:
-    """Return the config of a new table that cleans up by itself.
+    """Return the config for automatic clean-ups of a new table.
 
     Args:
         options: `interval`, and `older_than_seconds` or `retain_versions` or both; None for no clean-up.
 
     Raises:
-        OptionError: an option is missing, unknown or cannot be used.
+        OptionError: an option is missing, unknown or invalid.
     """
     if options is None:
         return {}
@@ -652,10 +660,10 @@ def auto_cleanup_config(options: Mapping[str, object] | None) -> dict[str, str]:
 
 
 def after_commit(table: TableRef, manifest: Manifest) -> None:
-    """Clean up if it is the turn of the version that was just committed.
+    """Run the automatic clean-up if the committed version is a multiple of the interval.
 
     Raises:
-        OptionError: the table's config cannot be used.
+        OptionError: the table's config is invalid.
         LanceError, OSError: the clean-up failed. The caller logs it (`only_logged`).
     """
     interval = _whole_number(manifest.config, "interval")

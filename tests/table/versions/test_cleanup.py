@@ -305,7 +305,7 @@ def just_before_deleting(monkeypatch: pytest.MonkeyPatch, act: Callable[[], obje
         look_again(line)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module._Line, "look_again", acted)
+        patch.setattr(module._BranchCleanup, "look_again", acted)
         yield
 
 
