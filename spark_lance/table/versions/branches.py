@@ -1,12 +1,12 @@
-"""Branches: lines of versions that begin with a version of another line.
+"""Branches: histories that start from a version of the main line or of another branch.
 
     _refs/branches/{name, URL-encoded}.json        feat/x is feat%2Fx.json
     {"parentBranch": null, "identifier": {"version_mapping": [[2, "32 hex digits"]]}, "parentVersion": 2,
      "createAt": 1795273643, "manifestSize": 423, "metadata": {}}
-    tree/{name}/                                   the branch, a table of its own that shares older files
+    tree/{name}/                                   the branch: a separate table that shares older files
 
-`identifier` is the chain of (version branched from, id of the branch), from the main line down to this one;
-earlier writers left it out. `createAt` is in seconds. (Lance table format, branches.)
+`identifier` is the chain of (version branched from, id of the branch), from the main line down to this
+branch. Old writers did not write it. `createAt` is in seconds. (Lance table format, branches.)
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from spark_lance.table.versions.ref_files import Kinds, list_tags, pack_ref, rea
 BRANCHES_DIR = "_refs/branches"
 TREE_DIR = "tree"
 _SUFFIX = ".json"
-# Branches that an error names.
-_TOLD = 20
+# Maximum number of branches in an error.
+_MAX_NAMES = 20
 _KINDS: Kinds = {
     "parentBranch": (str, None),
     "identifier": (dict, None),
@@ -66,8 +66,8 @@ class Branches(TableRepr):
     """The branches of a table.
 
     Attributes:
-        store: where the table is.
-        main: root path of its main line.
+        store: the store of the table.
+        main: the root path of its main line.
     """
 
     store: Store
@@ -86,10 +86,10 @@ class Branches(TableRepr):
         return f"branches of {self.main}", ("branch", "from branch", "from version", "created"), rows
 
     def list(self) -> dict[str, dict[str, Any]]:
-        """Return all branches by name, in order of their names.
+        """Return all branches by name, sorted by name.
 
         Each is a dict of `parent_branch` (None: the main line), `parent_version`, `created_at` (UTC),
-        `manifest_size` (bytes) and `metadata`. Objects with other names are passed over.
+        `manifest_size` (bytes) and `metadata`. Objects with other names are ignored.
 
         Raises:
             FormatError: a branch is damaged.
@@ -123,7 +123,7 @@ class Branches(TableRepr):
         }
 
     def identity(self, branch: str) -> str:
-        """Return what tells a branch from one of the same name that was deleted.
+        """Return the id of a branch, which differs from a deleted branch with the same name.
 
         Raises:
             BranchNotFoundError: there is no such branch.
@@ -134,15 +134,16 @@ class Branches(TableRepr):
         return str(chain[-1][1]) if chain else str(content.get("createAt", 0))
 
     def exists(self, branch: str) -> bool:
-        """Whether there is a branch of this name."""
+        """Return whether a branch with this name exists."""
         return self.store.exists(self._path(branch))
 
     def check_new(self, branch: str) -> None:
-        """Raise if a branch of this name cannot be created.
+        """Refuse a name if no branch with this name can be created.
 
         Raises:
-            BranchExistsError: it exists.
-            OptionError: the name cannot be used, or is another branch's on a disk that ignores case.
+            BranchExistsError: the branch exists.
+            OptionError: the name is invalid, or differs from another branch only by case on a disk that
+                ignores case.
         """
         if self.exists(branch):
             raise BranchExistsError(
@@ -151,10 +152,10 @@ class Branches(TableRepr):
         self._check_alone(branch, self._names())
 
     def record(self, branch: str, parent: str | None, version: int, manifest_size: int) -> None:
-        """Make a branch known whose first version is in place.
+        """Register a branch whose first version exists.
 
         Raises:
-            BranchExistsError: another writer was first.
+            BranchExistsError: another writer registered the branch first.
             FormatError: the parent branch is damaged.
         """
         chain: list[Any] = []
@@ -174,10 +175,11 @@ class Branches(TableRepr):
             raise BranchExistsError(
                 f"branch {branch!r} of {self.main} exists already: use it, or delete it first"
             ) from None
-        # Whoever deletes the parent and has not seen the new branch has taken the parent's name before this.
+        # If a delete of the parent did not see this branch, it has deleted the parent's entry before this
+        # check.
         if parent is not None and not self.exists(parent):
             self.store.delete(self._path(branch), self.main)
-            raise self._missing(parent)
+            raise self._not_found_error(parent)
 
     def replace_metadata(self, branch: str, metadata: dict[str, str]) -> None:
         """Replace the metadata of a branch.
@@ -202,11 +204,11 @@ class Branches(TableRepr):
         root = branch_root(self.main, branch)
         names = self._names()
         if branch not in names and not self.store.list(join(root, VERSIONS_DIR)):
-            raise self._missing(branch)
+            raise self._not_found_error(branch)
         self._check_alone(branch, names)
         self._check_unused(branch)
-        # The name goes first: a branch that can be named is whole. A tag or branch that came meanwhile brings
-        # it back; one that comes later finds it gone.
+        # The entry is deleted first, so every registered branch is complete. It is restored if a tag or
+        # branch was created meanwhile. Later ones fail, because the entry does not exist.
         if branch in names:
             content = self.store.read(path)
             self.store.delete(path, self.main)
@@ -215,12 +217,14 @@ class Branches(TableRepr):
             except BranchInUseError:
                 self.store.put(path, content)
                 raise
-        # The directory may hold those of other branches (feat and feat/x, even feat/data), so only files of
-        # the table's own directories go.
+        # The directory may have directories of other branches (feat and feat/x, even feat/data), so delete
+        # only files of the branch's own directories.
         for part in (VERSIONS_DIR, TRANSACTIONS_DIR, DATA_DIR, DELETIONS_DIR, INDICES_DIR):
             folder = join(root, part)
             objects = self.store.list_to_delete(folder, self.main, recursive=True)
-            self.store.delete_many(_outside_tables(folder, [entry.path for entry in objects]), self.main)
+            self.store.delete_many(
+                _exclude_other_branches(folder, [entry.path for entry in objects]), self.main
+            )
 
     def _check_unused(self, branch: str) -> None:
         """Raise an error if tags or other branches refer to a branch."""
@@ -234,10 +238,11 @@ class Branches(TableRepr):
         """Refuse a name that leads to the folder of another branch, as on a disk that ignores case.
 
         Raises:
-            OptionError: it does.
+            OptionError: the folder belongs to another branch.
         """
         place = branch_root(self.main, branch)
-        # Unlike Path.exists, os.path.exists is false where a folder may not be read. The next access says so.
+        # Unlike Path.exists, os.path.exists is False without read permission. The next access raises the
+        # error.
         if not self.store.is_local or not os.path.exists(place):  # noqa: PTH110
             return
         for other in names:
@@ -248,7 +253,7 @@ class Branches(TableRepr):
                 )
 
     def _path(self, branch: str) -> str:
-        fault = _fault(branch)
+        fault = _name_error(branch)
         if fault is not None:
             raise OptionError(f"{branch!r} cannot be a branch: {fault}")
         return join(self.main, BRANCHES_DIR, f"{quote(branch, safe='')}{_SUFFIX}")
@@ -257,7 +262,7 @@ class Branches(TableRepr):
         try:
             return read_ref(self.store, self._path(branch), _KINDS, "branch")
         except FileNotFoundError:
-            raise self._missing(branch) from None
+            raise self._not_found_error(branch) from None
 
     def _names(self) -> tuple[str, ...]:
         names = (
@@ -265,20 +270,20 @@ class Branches(TableRepr):
             for name in self.store.list(join(self.main, BRANCHES_DIR))
             if name.endswith(_SUFFIX)
         )
-        return tuple(sorted(name for name in names if _fault(name) is None))
+        return tuple(sorted(name for name in names if _name_error(name) is None))
 
-    def _missing(self, branch: str) -> BranchNotFoundError:
+    def _not_found_error(self, branch: str) -> BranchNotFoundError:
         there = self._names()
-        names = ", ".join(("main", *there[:_TOLD]))
-        more = f" and {len(there) - _TOLD} more" if len(there) > _TOLD else ""
+        names = ", ".join(("main", *there[:_MAX_NAMES]))
+        more = f" and {len(there) - _MAX_NAMES} more" if len(there) > _MAX_NAMES else ""
         return BranchNotFoundError(
             f"branch {branch!r} of {self.main} does not exist; there are: {names}{more}"
             f"{suggestion(branch, ('main', *there))}"
         )
 
 
-def _outside_tables(folder: str, paths: Sequence[str]) -> list[str]:
-    """Return the paths of a branch's own directory that are not in the directory of another branch there."""
+def _exclude_other_branches(folder: str, paths: Sequence[str]) -> list[str]:
+    """Return the paths in a directory of a branch that do not belong to another branch in it."""
     others = set()
     for path in paths:
         before, versions_dir, _ = path.removeprefix(f"{folder}/").rpartition(f"{VERSIONS_DIR}/")
@@ -291,8 +296,8 @@ def _outside_tables(folder: str, paths: Sequence[str]) -> list[str]:
     ]
 
 
-def _fault(branch: str) -> str | None:
-    """Return the fault of a name; None if it is a valid name of a branch."""
+def _name_error(branch: str) -> str | None:
+    """Return why a branch name is invalid; None if it is valid."""
     if branch == "main":
         return "main is the line without a branch name"
     if branch.startswith("/") or branch.endswith("/") or "//" in branch:
@@ -301,7 +306,7 @@ def _fault(branch: str) -> str | None:
         return "two dots in a row and '.lock' at the end are not allowed"
     if "." in branch.split("/"):
         return "a dot is not a part of a name"
-    # Letters of any alphabet, as for pylance; only in tags they are plain ones.
+    # Letters of any alphabet, as in pylance. Tags allow only ASCII letters.
     if not branch or not all(mark.isalnum() or mark in ".-_/" for mark in branch):
         return "use letters, digits, '.', '-', '_' and '/'"
     return None

@@ -1,15 +1,17 @@
-"""Drop a whole table: its name first, then the files that it had at that moment.
+"""Drop a table: first its name, then the files that it had at that time.
 
     {parent}/.lance-dropped-{32 hex digits}/            on a disk: the table's folder, renamed in one step
     {parent}/.lance-dropped/{32 hex digits}.json        on an object store: {"folder": "t.lance"}
 
-Somebody can create a new table of the same name while the files of the old one are deleted. On a disk it has
-the name for itself. Object stores cannot rename, so there a marker says that a folder is being dropped:
-catalogs give a new table another folder as long as the marker exists. To protect writers without support for
-markers, a drop deletes only objects that it listed before. It deletes objects whose names a new table uses
-again first (tags, branches), then the manifests, oldest first, and then all others, whose names are unique.
+Another user can create a new table with the same name while the files of the old table are deleted. On a
+disk, the rename has made the name free. Object stores cannot rename, so a marker records that a folder is
+being
+dropped: catalogs use another folder for a new table as long as the marker exists. To protect writers that do
+not know markers, a drop deletes only objects that it listed before. It first deletes objects whose names a
+new table may reuse (tags, branches), then the manifests, oldest first, and then the others, whose names are
+unique.
 
-A drop that was interrupted leaves the hidden folder or the marker. The next drop in the same folder finishes
+An interrupted drop leaves the hidden folder or the marker. The next drop in the same parent folder finishes
 it.
 """
 
@@ -37,16 +39,17 @@ from spark_lance.table.format.table_ref import TableRef
 
 logger = logging.getLogger(__name__)
 
-_MARKERS = ".lance-dropped"
-_HIDDEN = re.compile(rf"{re.escape(_MARKERS)}-[0-9a-f]{{32}}", re.ASCII)
+_MARKER_DIR = ".lance-dropped"
+_HIDDEN = re.compile(rf"{re.escape(_MARKER_DIR)}-[0-9a-f]{{32}}", re.ASCII)
 _MARKER = re.compile(r"[0-9a-f]{32}\.json", re.ASCII)
-# Why a folder cannot be renamed: nobody may write to the folder above it, or it is a disk of its own.
-_FIXED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.EINVAL})
+# Errors of folders that cannot be renamed: no permission for the parent folder, or the folder is a mount
+# point.
+_RENAME_ERRORS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.EINVAL})
 
 
 def is_hidden_folder(name: str) -> bool:
-    """Whether a folder next to tables contains dropped ones, or markers of drops in progress."""
-    return name == _MARKERS or _HIDDEN.fullmatch(name) is not None
+    """Return whether a folder is a dropped table, or has markers of drops in progress."""
+    return name == _MARKER_DIR or _HIDDEN.fullmatch(name) is not None
 
 
 def drop_table(table: TableRef, forget: Callable[[], object] = lambda: None) -> None:
@@ -54,16 +57,17 @@ def drop_table(table: TableRef, forget: Callable[[], object] = lambda: None) -> 
 
     Args:
         table: the table.
-        forget: takes the table's name out of a list, called when nobody can reach the table any more.
+        forget: removes the table's name from a catalog; called once the table is not reachable any more.
 
     Raises:
-        StoreError: some files could not be deleted. The table is gone; the next drop beside it tries again.
+        StoreError: some files could not be deleted. The table is dropped; the next drop in the same parent
+            folder tries again.
     """
     parent, _, name = table.root.rpartition("/")
-    _finish_others(table.store, parent)
+    _finish_interrupted(table.store, parent)
     if table.store.is_local:
-        hidden = f"{parent}/{_MARKERS}-{uuid.uuid4().hex}"
-        if _is_renamed(table.root, hidden):
+        hidden = f"{parent}/{_MARKER_DIR}-{uuid.uuid4().hex}"
+        if _try_rename(table.root, hidden):
             forget()
             _remove_folder(table.store, hidden, parent)
             return
@@ -75,22 +79,22 @@ def drop_table(table: TableRef, forget: Callable[[], object] = lambda: None) -> 
 
 
 def dropping_folders(store: Store, parent: str) -> Collection[str]:
-    """Return the names of the folders in a folder of an object store whose tables are being dropped."""
+    """Return the names of the folders in `parent` whose tables are being dropped; empty on a disk."""
     if store.is_local:
         return ()
-    markers = [name for name in store.list(join(parent, _MARKERS)) if _MARKER.fullmatch(name)]
-    return {folder for name in markers if (folder := _folder_of(store, parent, name)) is not None}
+    markers = [name for name in store.list(join(parent, _MARKER_DIR)) if _MARKER.fullmatch(name)]
+    return {folder for name in markers if (folder := _read_marker(store, parent, name)) is not None}
 
 
-def _is_renamed(root: str, hidden: str) -> bool:
-    """Rename a folder of this machine; False if the folder cannot be renamed."""
+def _try_rename(root: str, hidden: str) -> bool:
+    """Rename a local folder; return False if it cannot be renamed."""
     evict_all()
     try:
         Path(root).rename(hidden)
     except FileNotFoundError:
-        return True  # its files are gone already
+        return True  # already deleted
     except OSError as error:
-        if error.errno in _FIXED:
+        if error.errno in _RENAME_ERRORS:
             return False
         raise local_failure(error, f"deleting {root}") from None
     return True
@@ -106,17 +110,17 @@ def _remove_folder(store: Store, folder: str, parent: str) -> None:
 
 
 def _put_marker(store: Store, parent: str, folder: str) -> str | None:
-    marker = join(parent, _MARKERS, f"{uuid.uuid4().hex}.json")
+    marker = join(parent, _MARKER_DIR, f"{uuid.uuid4().hex}.json")
     if store.is_local:
-        return None  # this folder may not be written to, or it has no folder above it
+        return None  # a local folder that cannot be renamed has no marker
     store.put(marker, json.dumps({"folder": folder}).encode())
     return marker
 
 
-def _folder_of(store: Store, parent: str, marker: str) -> str | None:
-    """Return the folder in a marker; None if the marker is gone, or is not one."""
+def _read_marker(store: Store, parent: str, marker: str) -> str | None:
+    """Return the folder that a marker names; None if the marker does not exist or is invalid."""
     try:
-        folder = parse_object(store.read(join(parent, _MARKERS, marker)))["folder"]
+        folder = parse_object(store.read(join(parent, _MARKER_DIR, marker)))["folder"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     is_name = isinstance(folder, str) and folder not in ("", ".", "..") and "/" not in folder
@@ -124,7 +128,7 @@ def _folder_of(store: Store, parent: str, marker: str) -> str | None:
 
 
 def _delete_listed(table: TableRef) -> None:
-    """Delete a table's current files, and manifests that writers add meanwhile; nothing of a new table."""
+    """Delete a table's current files and late manifests of its writers, but nothing of a new table."""
     paths = [entry.path for entry in table.store.list_to_delete(table.root, table.root, recursive=True)]
     versions, data = f"{table.path(VERSIONS_DIR)}/", f"{table.path(DATA_DIR)}/"
     manifests = {path for path in paths if path.startswith(versions)}
@@ -132,7 +136,7 @@ def _delete_listed(table: TableRef) -> None:
     table.store.delete_many(
         [path for path in paths if path not in manifests and path not in unique], table.root
     )
-    table.store.delete_many(sorted(manifests, key=_age), table.root)
+    table.store.delete_many(sorted(manifests, key=_version_number), table.root)
     table.store.delete_many(unique, table.root)
     _delete_late_versions(table, manifests, {path.removeprefix(data) for path in unique})
     if table.store.is_local:
@@ -142,13 +146,13 @@ def _delete_listed(table: TableRef) -> None:
             os.rmdir(table.root)  # noqa: PTH106
 
 
-def _age(path: str) -> int:
+def _version_number(path: str) -> int:
     parsed = parse_manifest_name(path.rpartition("/")[2])
     return -1 if parsed is None else parsed[0]
 
 
 def _delete_late_versions(table: TableRef, listed: Collection[str], deleted: Collection[str]) -> None:
-    """Delete manifests that appeared since the listing and name deleted files, so belong to the old table."""
+    """Delete manifests written since the listing that name deleted files, so belong to the old table."""
     late = []
     for name in table.store.list(table.path(VERSIONS_DIR)):
         path, parsed = table.path(VERSIONS_DIR, name), parse_manifest_name(name)
@@ -162,15 +166,15 @@ def _delete_late_versions(table: TableRef, listed: Collection[str], deleted: Col
     table.store.delete_many(late, table.root)
 
 
-def _finish_others(store: Store, parent: str) -> None:
-    """Finish drops in a folder that were interrupted; what cannot be deleted is logged and left."""
+def _finish_interrupted(store: Store, parent: str) -> None:
+    """Finish interrupted drops in a folder; log failures."""
     try:
         if store.is_local:
             for name in store.list_directories(parent):
                 if _HIDDEN.fullmatch(name):
                     _remove_folder(store, f"{parent}/{name}", parent)
             return
-        for name in store.list(join(parent, _MARKERS)):
+        for name in store.list(join(parent, _MARKER_DIR)):
             if _MARKER.fullmatch(name):
                 _finish_marked(store, parent, name)
     except (OSError, LanceError) as error:
@@ -178,15 +182,15 @@ def _finish_others(store: Store, parent: str) -> None:
 
 
 def _finish_marked(store: Store, parent: str, name: str) -> None:
-    folder = _folder_of(store, parent, name)
+    folder = _read_marker(store, parent, name)
     if folder is None:
         return
-    # While either of the two markers is there, no catalog puts a new table into the folder.
+    # While either of the two markers exists, no catalog creates a new table in the folder.
     ours = _put_marker(store, parent, folder)
     try:
-        if store.exists(join(parent, _MARKERS, name)):
+        if store.exists(join(parent, _MARKER_DIR, name)):
             _delete_listed(TableRef(store, join(parent, folder)))
-            store.delete(join(parent, _MARKERS, name), parent)
+            store.delete(join(parent, _MARKER_DIR, name), parent)
     finally:
         if ours is not None:
             store.delete(ours, parent)

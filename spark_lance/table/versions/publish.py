@@ -1,13 +1,13 @@
-"""Putting a manifest in place: the one step of a commit that must have one winner (format-table §10.3, 10.4).
+"""Publish a manifest: the step of a commit in which exactly one writer succeeds (format-table §10.3, 10.4).
 
-    by itself              the store creates the manifest only if it is absent
-    manifest store         a database says which manifest a version is
-    commit lock            the holder of the user's lock looks, then writes
+    conditional put        the store creates the manifest only if it is absent
+    manifest store         a database records the manifest of each version
+    commit lock            the holder of the user's lock checks, then writes
 
-Commits through a manifest store take four steps, and any reader who finds them half done finishes them:
+Commits through a manifest store take four steps. Any reader that finds an unfinished commit finishes it:
 
     1. write the manifest to `{name}.manifest-{uuid}` (staged)
-    2. add the row (root, version) -> staged path, if the version has none: here the winner is chosen
+    2. add the row (root, version) -> staged path, if the version has none: this decides which writer wins
     3. copy the staged object to `{name}.manifest`
     4. point the row to the copy, delete the staged object
 """
@@ -27,14 +27,14 @@ from spark_lance.table.format.table_ref import TableRef
 logger = logging.getLogger(__name__)
 
 _MANIFEST = re.compile(r"([0-9]{1,20}\.manifest)(-.+)?", re.ASCII)
-# A lock may say by this error that another writer is committing the version; the name is pylance's.
+# A lock may raise this error if another writer is committing the version; the name is pylance's.
 _LOCK_CONFLICT = "CommitConflictError"
 
 
 class LockReleaseError(Exception):
-    """The commit lock was held, and releasing it failed: read back what became of the version.
+    """The release of the commit lock failed: read the version back to learn the outcome.
 
-    `lock_error` is what releasing raised, `failure` what happened before; None if the manifest was written.
+    `lock_error` is the error of the release. `failure` is an earlier error; None if the manifest was written.
     """
 
     def __init__(self, lock_error: Exception, failure: BaseException | None) -> None:
@@ -44,54 +44,56 @@ class LockReleaseError(Exception):
 
 
 def publish(table: TableRef, version: int, path: str, data: bytes) -> None:
-    """Make a manifest the given version of a table, if the version is not taken.
+    """Publish a manifest as a version of a table, if the version does not exist yet.
 
     Args:
         table: the table.
-        version: the version to be.
-        path: of the manifest, by its final name.
-        data: the manifest's bytes.
+        version: the number of the new version.
+        path: the final path of the manifest.
+        data: the content of the manifest.
 
     Raises:
-        FileExistsError: the version is taken, possibly by an earlier try of the same commit.
-        AtomicPutUnsupportedError: the store has no way to do it.
-        CommitError: the commit lock was not given, and nothing was done.
-        FormatError: the manifest store has a row for the version, but its manifest is gone.
+        FileExistsError: the version exists, possibly from an earlier attempt of the same commit.
+        AtomicPutUnsupportedError: the store has no atomic put.
+        CommitError: the commit lock was not acquired, and nothing was written.
+        FormatError: the manifest store has a row for the version, but the manifest does not exist.
         LockReleaseError: the commit lock was not released.
-        OSError: it may have been done, or may yet come to be: read back.
+        OSError: the outcome is unknown; the version may still appear: read it back.
     """
     if table.store.manifests is not None:
-        _through(table.store.manifests, table, version, path, data)
+        _publish_to_store(table.store.manifests, table, version, path, data)
     elif table.store.commit_lock is not None:
-        _under(table.store.commit_lock, table.store, version, path, data)
+        _publish_with_lock(table.store.commit_lock, table.store, version, path, data)
     else:
         table.store.put_if_absent(path, data)
 
 
 def finish_version(table: TableRef, version: int) -> None:
-    """See to it that a version that was chosen is in place by its final name; nothing if there is none.
+    """Finish steps 3 and 4 of a version in the manifest store; do nothing if it has no such version.
 
     Raises:
-        FormatError: its manifest is lost.
-        StoreError: the manifest store cannot be asked, or the copy fails.
+        FormatError: the manifest of the version does not exist.
+        StoreError: the manifest store is not available, or the copy failed.
     """
     if (
         table.store.manifests is not None
         and (entry := table.store.manifests.get(table.root, version)) is not None
     ):
-        _finish(table.store.manifests, table, entry)
+        _finish_entry(table.store.manifests, table, entry)
 
 
 def finish_latest(table: TableRef) -> None:
-    """As `finish_version`, for the newest version. Older ones were finished before it was begun."""
+    """Finish the newest version like `finish_version`. Older versions are finished already."""
     if (
         table.store.manifests is not None
         and (entry := table.store.manifests.get_latest(table.root)) is not None
     ):
-        _finish(table.store.manifests, table, entry)
+        _finish_entry(table.store.manifests, table, entry)
 
 
-def _through(manifests: ManifestStore, table: TableRef, version: int, path: str, data: bytes) -> None:
+def _publish_to_store(
+    manifests: ManifestStore, table: TableRef, version: int, path: str, data: bytes
+) -> None:
     if table.store.exists(path):
         raise FileExistsError(f"version {version} of {table.root} is there")
     staged = ManifestEntry(version, f"{path}-{uuid.uuid4()}", len(data))
@@ -99,25 +101,25 @@ def _through(manifests: ManifestStore, table: TableRef, version: int, path: str,
     try:
         manifests.put_if_absent(table.root, staged)
     except FileExistsError:
-        # A request that was repeated on its way loses against itself.
+        # If the request was repeated in transit, the row may be our own.
         entry = manifests.get(table.root, version)
         if entry is None or entry.path != staged.path:
-            _discard(table, staged.path)
+            _delete_staged(table, staged.path)
             if entry is not None:
-                _finish(manifests, table, entry)
-                _check_there(manifests, table, version, path)
+                _finish_entry(manifests, table, entry)
+                _check_manifest_exists(manifests, table, version, path)
             raise
     try:
-        _finish(manifests, table, staged)
+        _finish_entry(manifests, table, staged)
     except Exception as error:
-        # Whatever the reason, this is not a refusal: the version is chosen, and a reader may finish it.
+        # The version is decided whatever the reason, and a reader may finish it.
         raise StoreError(
             f"version {version} of {table.root} is chosen, but not in place yet: {error}"
         ) from error
 
 
-def _check_there(manifests: ManifestStore, table: TableRef, version: int, path: str) -> None:
-    """Raise if the newest row has no manifest: no commit could ever get past it."""
+def _check_manifest_exists(manifests: ManifestStore, table: TableRef, version: int, path: str) -> None:
+    """Raise if the newest row has no manifest, because it would block every commit."""
     if table.store.exists(path):
         return
     newest = manifests.get_latest(table.root)
@@ -129,8 +131,8 @@ def _check_there(manifests: ManifestStore, table: TableRef, version: int, path: 
         )
 
 
-def _finish(manifests: ManifestStore, table: TableRef, entry: ManifestEntry) -> None:
-    """Do steps 3 and 4 for a row; repeating them, also at the same time, changes nothing."""
+def _finish_entry(manifests: ManifestStore, table: TableRef, entry: ManifestEntry) -> None:
+    """Do steps 3 and 4 for a row. They are idempotent, also when run concurrently."""
     name = entry.path.rpartition("/")[2]
     match = _MANIFEST.fullmatch(name)
     parsed = parse_manifest_name(match[1]) if match else None
@@ -138,26 +140,26 @@ def _finish(manifests: ManifestStore, table: TableRef, entry: ManifestEntry) -> 
         raise FormatError(f"the manifest store names {name!r} for version {entry.version}", path=table.root)
     if match[2] is None:
         return
-    # The row's own directory does not count: it could be that of another table.
+    # Ignore the directory in the row: it could belong to another table.
     staged, final = f"{table.root}/{VERSIONS_DIR}/{name}", f"{table.root}/{VERSIONS_DIR}/{match[1]}"
     try:
         table.store.copy(staged, final)
     except FileNotFoundError:
-        # Somebody else finished it and took the staged object away.
+        # Another process may have finished it and deleted the staged object.
         if not table.store.exists(final):
             raise FormatError(f"the manifest of version {entry.version} is lost", path=staged) from None
     try:
         manifests.put_if_exists(table.root, ManifestEntry(entry.version, final, entry.size))
-    except Exception as error:  # noqa: BLE001 (manifest stores of users raise anything)
-        # The version stands; the next reader does this. The staged object is needed until then.
+    except Exception as error:  # noqa: BLE001 (manifest stores of users raise any error)
+        # The version is committed. The next reader updates the row, and needs the staged object until then.
         logger.warning(
             "version %d of %s is committed, but its row still staged: %s", entry.version, table.root, error
         )
         return
-    _discard(table, staged)
+    _delete_staged(table, staged)
 
 
-def _under(lock: CommitLock, store: Store, version: int, path: str, data: bytes) -> None:
+def _publish_with_lock(lock: CommitLock, store: Store, version: int, path: str, data: bytes) -> None:
     entered = False
     failure: BaseException | None = None
     try:
@@ -183,11 +185,11 @@ def _under(lock: CommitLock, store: Store, version: int, path: str, data: bytes)
             "see to the lock, then repeat"
         ) from error
     if failure is not None:
-        # The lock's `__exit__` returned true and so suppressed the error.
+        # The lock's `__exit__` returned True and so suppressed the error.
         raise failure
 
 
-def _discard(table: TableRef, path: str) -> None:
+def _delete_staged(table: TableRef, path: str) -> None:
     try:
         table.store.delete(path, table.root)
     except OSError as error:

@@ -1,15 +1,14 @@
-"""Tags and other refs as they are stored: names of versions, one small JSON object each.
+"""Read and write the stored objects of tags and branches: one small JSON object each.
 
     _refs/tags/{name}.json
     {"branch": null, "version": 3, "createdAt": "2026-01-31T12:00:00.123456789Z", "updatedAt": "...",
      "manifestSize": 572, "metadata": {}}
 
-`branch` is null for the main line. Times are RFC 3339, UTC, down to nanoseconds. Earlier writers left out the
-times and the metadata. (Lance table format, tags.)
+`branch` is null for the main line. Times are RFC 3339, UTC, with nanoseconds. Old writers did not write
+times and metadata. (Lance table format, tags.)
 
-Refs name versions (tags) and lines of versions (branches). They are under the root of the main line, in
-`_refs/tags` and `_refs/branches`, and belong to no version's history. Unknown keys are kept when an object is
-written again.
+Refs are tags, which name versions, and branches. They are stored in `_refs/tags` and `_refs/branches` of the
+main line, and are not part of any version. Unknown keys are kept when an object is rewritten.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from spark_lance.io.store import Store
 from spark_lance.io.stored_json import parse_object
 from spark_lance.io.stored_names import check_path
 
-# The members of an object: JSON type, and default if the member is absent.
+# Key of an object -> JSON type, and default if the key is missing.
 Kinds = Mapping[str, tuple[type, Any]]
 
 # The keys that name a branch, which is a directory below `tree`.
@@ -37,19 +36,19 @@ _NANOS = 1_000_000_000
 
 
 def is_ref_name(name: str) -> bool:
-    """Whether a text consists of letters, digits, `.`, `-` and `_` only."""
+    """Return whether a text has only ASCII letters, digits, `.`, `-` and `_`."""
     return _NAME.fullmatch(name) is not None
 
 
 def read_ref(store: Store, path: str, kinds: Kinds, what: str) -> dict[str, Any]:
-    """Return an object as it is stored.
+    """Return a stored object, checked against `kinds`.
 
     Args:
-        what: the kind of object, for messages.
+        what: the kind of object, for errors.
 
     Raises:
-        FileNotFoundError: it does not exist.
-        FormatError: it is damaged.
+        FileNotFoundError: the object does not exist.
+        FormatError: the object is damaged.
     """
     data = store.read(path)
     try:
@@ -67,21 +66,21 @@ def read_ref(store: Store, path: str, kinds: Kinds, what: str) -> dict[str, Any]
 
 
 def pack_ref(content: Mapping[str, Any]) -> bytes:
-    """Serialize an object."""
+    """Return the serialized object."""
     return json.dumps(content, indent=2).encode()
 
 
 def format_time(time_ns: int) -> str:
-    """Return a time, nanoseconds since the epoch, as RFC 3339 text in UTC."""
+    """Return a time in nanoseconds since 1970 as RFC 3339 text in UTC."""
     seconds, nanos = divmod(time_ns, _NANOS)
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
 
 
 def parse_time(text: str | None, path: str) -> datetime | None:
-    """Return RFC 3339 text in UTC as a time of microseconds.
+    """Parse RFC 3339 text in UTC; return a time with microseconds.
 
     Raises:
-        FormatError: the text is not such a time.
+        FormatError: the text is not an RFC 3339 time in UTC.
     """
     if text is None:
         return None
@@ -96,8 +95,8 @@ def parse_time(text: str | None, path: str) -> datetime | None:
 
 
 TAGS_DIR = "_refs/tags"
-# Names that an error tells.
-_TOLD = 10
+# Maximum number of names in an error.
+_MAX_NAMES = 10
 _SUFFIX = ".json"
 _MAX_U64 = 2**64 - 1
 _KINDS: Kinds = {
@@ -111,12 +110,12 @@ _KINDS: Kinds = {
 
 
 def tag_path(main: str, tag: str) -> str:
-    """Return where a tag of the table whose main line is at `main` is stored.
+    """Return the path of a tag's object in the main line at `main`.
 
     Raises:
-        OptionError: the name cannot be a tag's.
+        OptionError: the tag name is invalid.
     """
-    if not _is_name(tag):
+    if not _is_tag_name(tag):
         raise OptionError(
             f"{tag!r} cannot be a tag: use letters, digits, '.', '-' and '_', no dot at either end, "
             "no two dots in a row, and no '.lock' at the end"
@@ -125,12 +124,12 @@ def tag_path(main: str, tag: str) -> str:
 
 
 def read_tag(store: Store, main: str, tag: str) -> dict[str, Any]:
-    """Return a tag's object as it is stored.
+    """Return the stored object of a tag.
 
     Raises:
-        TagNotFoundError: there is no such tag.
-        FormatError: it is damaged.
-        OptionError: the name cannot be a tag's.
+        TagNotFoundError: the tag does not exist.
+        FormatError: the object is damaged.
+        OptionError: the tag name is invalid.
     """
     path = tag_path(main, tag)
     try:
@@ -143,18 +142,18 @@ def read_tag(store: Store, main: str, tag: str) -> dict[str, Any]:
 
 
 def no_tag(store: Store, main: str, tag: str) -> TagNotFoundError:
-    """Return the error for a tag that is not there, which names some that are."""
+    """Return the error for a missing tag, with the names of existing tags."""
     names = sorted(name.removesuffix(".json") for name in store.list(join(main, TAGS_DIR)))
-    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
-    choices = f"there are: {', '.join(names[:_TOLD])}{more}" if names else "the table has none"
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    choices = f"there are: {', '.join(names[:_MAX_NAMES])}{more}" if names else "the table has none"
     return TagNotFoundError(f"tag {tag!r} of {main} does not exist; {choices}{suggestion(tag, names)}")
 
 
 def list_tags(store: Store, main: str) -> dict[str, dict[str, Any]]:
-    """Return all tags by name, in order of their names.
+    """Return all tags by name, sorted by name.
 
     Each is a dict of `branch` (None: the main line), `version`, `created_at`, `updated_at` (UTC, or None if
-    unknown), `manifest_size` (bytes) and `metadata`. Objects with other names are passed over.
+    unknown), `manifest_size` (bytes) and `metadata`. Objects with other names are ignored.
 
     Raises:
         FormatError: a tag is damaged.
@@ -163,7 +162,7 @@ def list_tags(store: Store, main: str) -> dict[str, dict[str, Any]]:
         name.removesuffix(_SUFFIX) for name in store.list(join(main, TAGS_DIR)) if name.endswith(_SUFFIX)
     )
     tags = {}
-    for name in sorted(filter(_is_name, names)):
+    for name in sorted(filter(_is_tag_name, names)):
         try:
             content = read_tag(store, main, name)
         except TagNotFoundError:
@@ -180,6 +179,6 @@ def list_tags(store: Store, main: str) -> dict[str, dict[str, Any]]:
     return tags
 
 
-def _is_name(tag: str) -> bool:
+def _is_tag_name(tag: str) -> bool:
     dots = tag.startswith(".") or tag.endswith(".") or ".." in tag
     return is_ref_name(tag) and not dots and not tag.endswith(".lock")

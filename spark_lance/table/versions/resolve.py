@@ -1,16 +1,16 @@
-"""How users name a version, by number, by tag, or by branch and number; and a walk through versions.
+"""Resolve version references: a number, a tag, or a branch and a number. Read the history version by version.
 
-    7                 version 7 of the line that one is on
-    "stable"          the version that the tag names, whatever its branch
+    7                 version 7 of the current branch
+    "stable"          the version of the tag, on any branch
     ("dev", 7)        version 7 of branch dev
     ("dev", None)     the newest version of branch dev
     (None, 7)         version 7 of the main line, which is also called "main"
 
-A branch is a table of its own under `tree/{name}` of the root of the main line, which records tags and
-branches. (Lance table format, branches and tags.)
+A branch is a separate table in `tree/{name}` below the root of the main line. The main line has the entries
+of tags and branches. (Lance table format, branches and tags.)
 
-A walk goes through the versions of a line one by one. The changes of a version come from a comparison with
-the one before, so both have to exist. Recently read manifests are cached: a walk needs each of them twice.
+`Walk` reads the versions of a branch one by one. The changes of a version are computed by comparison with the
+previous version, so both must exist. Recently read manifests are cached, because a walk needs each one twice.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ Reference = Union[int, str, tuple[Union[str, None], Union[int, None]]]  # noqa: 
 
 MAIN = "main"
 
-# A time as Iceberg's options have it.
+# A time in milliseconds, as in Iceberg's options.
 _MILLIS = re.compile(r"[0-9]{11,14}", re.ASCII)
 
 
 @dataclass(frozen=True)
 class VersionRef:
-    """A version of a line.
+    """A version of a branch.
 
     Attributes:
-        root: the line's root path.
-        branch: its name, None for the main line.
-        version: the number.
+        root: the root path of the branch.
+        branch: the name of the branch; None for the main line.
+        version: the version number.
     """
 
     root: str
@@ -74,34 +74,34 @@ def resolve(store: Store, main: str, reference: Reference, branch: str | None = 
     """Return the version that a reference names.
 
     Args:
-        main: root of the main line.
-        branch: the branch on which a bare number counts, None for the main line.
+        main: the root path of the main line.
+        branch: the branch of references that are only a number; None for the main line.
 
     Raises:
         TagNotFoundError: there is no such tag.
         BranchNotFoundError: there is no such branch.
         TableNotFoundError: there is no table.
         FormatError: a tag or branch is damaged.
-        OptionError: this is not a reference.
+        OptionError: the reference is invalid.
     """
     if isinstance(reference, bool):
         raise OptionError(f"{reference!r} names no version")
     if isinstance(reference, int):
-        return VersionRef(_line(store, main, branch), branch, reference)
+        return VersionRef(_find_root(store, main, branch), branch, reference)
     if isinstance(reference, str):
         tag = read_tag(store, main, reference)
-        return VersionRef(_line(store, main, tag.get("branch")), tag.get("branch"), tag["version"])
+        return VersionRef(_find_root(store, main, tag.get("branch")), tag.get("branch"), tag["version"])
     try:
         name, number = reference
     except (TypeError, ValueError):
         raise OptionError(f"{reference!r} names no version: give a number, tag or (branch, number)") from None
     name = None if name == MAIN else name
-    root = _line(store, main, name)
+    root = _find_root(store, main, name)
     return VersionRef(root, name, latest_version(TableRef(store, root)).version if number is None else number)
 
 
-def _line(store: Store, main: str, branch: str | None) -> str:
-    """Return the root of a line that exists."""
+def _find_root(store: Store, main: str, branch: str | None) -> str:
+    """Return the root path of an existing branch."""
     if branch is None:
         return main
     Branches(store, main).get(branch)
@@ -109,13 +109,13 @@ def _line(store: Store, main: str, branch: str | None) -> str:
 
 
 def version_at(table: TableRef, moment: datetime | str) -> int:
-    """Return the newest version that was committed no later than a moment.
+    """Return the newest version that was committed at or before a time.
 
     Args:
-        moment: a time, or its ISO 8601 text; without a zone it is in UTC.
+        moment: a time, or its ISO 8601 text; UTC if it has no zone.
 
     Raises:
-        VersionNotFoundError: every version is younger; the message tells when the oldest was made.
+        VersionNotFoundError: every version is newer; the message has the commit time of the oldest.
         OptionError: the text is not a time.
     """
     limit = parse_moment(moment)
@@ -133,11 +133,11 @@ def version_at(table: TableRef, moment: datetime | str) -> int:
 
 
 def parse_moment(moment: datetime | str, zone: tzinfo | None = timezone.utc) -> datetime:
-    """Return a time from a time or its ISO 8601 text.
+    """Parse a time.
 
     Args:
-        moment: the time. A text of digits is milliseconds since the epoch.
-        zone: the zone of times without one; None leaves them without.
+        moment: a time, or its ISO 8601 text. A text of digits is milliseconds since 1970.
+        zone: the zone of times without a zone; None keeps them without.
 
     Raises:
         OptionError: the text is not a time.
@@ -153,30 +153,31 @@ def parse_moment(moment: datetime | str, zone: tzinfo | None = timezone.utc) -> 
     return moment.replace(tzinfo=zone) if moment.tzinfo is None else moment
 
 
-_MOST_LOADED = 64
-_AT_ONCE = 16
-# About the memory of a manifest for each byte of its message.
+_MAX_PREFETCHED = 64
+_PARALLEL_READS = 16
+# Approximate memory of a manifest per byte of its message.
 _MEMORY_PER_BYTE = 6
 _VERSIONS: CacheSection[Manifest] = CacheSection("versions of walks", CACHE, share=1 / 2, counted=False)
 
 
 class Walk(OfTable):
-    """The versions of one line.
+    """Reads the versions of one branch, with a cache.
 
     Args:
-        table: the line.
+        table: the branch.
     """
 
     def __init__(self, table: TableRef) -> None:
         self.table = table
-        # The name of the walk in the cache: a table that replaces this one begins with other versions.
+        # The key of the walk in the cache: if another table replaces this one, its versions are different.
         self._name = uuid.uuid4().hex
 
     def manifest(self, version: int) -> Manifest:
         """Return a version.
 
         Raises:
-            VersionNotFoundError: it has been cleaned up, or was never there; the message tells what is left.
+            VersionNotFoundError: the version was cleaned up, or never existed; the message has the available
+                versions.
             TableNotFoundError, FormatError, UnsupportedFormatError: see `load_version`.
         """
         manifest = _VERSIONS.find((self._name, version))
@@ -185,7 +186,7 @@ class Walk(OfTable):
                 manifest = load_version(self.table, version)
             except (VersionNotFoundError, TornManifestError) as error:
                 if version > 1 and self._is_torn(version, error):
-                    # It never was a version: nothing changed in it.
+                    # A torn manifest never was a version, so it has no changes.
                     return self.manifest(version - 1)
                 if isinstance(error, VersionNotFoundError):
                     self.require(version, version)
@@ -197,12 +198,13 @@ class Walk(OfTable):
         _VERSIONS.put((self._name, version), manifest, _MEMORY_PER_BYTE * manifest.message.ByteSize())
 
     def before(self, version: int) -> Manifest | None:
-        """Return the version before a version; None for the empty table before the first one.
+        """Return the version before a version; None for the empty table before the first version.
 
-        A line that begins as a clone or branch begins with a version of any number, and with all of its rows.
+        The first version of a clone or branch may have any number, and has all rows of its source.
 
         Raises:
-            VersionNotFoundError: it has been cleaned up; the message tells from where on changes can be read.
+            VersionNotFoundError: the version was cleaned up; the message has the first version whose changes
+                can be read.
         """
         if version == 1 or self.transaction(version).name == "clone":
             return None
@@ -212,7 +214,7 @@ class Walk(OfTable):
         """Return the transaction of a version.
 
         Raises:
-            FormatError: it cannot be read; or as `manifest`.
+            FormatError: the transaction cannot be read. Also raises like `manifest`.
         """
         manifest = self.manifest(version)
         if manifest.version != version:
@@ -223,15 +225,15 @@ class Walk(OfTable):
         return isinstance(error, TornManifestError) or is_set_aside(self.table, version)
 
     def prefetch(self, versions: Iterable[int]) -> None:
-        """Read some versions in parallel, into the cache of `manifest`; errors as `manifest`."""
+        """Read versions in parallel into the cache of `manifest`; raises like `manifest`."""
         missing = [version for version in versions if _VERSIONS.find((self._name, version)) is None]
         if len(missing) > 1:
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                for manifest in pool.map(self._load_quietly, missing[-_MOST_LOADED:]):
+            with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+                for manifest in pool.map(self._load_if_present, missing[-_MAX_PREFETCHED:]):
                     if manifest is not None:
                         self._cache(manifest.version, manifest)
 
-    def _load_quietly(self, version: int) -> Manifest | None:
+    def _load_if_present(self, version: int) -> Manifest | None:
         try:
             return load_version(self.table, version)
         except (VersionNotFoundError, TornManifestError):
@@ -241,8 +243,8 @@ class Walk(OfTable):
         """Check that the changes of versions `first` to `last` can be computed.
 
         Raises:
-            VersionNotFoundError: versions among them, or the one before them, have been cleaned up, or do not
-                exist yet; the message names them and tells from where on changes can be read.
+            VersionNotFoundError: one of these versions, or the version before them, was cleaned up or does
+                not exist yet; the message has the first version whose changes can be read.
         """
         files = {file.version for file in list_versions(self.table)}
         if not files:
@@ -256,12 +258,12 @@ class Walk(OfTable):
         newest = max(files)
         if missing[0] > newest:
             raise VersionNotFoundError(f"{self.root} has no version {missing[0]} yet; its newest is {newest}")
-        gone = [version for version in missing if version < newest]
+        cleaned_up = [version for version in missing if version < newest]
         start = next(v for v in range(newest, 0, -1) if v - 1 not in files) + 1
         advice = f"changes can be read from startingVersion {start} on, and"
         if start > newest:
             advice = "no other changes are left;"
-        names = str(gone[0]) if len(gone) == 1 else f"{gone[0]} to {gone[-1]}"
+        names = str(cleaned_up[0]) if len(cleaned_up) == 1 else f"{cleaned_up[0]} to {cleaned_up[-1]}"
         raise VersionNotFoundError(
             f"the changes of versions {first} to {last} of {self.root} cannot be told, because version "
             f"{names} has been cleaned up: {advice} clean-up can keep versions for longer"
@@ -269,13 +271,13 @@ class Walk(OfTable):
 
 
 def version_from(table: TableRef, moment: datetime | str) -> int:
-    """Return the oldest version that was committed at a moment or later.
+    """Return the oldest version that was committed at or after a time.
 
     Args:
-        moment: a time, or its ISO 8601 text; without a zone it is in UTC.
+        moment: a time, or its ISO 8601 text; UTC if it has no zone.
 
     Raises:
-        VersionNotFoundError: every version is older; the message tells when the newest was made.
+        VersionNotFoundError: every version is older; the message has the commit time of the newest.
         OptionError: the text is not a time.
     """
     limit = parse_moment(moment)

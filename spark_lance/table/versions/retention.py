@@ -1,10 +1,10 @@
-"""How long branches and tags are kept: facts in their metadata, which clean-ups obey.
+"""The retention of branches and tags: settings in their metadata that clean-ups use.
 
-    spark_lance.max_ref_age_ms   the branch or tag goes when it is this old
-    spark_lance.min_versions     how many of the newest versions of the branch stay
-    spark_lance.max_age_ms       the age at which the branch's other versions go
+    spark_lance.max_ref_age_ms   the age at which the branch or tag expires
+    spark_lance.min_versions     number of the newest versions of the branch to keep
+    spark_lance.max_age_ms       the age at which the branch's other versions expire
 
-The age of a tag counts from when it was made or last moved, the age of a branch from its newest version.
+The age of a tag is counted from its creation or last move, the age of a branch from its newest version.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ MAX_AGE_MS = "spark_lance.max_age_ms"
 
 
 def set_retention(store: Store, main: str, kind: str, name: str, values: dict[str, int]) -> None:
-    """Keep how long a branch or tag stays; what `values` lacks is forgotten.
+    """Set the retention of a branch or tag; settings that are not in `values` are removed.
 
     Args:
-        store, main: the table's main line.
+        store, main: the store and the root path of the table's main line.
         kind: "branch" or "tag".
-        name: the branch or tag.
-        values: numbers by the keys above.
+        name: the name of the branch or tag.
+        values: the settings by the keys above.
 
     Raises:
         BranchNotFoundError, TagNotFoundError: there is no such branch or tag.
@@ -50,18 +50,18 @@ def set_retention(store: Store, main: str, kind: str, name: str, values: dict[st
 
 
 def branch_retention(store: Store, main: str, branch: str) -> tuple[timedelta | None, int | None]:
-    """Return the age at which a branch's versions go, and how many stay; None for what it does not say.
+    """Return the maximum age and the minimum number of a branch's versions; None for a missing setting.
 
     Raises:
         BranchNotFoundError: there is no such branch.
         FormatError: a number is damaged.
     """
     metadata = Branches(store, main).get(branch)["metadata"]
-    age, count = _number(metadata, MAX_AGE_MS), _number(metadata, MIN_VERSIONS)
+    age, count = _read_number(metadata, MAX_AGE_MS), _read_number(metadata, MIN_VERSIONS)
     return None if age is None else timedelta(milliseconds=age), count
 
 
-def _number(metadata: dict[str, Any], key: str) -> int | None:
+def _read_number(metadata: dict[str, Any], key: str) -> int | None:
     text = metadata.get(key)
     try:
         return None if text is None else int(text)
@@ -77,15 +77,15 @@ def drop_expired_refs(
     *,
     dry_run: bool = False,
 ) -> list[str]:
-    """Drop the branches and tags that are older than they are kept for, and return their names.
+    """Drop expired branches and tags, and return their names.
 
-    Branches that tags or other branches refer to stay.
+    Branches to which tags or other branches refer are kept.
 
     Args:
-        store, main: the table's main line.
-        default_ms: the age at which those go that have none of their own; None keeps them.
-        now: the time, for tests.
-        dry_run: drop nothing.
+        store, main: the store and the root path of the table's main line.
+        default_ms: maximum age (ms) of branches and tags without the setting; None keeps them.
+        now: the current time, for tests.
+        dry_run: return the names, but drop nothing.
 
     Raises:
         FormatError: a branch, a tag or an age is damaged.
@@ -105,7 +105,7 @@ def drop_expired_refs(
         try:
             newest = load_latest(TableRef(store, branch_root(main, name))).timestamp
         except TableNotFoundError:
-            continue  # it has just been deleted
+            continue  # deleted meanwhile
         in_use = any(tag["branch"] == name for tag in tags.values())
         in_use = in_use or any(other["parent_branch"] == name for other in records.values())
         if not in_use and _is_expired(record["metadata"], default_ms, newest, moment):
@@ -118,6 +118,6 @@ def drop_expired_refs(
 def _is_expired(
     metadata: dict[str, Any], default_ms: int | None, since: datetime | None, now: datetime
 ) -> bool:
-    own = _number(metadata, MAX_REF_AGE_MS)
+    own = _read_number(metadata, MAX_REF_AGE_MS)
     age = default_ms if own is None else own
     return age is not None and since is not None and now - since > timedelta(milliseconds=age)

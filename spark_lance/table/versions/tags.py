@@ -1,4 +1,4 @@
-"""Naming versions: list, create, move and delete tags."""
+"""List, create, move and delete tags."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Tags(TableRepr):
     """The tags of a table.
 
     Attributes:
-        store: where the table is.
-        main: root path of its main line.
-        here: the version that is tagged when none is named.
+        store: the store of the table.
+        main: the root path of its main line.
+        here: the version to tag by default.
     """
 
     store: Store
@@ -46,7 +46,7 @@ class Tags(TableRepr):
         return f"tags of {self.main}", ("tag", "branch", "version", "created"), rows
 
     def list(self) -> dict[str, dict[str, Any]]:
-        """Return all tags by name, in order of their names; see `list_tags`.
+        """Return all tags by name, sorted by name; see `list_tags`.
 
         Raises:
             FormatError: a tag is damaged.
@@ -54,7 +54,7 @@ class Tags(TableRepr):
         return list_tags(self.store, self.main)
 
     def get_version(self, tag: str) -> int:
-        """Return the number of the version that a tag names, on whatever branch it is.
+        """Return the version number of a tag, on any branch.
 
         Raises:
             TagNotFoundError: there is no such tag.
@@ -64,18 +64,17 @@ class Tags(TableRepr):
         return version
 
     def create(self, tag: str, reference: Reference | None = None) -> None:
-        """Give a version a name.
+        """Create a tag for a version.
 
         Args:
             tag: letters, digits, `.`, `-` and `_`; no dot at either end and no two in a row, and no `.lock`
                 at the end.
-            reference: a version, another tag of it, or (branch, version); the version of the dataset by
-                default.
+            reference: a version number, another tag, or (branch, version); default: the dataset's version.
 
         Raises:
             TagExistsError: the tag exists.
             VersionNotFoundError: the version does not exist.
-            OptionError: the name cannot be used.
+            OptionError: the tag name is invalid.
         """
         path = tag_path(self.main, tag)
         now = format_time(time.time_ns())
@@ -99,11 +98,11 @@ class Tags(TableRepr):
             raise
 
     def update(self, tag: str, reference: Reference | None = None) -> None:
-        """Move a tag to another version; its metadata and the time of its creation stay.
+        """Move a tag to another version; keep its metadata and creation time.
 
         Args:
-            tag: a tag that exists.
-            reference: as for `create`.
+            tag: an existing tag.
+            reference: the new version, as in `create`.
 
         Raises:
             TagNotFoundError: there is no such tag.
@@ -122,7 +121,7 @@ class Tags(TableRepr):
             raise
 
     def delete(self, tag: str) -> None:
-        """Delete a tag; its version stays.
+        """Delete a tag, but not its version.
 
         Raises:
             TagNotFoundError: there is no such tag.
@@ -138,10 +137,10 @@ class Tags(TableRepr):
         return resolve(self.store, self.main, reference, self.here.branch)
 
     def _manifest_size(self, ref: VersionRef) -> int:
-        """Return the size of a version's manifest, which shows that the version exists.
+        """Return the size of a version's manifest in bytes, and so check that the version exists.
 
-        It is looked up before and after a tag is written: a clean-up keeps the versions that have tags once
-        their manifests are deleted, and what it deletes before is missing at the second look.
+        It is called before and after a tag is written. A clean-up that runs at the same time either sees the
+        tag and puts the manifest back, or has deleted the manifest, which the second call detects.
 
         Raises:
             VersionNotFoundError: the version does not exist.

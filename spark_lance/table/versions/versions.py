@@ -1,21 +1,21 @@
-"""The versions of a table: which exist, which is the latest, and where a version's manifest is.
+"""List the versions of a table, find the latest version, and read manifests.
 
-The directory listing decides; of a store that lists names in order, its beginning. The hint file that local
-tables carry may be stale, damaged or missing; it is written for the benefit of other readers and never read
-here. A manifest that is not whole never counts as the latest version.
+The directory listing determines which versions exist. If a store lists names in order, the first names are
+enough. The hint file of local tables may be stale, damaged or missing. This package writes it for other
+readers and never reads it.
 
 Manifests that this process has read or written recently are cached by their content. An append reads the
-newest version when it is planned, when it is committed, and afterwards. Usually it is the same, and often
-this process has written it. A manifest with the same bytes is not parsed again, and the facts about its
+newest version when it is planned, when it is committed, and afterwards. Usually it is the same version, and
+often this process has written it. A manifest with the same bytes is not parsed again, and the facts about its
 fragments (`Manifest.facts`) are not computed again: a table may have ten thousand fragments. If the listings
 of a store have tags, an object with a cached path and tag is not even fetched. A tag identifies the content
-(for S3 it is the entity tag). So the cache does not confuse a table with one that replaced it under the same
-version numbers.
+(for S3 it is the entity tag). So if another table replaces this one with the same version numbers, the cache
+does not return manifests of the old table.
 
-After a power failure the newest manifest may be torn: cut off, empty or full of zeros. A torn manifest never
-counts as a version. Readers use the newest whole version before it, and log a warning once. A writer builds
-on that version and takes the next free number: the number of the torn file stays in use, because its file may
-yet be moved by somebody else.
+After a power failure, the newest manifest may be torn: cut off, empty or full of zeros. A torn manifest never
+counts as a version. Readers use the newest complete version before it, and log a warning once. A writer
+builds on that version and uses the next free number. The number of the torn file stays reserved, because
+another process may still move the file.
 
 `set_aside` moves a torn manifest to `_torn/` of the table's root, where neither this package nor other
 readers look for versions. Nothing is deleted.
@@ -59,41 +59,41 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.publish import finish_latest, finish_version
 
 TORN_DIR = "_torn"
-# A network file system may show a new file before its content: look again before it counts as torn.
+# A network file system may show a new file before its content, so a torn file is read again after this time.
 _SETTLE_SECONDS = 0.1
 
-_seen: set[tuple[str, str, str]] = set()
+_checked_files: set[tuple[str, str, str]] = set()
 _lock = threading.Lock()
 
 
-def _is_new(kind: str, store: Store, path: str) -> bool:
-    """Whether this process asks for the first time about a file; it is known from then on."""
+def _is_first_call(kind: str, store: Store, path: str) -> bool:
+    """Return whether this is the first call in this process for a kind and a file."""
     key = (kind, store.protocol, path)
     with _lock:
-        new = key not in _seen
-        _seen.add(key)
+        new = key not in _checked_files
+        _checked_files.add(key)
     return new
 
 
 def step_over(store: Store, torn: TornManifestError, version: int | None = None) -> None:
-    """Log that a torn manifest does not count as a version, once for each file in a process.
+    """Log that a torn manifest is skipped, once per file and process.
 
     Args:
-        torn: the error that names the file.
-        version: the version that is used in its place, if there is one.
+        torn: the error with the path of the file.
+        version: the version that is used instead, if any.
     """
-    if _is_new("logged", store, torn.path or ""):
+    if _is_first_call("logged", store, torn.path or ""):
         used = "it does not count as a version" if version is None else f"version {version} is used instead"
         logger.warning("%s; %s", torn, used)
 
 
 def read_again(store: Store, path: str, naming: Naming) -> Manifest | None:
-    """Return a manifest that was torn a moment ago and is whole now; None if it is still torn.
+    """Read a torn manifest again; return it if it is complete now, None if it is still torn.
 
     Raises:
-        FileNotFoundError: it is gone.
+        FileNotFoundError: the manifest does not exist any more.
     """
-    if _is_new("read again", store, path):
+    if _is_first_call("read again", store, path):
         time.sleep(_SETTLE_SECONDS)
     try:
         return read_manifest(store, path, naming)
@@ -102,7 +102,7 @@ def read_again(store: Store, path: str, naming: Naming) -> Manifest | None:
 
 
 def read_whole(store: Store, path: str, naming: Naming) -> Manifest | None:
-    """Return a manifest of the history; None, and a warning in the log, if it is torn.
+    """Return a manifest of the history; if it is torn, log a warning and return None.
 
     Raises:
         FileNotFoundError: there is no such object.
@@ -115,18 +115,18 @@ def read_whole(store: Store, path: str, naming: Naming) -> Manifest | None:
 
 
 def is_set_aside(table: TableRef, version: int) -> bool:
-    """Whether the manifest of a version was torn and has been moved aside."""
+    """Return whether the torn manifest of a version was moved to `_torn/`."""
     return any(table.store.exists(table.path(TORN_DIR, naming.file_name(version))) for naming in Naming)
 
 
 def set_aside(table: TableRef) -> Sequence[str]:
-    """Move every torn manifest of a line to `_torn/`; return where the files are now.
+    """Move every torn manifest of a branch to `_torn/`; return the new paths.
 
-    Call it only while a whole version with a higher number exists: the number of a torn file must never be
-    free for a second version.
+    Call it only while a complete version with a higher number exists, so that the number of a torn file is
+    never used for a second version.
 
     Raises:
-        OSError: the store failed; what has been moved stays moved.
+        OSError: the store failed; some files may have been moved.
     """
     paths = []
     for name in table.store.list(table.path(VERSIONS_DIR)):
@@ -134,7 +134,7 @@ def set_aside(table: TableRef) -> Sequence[str]:
         if not name.endswith(".manifest"):
             continue
         try:
-            # How it is named does not matter here.
+            # The naming scheme does not matter here.
             read_manifest(table.store, path, Naming.V2)
         except FileNotFoundError:
             continue
@@ -146,7 +146,7 @@ def set_aside(table: TableRef) -> Sequence[str]:
 
 
 def _move_file(table: TableRef, path: str, target: str) -> str:
-    """Move a file to a name that is free, and return the name."""
+    """Move a file to `target`, or to a free name with a suffix; return the path."""
     number, free = 0, target
     while table.store.exists(free):
         number += 1
@@ -158,52 +158,52 @@ def _move_file(table: TableRef, path: str, target: str) -> str:
     return free
 
 
-# The memory of a parsed manifest and its facts for each byte of its file, about.
+# Approximate memory of a parsed manifest and its facts per byte of its file.
 _MEMORY_PER_BYTE = 6
-_LARGEST = 4 << 20
-# The key if a listing has no tag: the bytes are compared.
+_MAX_CACHED_BYTES = 4 << 20
+# The tag in the key if a listing has no tag; then the bytes are compared.
 _BY_BYTES = ""
 
 _Key = tuple[Hashable, str]
 
 # The bytes of manifests, and the parsed manifests.
-_RECENT: CacheSection[tuple[bytes, Manifest]] = CacheSection("manifests", CACHE, counted=False)
+_MANIFESTS: CacheSection[tuple[bytes, Manifest]] = CacheSection("manifests", CACHE, counted=False)
 
 
 def read_recent(store: Store, path: str, naming: Naming, listed: StoredObject | None) -> Manifest:
-    """Read a manifest from the store, unless its tag in a listing is in the cache.
+    """Return a manifest from the cache if it is unchanged; else read it.
 
     Args:
-        listed: its entry in a listing, if there is one.
+        listed: the entry of the manifest in a listing, if there is one.
 
     Raises:
         FileNotFoundError, FormatError: see `read_manifest`.
     """
     if store.is_local:
-        return _read_compared(store, path, naming)
+        return _read_by_content(store, path, naming)
     if listed is None:
         return read_manifest(store, path, naming)
-    if listed.tag is None or listed.size > _LARGEST:
+    if listed.tag is None or listed.size > _MAX_CACHED_BYTES:
         return read_listed(store, path, naming, listed)
     key = _key(store, path, listed.tag)
-    entry = _RECENT.find(key)
+    entry = _MANIFESTS.find(key)
     if entry is not None and entry[1].naming is naming:
         return entry[1]
     data = store.read(path)
     manifest = read_manifest(store, path, naming, data=data)
-    if len(data) == listed.size:  # otherwise another object is there by now
+    if len(data) == listed.size:  # otherwise another object has replaced it
         _put(key, data, manifest)
     return manifest
 
 
-def _read_compared(store: Store, path: str, naming: Naming) -> Manifest:
-    """Read a manifest without a tag: compare the bytes of its file with the cached ones."""
+def _read_by_content(store: Store, path: str, naming: Naming) -> Manifest:
+    """Read a manifest without a tag; if its bytes equal the cached bytes, return the cached manifest."""
     size = store.size(path)
-    if size > _LARGEST:
+    if size > _MAX_CACHED_BYTES:
         return read_manifest(store, path, naming, size)
     data = store.read(path)
     key = _key(store, path, _BY_BYTES)
-    entry = _RECENT.find(key)
+    entry = _MANIFESTS.find(key)
     if entry is not None and entry[1].naming is naming and entry[0] == data:
         return entry[1]
     manifest = read_manifest(store, path, naming, data=data)
@@ -212,19 +212,19 @@ def _read_compared(store: Store, path: str, naming: Naming) -> Manifest:
 
 
 def read_listed(store: Store, path: str, naming: Naming, listed: StoredObject) -> Manifest:
-    """Read a manifest whose size a listing tells; errors as `read_manifest`."""
+    """Read a manifest with the size from a listing; raises like `read_manifest`."""
     try:
         return read_manifest(store, path, naming, listed.size)
     except FormatError:
-        # Another object may be there by now, of another size.
+        # Another object of another size may have replaced it.
         return read_manifest(store, path, naming)
 
 
 def remember(store: Store, path: str, data: bytes, manifest: Manifest) -> None:
     """Cache a manifest that was just written: its bytes, and the parsed manifest.
 
-    If the store has tags, the expected tag is S3's for an object that is written in one request, the MD5 of
-    its content. If the object has another tag, the manifest is read.
+    If the store has tags, the expected tag is the MD5 of the content, as for S3 objects that are written in
+    one request. If the object has another tag, the cache entry is not used.
     """
     if store.is_local:
         _put(_key(store, path, _BY_BYTES), data, manifest)
@@ -234,8 +234,8 @@ def remember(store: Store, path: str, data: bytes, manifest: Manifest) -> None:
 
 
 def _put(key: _Key, data: bytes, manifest: Manifest) -> None:
-    if len(data) <= _LARGEST:
-        _RECENT.put(key, (data, manifest), _MEMORY_PER_BYTE * len(data))
+    if len(data) <= _MAX_CACHED_BYTES:
+        _MANIFESTS.put(key, (data, manifest), _MEMORY_PER_BYTE * len(data))
 
 
 def _key(store: Store, path: str, tag: str) -> _Key:
@@ -243,10 +243,10 @@ def _key(store: Store, path: str, tag: str) -> _Key:
 
 
 def migrate_names(table: TableRef) -> int:
-    """Rename every manifest to its V2 name and return how many were renamed; none if all have such names.
+    """Rename every manifest to its V2 name and return the number of renamed manifests.
 
-    Nobody may write to the table or open it meanwhile. An interrupted migration is finished by the next one:
-    each manifest is copied before its old name goes.
+    Nobody may write to the table or open it meanwhile. The next migration finishes an interrupted one: each
+    manifest is copied before the old file is deleted.
     """
     directory = table.path(VERSIONS_DIR)
     old = []
@@ -266,10 +266,10 @@ Result = TypeVar("Result")
 
 _VERSIONS_SHOWN = 5
 _LATEST_ATTEMPTS = 3
-# Names asked of a store that lists them in order: the newest version, and what else may stand before it.
+# Number of names to request from a store with ordered listings: the newest version and other files before it.
 _FIRST_NAMES = 8
-# The most entries of a folder that are searched for tables, and the most names in an error.
-_LOOKED_AT, _TOLD = 1000, 5
+# Maximum entries of a folder that are searched for tables, and maximum names in an error.
+_MAX_ENTRIES, _MAX_NAMES = 1000, 5
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ class VersionFile:
     """A version of the history and the path of its manifest.
 
     Attributes:
-        listed: what a listing told of the manifest's size and content.
+        listed: the manifest's entry in a listing (size and tag), if there is one.
     """
 
     version: int
@@ -287,17 +287,17 @@ class VersionFile:
 
 
 def list_versions(table: TableRef) -> list[VersionFile]:
-    """Return all versions, oldest first; empty if there is no table at `root`.
+    """Return all versions, oldest first; empty if the table does not exist.
 
     Raises:
-        FormatError: manifests are named in two ways.
+        FormatError: some manifests have V1 names and some have V2 names.
     """
     finish_latest(table)
     return version_files(table, table.store.list(table.path(VERSIONS_DIR)))
 
 
 def version_files(table: TableRef, names: Iterable[str]) -> list[VersionFile]:
-    """Return the versions among the names of a listing, oldest first; errors as `list_versions`."""
+    """Return the versions among file names of a listing, oldest first; raises like `list_versions`."""
     directory = table.path(VERSIONS_DIR)
     files = []
     for name in names:
@@ -313,8 +313,8 @@ class Newest:
     """The newest version of a table.
 
     Attributes:
-        manifest: of the version.
-        highest_number: the highest number in use; above the version's own if newer manifests are torn.
+        manifest: the manifest of the version.
+        highest_number: the highest number in use; higher than the version's if newer manifests are torn.
     """
 
     manifest: Manifest
@@ -322,26 +322,26 @@ class Newest:
 
 
 def latest_version(table: TableRef) -> VersionFile:
-    """Return the newest version whose manifest is whole.
+    """Return the newest version with a complete manifest.
 
     Raises:
-        TableNotFoundError: there is no version at all.
-        TornManifestError: no version is whole.
-        FormatError: manifests are named in two ways.
+        TableNotFoundError: the table has no version.
+        TornManifestError: all manifests are torn.
+        FormatError: some manifests have V1 names and some have V2 names.
     """
-    return _newest_whole(table, lambda file: _is_whole(table.store, file))[0]
+    return _read_newest(table, lambda file: _check_complete(table.store, file))[0]
 
 
-def _is_whole(store: Store, file: VersionFile) -> VersionFile:
+def _check_complete(store: Store, file: VersionFile) -> VersionFile:
     read_recent(store, file.path, file.naming, file.listed)
     return file
 
 
-def _newest_named(table: TableRef) -> VersionFile:
-    """Return the version of the highest number, whatever its manifest holds."""
+def _find_newest_name(table: TableRef) -> VersionFile:
+    """Return the version with the highest number, even if its manifest is torn."""
     finish_latest(table)
     directory = table.path(VERSIONS_DIR)
-    if (newest := _first_listed(table.store, directory)) is not None:
+    if (newest := _find_first_listed(table.store, directory)) is not None:
         return newest
     name = newest_manifest_name(table.store.list(directory))
     if name is not None and (parsed := parse_manifest_name(name)) is not None:
@@ -353,20 +353,20 @@ def _newest_named(table: TableRef) -> VersionFile:
 
 
 def _no_table(table: TableRef) -> TableNotFoundError:
-    hint = _what_is_there(Path(table.root)) if table.store.is_local else ""
+    hint = _path_hint(Path(table.root)) if table.store.is_local else ""
     return TableNotFoundError(
         f"no Lance table at {table.root}: {hint or 'check the path, or write the table first'}"
     )
 
 
-def _what_is_there(place: Path) -> str:
+def _path_hint(place: Path) -> str:
     """Return a hint for a user whose local path is not a table."""
     if place.is_file():
         return "it is a file, a table is a folder"
     if place.is_dir():
         inside = sorted(_tables_in(place))
-        more = f" and {len(inside) - _TOLD} more" if len(inside) > _TOLD else ""
-        return f"the folder holds the tables {', '.join(inside[:_TOLD])}{more}" if inside else ""
+        more = f" and {len(inside) - _MAX_NAMES} more" if len(inside) > _MAX_NAMES else ""
+        return f"the folder holds the tables {', '.join(inside[:_MAX_NAMES])}{more}" if inside else ""
     near = get_close_matches(place.name, _tables_in(place.parent), 1)
     if near:
         return f"did you mean {place.parent / near[0]}?"
@@ -377,16 +377,17 @@ def _what_is_there(place: Path) -> str:
 def _tables_in(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in islice(entries, _LOOKED_AT)]
+            names = [entry.name for entry in islice(entries, _MAX_ENTRIES)]
     except OSError:
         return []
     return [name for name in names if (folder / name / VERSIONS_DIR).is_dir()]
 
 
-def _first_listed(store: Store, directory: str) -> VersionFile | None:
-    """Return the newest version as a listing begins with it, where names are listed in order.
+def _find_first_listed(store: Store, directory: str) -> VersionFile | None:
+    """Return the newest version from the first names of an ordered listing.
 
-    None if the store lists them otherwise, or the first names do not tell: then all have to be looked at.
+    None if the store does not list names in order, or the first names are not sufficient: then use the full
+    listing.
     """
     listed = store.first_listed(directory, _FIRST_NAMES)
     if listed is None:
@@ -402,8 +403,8 @@ def find_version(table: TableRef, version: int) -> VersionFile:
     """Return a version by its number, without listing the directory.
 
     Raises:
-        VersionNotFoundError: it does not exist (any more); the message names those that do.
-        TableNotFoundError: there is no table.
+        VersionNotFoundError: the version does not exist; the message has the available versions.
+        TableNotFoundError: the table does not exist.
     """
     if 0 < version < 2**63:
         finish_version(table, version)
@@ -422,46 +423,46 @@ def find_version(table: TableRef, version: int) -> VersionFile:
 
 
 def load_latest(table: TableRef) -> Manifest:
-    """Read the newest version whose manifest is whole.
+    """Read the newest version with a complete manifest.
 
     Raises:
-        TableNotFoundError: there is no table.
+        TableNotFoundError: the table does not exist.
         UnsupportedFormatError: the version needs a feature that this release does not read.
-        TornManifestError: no version is whole.
+        TornManifestError: all manifests are torn.
         FormatError: the manifest is damaged.
     """
     return load_newest(table).manifest
 
 
 def load_newest(table: TableRef) -> Newest:
-    """As `load_latest`, with the highest number in use: the next version gets the number after it."""
-    manifest, highest = _newest_whole(table, lambda file: _load(table, file))
+    """Read the newest version like `load_latest`, with the highest number in use."""
+    manifest, highest = _read_newest(table, lambda file: _load(table, file))
     return Newest(manifest, highest)
 
 
-def _newest_whole(table: TableRef, read: Callable[[VersionFile], Result]) -> tuple[Result, int]:
-    """Return the result of `read` for the newest whole version, and the highest number in use."""
+def _read_newest(table: TableRef, read: Callable[[VersionFile], Result]) -> tuple[Result, int]:
+    """Return the result of `read` for the newest complete version, and the highest number in use."""
     for _ in range(_LATEST_ATTEMPTS):
-        newest = _newest_named(table)
+        newest = _find_newest_name(table)
         try:
             try:
                 return read(newest), newest.version
             except TornManifestError as error:
                 if read_again(table.store, newest.path, newest.naming) is None:
-                    return _older_whole(table, newest, error, read), newest.version
+                    return _read_older(table, newest, error, read), newest.version
         except FileNotFoundError:
-            # It was the newest when listed; a newer one came and a clean-up took it away.
+            # It was the newest when listed; since then, a clean-up deleted it after a newer commit.
             logger.debug("version %d of %s vanished while it was opened", newest.version, table.root)
     raise VersionNotFoundError(f"the newest version of {table.root} vanishes each time before it can be read")
 
 
-def _older_whole(
+def _read_older(
     table: TableRef,
     newest: VersionFile,
     torn: TornManifestError,
     read: Callable[[VersionFile], Result],
 ) -> Result:
-    """Return the result of `read` for the newest whole version below a torn one."""
+    """Return the result of `read` for the newest complete version before a torn one."""
     skipped = [torn]
     for file in reversed(list_versions(table)):
         if file.version >= newest.version:
@@ -483,8 +484,8 @@ def load_version(table: TableRef, version: int) -> Manifest:
     """Read one version.
 
     Raises:
-        VersionNotFoundError: it does not exist.
-        TableNotFoundError: there is no table.
+        VersionNotFoundError: the version does not exist.
+        TableNotFoundError: the table does not exist.
         UnsupportedFormatError: the version needs a feature that this release does not read.
         FormatError: the manifest is damaged.
     """
@@ -492,7 +493,7 @@ def load_version(table: TableRef, version: int) -> Manifest:
 
 
 def write_hint(table: TableRef, version: int) -> None:
-    """Tell other readers of a local table which version is the latest. Failing to do so is harmless."""
+    """Write the latest version of a local table to the hint file for other readers. Failures are harmless."""
     if not table.store.is_local:
         return
     body = json.dumps({"version": version}, separators=(",", ":"))

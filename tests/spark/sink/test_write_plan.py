@@ -32,6 +32,6 @@ def test_the_newest_version_is_looked_up_once(
     if exists:
         write_dataset(pa.table({"a": pa.array([1, 2])}), path)
     source = LanceDataSource({"path": path, **options})
-    with mock.patch.object(versions, "_newest_named", wraps=versions._newest_named) as looked:
+    with mock.patch.object(versions, "_find_newest_name", wraps=versions._find_newest_name) as looked:
         source.writer(StructType().add("a", LongType()), overwrite)
     assert looked.call_count == 1

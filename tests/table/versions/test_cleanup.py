@@ -296,10 +296,10 @@ def test_sidecars_go_with_their_data_file(tmp_path: Path) -> None:
 @contextmanager
 def just_before_deleting(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Iterator[None]:
     """Let another writer act once, after a clean-up has listed the files."""
-    look_again = module._Line.look_again
+    look_again = module._BranchCleanup.look_again
     acts = iter([act])
 
-    def acted(line: module._Line) -> None:
+    def acted(line: module._BranchCleanup) -> None:
         for once in acts:
             once()
         look_again(line)
