@@ -1,18 +1,18 @@
-"""The catalogs of a driver, as Spark's settings `spark.sql.catalog.<name>.*` describe them.
+"""The catalogs of a driver, configured by Spark's settings `spark.sql.catalog.<name>.*`.
 
 spark.sql.catalog.<name>               org.lance.spark.catalog.LanceCatalog
-spark.sql.catalog.<name>.root          the folder of its tables; without one it has path tables only
-spark.sql.catalog.<name>.impl          in place of a root: `rest`, or another implementation of the package
-                                       lance-namespace; settings that are not listed here are its own
-spark.sql.catalog.<name>.storage.*     options of the store, for its tables by name and by path
-spark.sql.catalog.<name>.allowed_bases places outside of its tables that they may use, with commas in between
-spark.sql.catalog.<name>.storage_for   with impl: places such as s3://bucket/folder, with commas between them;
-                                       for tables by name, storage.* is sent to these places only
-spark.sql.catalog.<name>.paths         false: it has no path tables
-spark.sql.catalog.<name>.case_sensitive  false: names are matched without regard to case
+spark.sql.catalog.<name>.root          the folder of its tables; without it, there are tables by path only
+spark.sql.catalog.<name>.impl          instead of a root: `rest`, or another implementation of the package
+                                       lance-namespace, which also gets all settings that are not listed here
+spark.sql.catalog.<name>.storage.*     options of the store, for tables by name and by path
+spark.sql.catalog.<name>.allowed_bases locations outside the tables that they may use, separated by commas
+spark.sql.catalog.<name>.storage_for   with impl: locations such as s3://bucket/folder, separated by commas;
+                                       for tables by name, storage.* is used for these locations only
+spark.sql.catalog.<name>.paths         false: no tables by path
+spark.sql.catalog.<name>.case_sensitive  false: names are matched ignoring case
 
-The session's own catalog, `spark_catalog`, has the class LanceSessionCatalog, and Spark's registry in place
-of a root.
+The session's own catalog, `spark_catalog`, has the class LanceSessionCatalog, and Spark's registry instead of
+a root.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ logger = logging.getLogger(__name__)
 
 _STORAGE = "storage."
 # A part of a name in SQL, quoted or not.
-_PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
+_NAME_PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 _CASE_SENSITIVE = "case_sensitive"
 _SETTINGS = frozenset({"root", "paths", "impl", "storage_for", ALLOWED_BASES, _CASE_SENSITIVE})
-# Options that could lead a service's requests, with the user's credentials, to another server.
-_LEADING = re.compile(r"(?i)endpoint|base_url|host|proxy|kwargs|connection_string|(^|_)url$")
+# Options of a service that could send requests with the user's credentials to another server.
+_REDIRECTING_OPTIONS = re.compile(r"(?i)endpoint|base_url|host|proxy|kwargs|connection_string|(^|_)url$")
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class OpenCatalog:
     """One catalog.
 
     Attributes:
-        name: as SQL names it.
-        root: the folder of its tables; None if it has path tables only.
+        name: the catalog's name in SQL.
+        root: the folder of its tables; None if it has tables by path only.
         storage: options of the store, without the prefix `storage.`.
-        paths: whether a path in place of a name is a table.
+        paths: whether SQL can name a table by its path.
         case_sensitive: whether names match only in their exact spelling.
-        service: implementation and settings of a namespace service, in place of a root.
-        storage_for: the places that `storage` is for, of those that a service names.
-        session: of the session's own catalog, a session of the driver whose registry has the names.
+        service: implementation and settings of a namespace service, instead of a root.
+        storage_for: with a service, the locations for which `storage` is used.
+        session: for the session's own catalog, a session of the driver. Its registry has the names.
     """
 
     name: str
@@ -77,10 +77,10 @@ class OpenCatalog:
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, str]) -> OpenCatalog:
-        """Read the settings of a catalog.
+        """Parse the settings of a catalog.
 
         Raises:
-            OptionError: one is unknown, or its value cannot be used.
+            OptionError: a setting is unknown, or its value is invalid.
         """
         folded = {key.lower(): value for key, value in options.items()}
         storage_options = {
@@ -117,7 +117,7 @@ class OpenCatalog:
 
     @property
     def has_names(self) -> bool:
-        """Whether there are tables by name."""
+        """Whether the catalog has tables by name."""
         return self.root is not None or self.service is not None or self.session is not None
 
     @property
@@ -143,32 +143,35 @@ class OpenCatalog:
     @property
     def registry(self) -> SessionNames:
         """The tables of the session's own catalog."""
-        # The other catalogs do not load the code for it.
+        # Imported here because other catalogs do not need this code.
         kind = import_module("spark_lance.spark.sql.session_names").SessionNames
         return cast("SessionNames", kind(self.session, dict(self.storage)))
 
     def options(self, uri: str, name: Name = ()) -> dict[str, str]:
         """Return the options of the data source for a table at a path, with those of the user's store.
 
-        The user's options are left out for a place that only a service names: it could name its own.
+        A service could name a location of its own, so the user's options are not used for the service's
+        locations, except those in `storage_for`.
         """
         storage = dict(self.storage)
-        if not self._is_meant(uri, name):
+        if not self._sends_storage(uri, name):
             bases_only = {key: value for key, value in storage.items() if key == ALLOWED_BASES}
             if len(bases_only) < len(storage):
-                _tell_of_left_out(self.name, uri)
+                _warn_unused_storage(self.name, uri)
             storage = bases_only
         return {"path": uri, **{f"{_STORAGE}{key}": value for key, value in storage.items()}}
 
-    def _is_meant(self, uri: str, name: Name) -> bool:
-        """Whether the user's options are for a place that a name leads to."""
-        return self.service is None or is_path(name) or any(_is_in(uri, place) for place in self.storage_for)
+    def _sends_storage(self, uri: str, name: Name) -> bool:
+        """Return whether the user's options of the store are used for the location of a table."""
+        return (
+            self.service is None or is_path(name) or any(_is_inside(uri, place) for place in self.storage_for)
+        )
 
     def uri(self, name: Name) -> str:
-        """Return the path of a table, which a name or a path in its place leads to.
+        """Return the location of a table, given by its name or by its path.
 
         Raises:
-            TableNotFoundError: there is no such name, or paths are switched off.
+            TableNotFoundError: the name does not exist, or the catalog accepts no paths.
         """
         if is_path(name):
             if not self.paths:
@@ -179,7 +182,7 @@ class OpenCatalog:
         return self._entry(name).uri
 
     def stored_name(self, name: Name) -> Name:
-        """Return the stored spelling of a table's name, which a metadata table or branch may follow."""
+        """Return the stored spelling of a table's name. Its last part may name a metadata table or branch."""
         if self.case_sensitive or is_path(name) or not self.has_names:
             return name
         for end in (len(name), len(name) - 1)[: len(name)]:
@@ -190,22 +193,22 @@ class OpenCatalog:
         return name
 
     def reads(self, name: Name) -> dict[str, str]:
-        """Return the options of the data source for a table, with those of the store that a service adds.
+        """Return the options of the data source for a table, with the store's options from a service.
 
         Raises:
-            TableNotFoundError: as `uri`.
+            TableNotFoundError: see `uri`.
         """
         if is_path(name):
             return self.options(self.uri(name), name)
         entry = self._entry(name)
         own = self.options(entry.uri, name)
-        merged = bool(self.storage) and self._is_meant(entry.uri, name)
-        more = {
+        merged = bool(self.storage) and self._sends_storage(entry.uri, name)
+        service_options = {
             f"{_STORAGE}{key}": value
             for key, value in entry.storage_options.items()
-            if key != ALLOWED_BASES and not (merged and _LEADING.search(key))
+            if key != ALLOWED_BASES and not (merged and _REDIRECTING_OPTIONS.search(key))
         }
-        return {**more, **own}
+        return {**service_options, **own}
 
     def _entry(self, name: Name) -> TableEntry:
         if not self.has_names:
@@ -217,7 +220,7 @@ class OpenCatalog:
 
 
 def _is_true(name: str, settings: Mapping[str, str], key: str) -> bool:
-    """Return a setting that is true or false; true if it is not set."""
+    """Return a boolean setting, which is true by default."""
     text = settings.get(key, "true").lower()
     if text not in ("true", "false"):
         raise OptionError(f"spark.sql.catalog.{name}.{key} is true or false, not {text!r}")
@@ -225,13 +228,13 @@ def _is_true(name: str, settings: Mapping[str, str], key: str) -> bool:
 
 
 def _ignoring_case(kind: str, catalog: Catalog) -> Catalog:
-    # Other catalogs do not load the code for it.
+    # Imported here because other catalogs do not need this code.
     module = import_module("spark_lance.catalog.case_insensitive")
     return cast("Catalog", getattr(module, kind)(catalog))
 
 
-def _is_in(uri: str, place: str) -> bool:
-    """Whether a URI is a place or below it; both have a scheme, or both are paths of this machine."""
+def _is_inside(uri: str, place: str) -> bool:
+    """Return whether a URI is a location or below it. Both have a scheme, or both are local paths."""
     parts, whole = (urlsplit(text.rstrip("/")) for text in (uri, place))
     schemes = {"s3" if part.scheme in ("s3a", "s3n") else part.scheme or "file" for part in (parts, whole)}
     steps = unquote(parts.path).split("/")
@@ -242,17 +245,17 @@ def _is_in(uri: str, place: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _tell_of_left_out(name: str, uri: str) -> None:
+def _warn_unused_storage(name: str, uri: str) -> None:
     logger.warning(
         "catalog %s: its options storage.* are not used for %s, which the service names: "
-        "list the place in spark.sql.catalog.%s.storage_for if they are meant for it",
+        "list the location in spark.sql.catalog.%s.storage_for to use them there",
         *(name, redacted(uri), name),
     )
 
 
 @lru_cache(maxsize=64)
 def _directory(root: str, storage: tuple[tuple[str, str], ...]) -> DirectoryCatalog:
-    # A session that names no table does not load the code for directories.
+    # Imported here because a session that names no table does not need this code.
     kind = import_module("spark_lance.catalog.directory").DirectoryCatalog
     return cast("DirectoryCatalog", kind(root, dict(storage)))
 
@@ -264,20 +267,20 @@ def _service(impl: str, properties: tuple[tuple[str, str], ...]) -> ServiceCatal
 
 
 def is_path(name: Name) -> bool:
-    """Whether a name is a path in place of one: a single part that is an absolute path or a URI."""
+    """Return whether a name is the path of a table: a single part that is an absolute path or a URI."""
     return len(name) == 1 and (name[0].startswith("/") or ":/" in name[0])
 
 
 def catalog_name(catalog: OpenCatalog, text: str, current: Name = ()) -> Name:
-    """Return the name that a text in SQL means, with or without the catalog in front; paths stay whole.
+    """Parse a name in SQL, with or without the catalog as its first part. Paths are not split.
 
     Args:
         catalog: the catalog.
         text: the name.
-        current: the namespace that a name of one part is in.
+        current: the namespace of names with one part.
 
     Raises:
-        OptionError: it is not a name.
+        OptionError: the text is not a name.
     """
     if "/" in text:
         head, _, rest = text.partition(".")
@@ -286,7 +289,7 @@ def catalog_name(catalog: OpenCatalog, text: str, current: Name = ()) -> Name:
         return (text.strip("`"),)
     parts: list[str] = []
     at = 0
-    while match := _PART.match(text, at):
+    while match := _NAME_PART.match(text, at):
         parts.append(match[1].replace("``", "`") if match[1] else match[2])
         at = match.end() + 1
         if text[match.end() : at] != ".":
@@ -297,7 +300,7 @@ def catalog_name(catalog: OpenCatalog, text: str, current: Name = ()) -> Name:
 
 
 def inside(catalog: OpenCatalog, name: Name) -> Name:
-    """Return a name without the catalog in front, unless a namespace has the catalog's name."""
+    """Remove the catalog from the start of a name, unless a namespace has the catalog's name."""
     if len(name) > 1 and name[0] == catalog.name and (catalog.name,) not in catalog.names.namespaces():
         return name[1:]
     return name
@@ -311,7 +314,7 @@ class BridgeRequest:
         spark: a session of the driver.
         source: the data source of the format.
         body: the decoded JSON object.
-        subject: the Java object that the request is about, or None.
+        subject: the Java object of the request, or None.
     """
 
     spark: SparkSession

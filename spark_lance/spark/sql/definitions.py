@@ -61,19 +61,22 @@ _FORMAT = "lance"
 
 
 def create_table(request: BridgeRequest) -> dict[str, Any]:
-    """Make an empty table and return it; a LOCATION in the session's own catalog may have a table already."""
+    """Create an empty table and return its description.
+
+    A LOCATION in the session's own catalog may already have a table, which is then only registered.
+    """
     uri = _place(request, replaces=False)
     if request.catalog.session is not None and _location(request) and _is_table(request, uri):
         _check_same(request, uri)
         _register(request, uri, is_new=False)
     else:
-        _make(request, "create", uri)
+        _create_table(request, "create", uri)
         _register(request, uri)
     return load_table(request)
 
 
 def stage_table(request: BridgeRequest) -> dict[str, Any]:
-    """Return a table that is about to be made or replaced, without touching anything."""
+    """Return the description of a table that a statement will create or replace, and change nothing."""
     mode = request.body["mode"]
     exists = _exists(request)
     if mode == "create" and exists:
@@ -81,7 +84,7 @@ def stage_table(request: BridgeRequest) -> dict[str, Any]:
     if mode == "replace" and not exists:
         raise TableNotFoundError(f"there is no table {request.name[-1]!r} to replace")
     uri = _place(request, replaces=mode != "create")
-    options, _ = _split_for(request)
+    options, _ = _split_request_properties(request)
     if key := request.body["properties"].get(PRIMARY_KEY):
         options |= key_options(key)
     catalog = request.catalog
@@ -93,7 +96,7 @@ def stage_table(request: BridgeRequest) -> dict[str, Any]:
         "declared": schema.json(),
         "hidden": st.StructType().json(),
         "partition_fields": partitioning(
-            {PARTITION_FIELDS: _setting(_declared(request))}, _storage_schema(schema)
+            {PARTITION_FIELDS: _spec_setting(_declared_partitions(request))}, _storage_schema(schema)
         ),
         "properties": {},
         "always": catalog.options(uri, request.name),
@@ -103,28 +106,32 @@ def stage_table(request: BridgeRequest) -> dict[str, Any]:
             "uri": uri,
             "truncates": exists,
             "options": {**options, **({"overwriteSchema": "true"} if exists else {})},
-            "declaration": _setting(_declared(request)),
+            "declaration": _spec_setting(_declared_partitions(request)),
         },
     }
 
 
 def commit_staged(request: BridgeRequest) -> None:
-    """End a staged statement: make the table if no rows were written, and give it its name."""
+    """End a staged statement: create the table if no rows were written, and register its name."""
     staged = request.body["staged"]
     if not request.body["written"]:
-        _make(request, "create_or_replace" if staged["truncates"] else "create", staged["uri"])
-    elif _split_for(request)[1] or request.body["properties"].get("comment") or staged["truncates"]:
+        _create_table(request, "create_or_replace" if staged["truncates"] else "create", staged["uri"])
+    elif (
+        _split_request_properties(request)[1]
+        or request.body["properties"].get("comment")
+        or staged["truncates"]
+    ):
         _describe(request, staged["uri"])
     if not staged["truncates"]:
         _register(request, staged["uri"])
 
 
 def abort_staged(request: BridgeRequest) -> None:
-    """End a staged statement that failed: its write has cleaned up, and no name was given yet."""
+    """End a failed staged statement. There is nothing to do: the write has cleaned up, and no name exists."""
 
 
 def _place(request: BridgeRequest, *, replaces: bool) -> str:
-    """Return the path of a table that is to be made or replaced.
+    """Return the path of a table that a statement creates or replaces.
 
     Raises:
         OptionError: the statement asks for another format, or another place than the table's name.
@@ -164,7 +171,7 @@ def _location(request: BridgeRequest) -> str | None:
 
 
 def _external_place(request: BridgeRequest, location: str, *, replaces: bool) -> str:
-    """Return the place of an external table of the session's own catalog.
+    """Return the location of an external table of the session's own catalog.
 
     Raises:
         TableExistsError: there is a table of the name, which is not replaced.
@@ -192,7 +199,7 @@ def _is_table(request: BridgeRequest, uri: str) -> bool:
 
 
 def _check_same(request: BridgeRequest, uri: str) -> None:
-    """Refuse to register a table under a statement that describes another one.
+    """Check that an existing table matches the statement that registers it.
 
     Raises:
         OptionError: columns differ, or the statement sets what only a new table can have.
@@ -208,7 +215,7 @@ def _check_same(request: BridgeRequest, uri: str) -> None:
             f"the table at {uri} has other columns than {name} is declared with, such as "
             f"{' '.join(different)}: leave the columns out"
         )
-    options, settings = _split_for(request)
+    options, settings = _split_request_properties(request)
     extra = [key for key in (*options, *settings) if not key.startswith("storage.")]
     if PRIMARY_KEY in request.body["properties"]:
         extra.append(PRIMARY_KEY)
@@ -222,7 +229,7 @@ def _check_same(request: BridgeRequest, uri: str) -> None:
 
 def _check_format(request: BridgeRequest) -> None:
     provider = request.body["properties"].get("provider", _FORMAT)
-    # Spark's writers of DataFrames name the session's default format where the user names none.
+    # If the user names no format, Spark's DataFrame writers name the session's default format.
     is_default = request.body["default_format"] and provider == request.spark.conf.get(
         "spark.sql.sources.default"
     )
@@ -251,9 +258,9 @@ def _register(request: BridgeRequest, uri: str, *, is_new: bool = True) -> None:
         request.catalog.names.add(request.name, uri, {})
 
 
-def _make(request: BridgeRequest, mode: str, uri: str) -> None:
-    """Make an empty table, or an empty version of one that is replaced."""
-    options, settings = _split_for(request)
+def _create_table(request: BridgeRequest, mode: str, uri: str) -> None:
+    """Create an empty table, or replace a table by an empty version."""
+    options, settings = _split_request_properties(request)
     catalog: OpenCatalog = request.catalog
     builder: TableBuilder[LanceTable] = getattr(LanceTable, _BUILDERS[mode])(request.spark)
     builder.location(uri)
@@ -291,13 +298,13 @@ def _constraints(request: BridgeRequest) -> list[Constraint]:
     return result
 
 
-# As Spark writes the clause CLUSTER BY.
+# Spark's name for the clause CLUSTER BY.
 _CLUSTER_BY = re.compile(r"cluster_by\((.*)\)", re.DOTALL)
 _BUILDERS = {"create": "create", "create_or_replace": "createOrReplace"}
 
 
-def _set(table: LanceTable, settings: Mapping[str, str]) -> None:
-    """Set the settings of a table that was made or replaced; its former partition fields are gone."""
+def _apply_settings(table: LanceTable, settings: Mapping[str, str]) -> None:
+    """Apply the settings to a table that was created or replaced, and remove its former partition fields."""
     changed: dict[str, str | None] = dict(settings)
     dataset = table.dataset()
     if PARTITION_FIELDS in settings:
@@ -309,17 +316,17 @@ def _set(table: LanceTable, settings: Mapping[str, str]) -> None:
 
 
 def _describe(request: BridgeRequest, uri: str) -> None:
-    _, settings = _split_for(request)
+    _, settings = _split_request_properties(request)
     options = request.catalog.options(uri, request.name)
     table = LanceTable.forPath(request.spark, options.pop("path"), **options)
-    _set(table, settings)
+    _apply_settings(table, settings)
     if comment := request.body["properties"].get("comment"):
         table.dataset().update_schema_metadata({"comment": comment})
 
 
-def _split_for(request: BridgeRequest) -> tuple[dict[str, str], dict[str, str]]:
+def _split_request_properties(request: BridgeRequest) -> tuple[dict[str, str], dict[str, str]]:
     """Return the options and settings of TBLPROPERTIES, with CLUSTER BY and PARTITIONED BY."""
-    options, settings = _split({**default_properties(request.spark), **request.body["properties"]})
+    options, settings = _split_properties({**default_properties(request.spark), **request.body["properties"]})
     if names := _clustering(request):
         fields = {
             field["name"].lower(): field["name"] for field in json.loads(request.body["schema"])["fields"]
@@ -329,12 +336,12 @@ def _split_for(request: BridgeRequest) -> tuple[dict[str, str], dict[str, str]]:
                 f"CLUSTER BY names {missing[0]!r}, and the table has {', '.join(fields.values())}"
             )
         settings[CLUSTERING] = join_names(fields[name.lower()] for name in names)
-    if spec := _declared(request):
-        settings[PARTITION_FIELDS] = _setting(spec)
+    if spec := _declared_partitions(request):
+        settings[PARTITION_FIELDS] = _spec_setting(spec)
     return options, settings
 
 
-def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def _split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the options of the write among TBLPROPERTIES, and the settings of the table.
 
     Raises:
@@ -344,7 +351,7 @@ def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
     settings: dict[str, str] = {}
     for key, value in properties.items():
         if key.startswith("option."):
-            continue  # OPTIONS (...) come again without the prefix
+            continue  # Spark repeats OPTIONS (...) without the prefix
         if key in _RESERVED or key == PRIMARY_KEY:
             continue
         check_setting(key, value)
@@ -363,7 +370,7 @@ def _clustering(request: BridgeRequest) -> list[str]:
     return [".".join(key) for key in keys]
 
 
-def _declared(request: BridgeRequest) -> PartitionSpec:
+def _declared_partitions(request: BridgeRequest) -> PartitionSpec:
     """Return the declaration of PARTITIONED BY.
 
     Raises:
@@ -387,6 +394,6 @@ def _storage_schema(schema: st.StructType) -> Schema:
     return Schema.from_arrow(pa.schema([new_field(column, {}) for column in schema.fields]))
 
 
-def _setting(spec: PartitionSpec) -> str:
-    """Return the setting of a table that does not exist yet: without the ids of its columns."""
+def _spec_setting(spec: PartitionSpec) -> str:
+    """Return the setting for a table that does not exist yet, without the ids of columns."""
     return PartitionSpec(tuple(replace(field, source_id=None) for field in spec.fields)).text()

@@ -100,7 +100,7 @@ class SessionNames:
         return UnsupportedFormatError(text)
 
     def table(self, name: Name) -> TableEntry:
-        """Return the place of a table.
+        """Return the location of a table.
 
         Raises:
             TableNotFoundError: the registry has no table of this name, or one of another format.
@@ -133,7 +133,7 @@ class SessionNames:
         return uri
 
     def check_free(self, name: Name) -> None:
-        """Refuse a name that a new table cannot have.
+        """Check that a new table can have a name.
 
         Raises:
             NamespaceNotFoundError: the database does not exist.
@@ -149,7 +149,7 @@ class SessionNames:
             )
 
     def check_empty(self, uri: str, name: Name) -> None:
-        """Refuse a folder with files for a new table.
+        """Check that the folder of a new table has no files.
 
         Raises:
             OptionError: it has files.
@@ -167,17 +167,17 @@ class SessionNames:
             )
 
     def add(self, name: Name, uri: str, _: Mapping[str, str]) -> None:
-        """Register a managed table that a statement has written; delete it if the registry refuses."""
+        """Register a managed table that a statement has written; delete it if registration fails."""
         self.register(name, uri, external=False, is_new=True)
 
     def register(self, name: Name, uri: str, *, external: bool, is_new: bool) -> None:
         """Register a table.
 
         Args:
-            name: its name.
-            uri: its place.
-            external: the table stays at its place when its name is dropped.
-            is_new: this statement made the table, so it is deleted if the registry refuses it.
+            name: the table's name.
+            uri: the table's location.
+            external: whether the files stay when the name is dropped.
+            is_new: whether this statement created the table. If so, it is deleted if registration fails.
 
         Raises:
             TableExistsError: there is a table of this name.
@@ -205,7 +205,7 @@ class SessionNames:
             raise StoreError(f"the registry of {SESSION_CATALOG} failed: {first_line(error)}") from error
 
     def _undo(self, name: Name, uri: str) -> None:
-        """Delete a table that was not registered, if that is certain."""
+        """Delete a table if it is certain that it was not registered."""
         try:
             entry = self._entry(name)
         except (OSError, PySparkException, Py4JError) as error:
@@ -218,7 +218,7 @@ class SessionNames:
         drop_table(TableRef(*open_store(uri, self._storage)))
 
     def drop(self, name: Name) -> None:
-        """Take a table out of the registry, a managed one with its files."""
+        """Remove a table from the registry, and delete the files of a managed table."""
         entry = self.table(name)
         database, table = self._parts(name)
 
@@ -231,7 +231,7 @@ class SessionNames:
             drop_table(TableRef(*open_store(entry.uri, self._storage)), forget)
 
     def _entry(self, name: Name) -> tuple[str | None, str | None, str] | None:
-        """Return format, place and kind of a registered table of any format."""
+        """Return format, location and kind of a registered table of any format."""
         if len(name) != 2:
             return None
         answer = self._shim.registeredTable(self._session, *name)
@@ -260,7 +260,7 @@ class SessionNames:
 
 
 def described_columns(uri: str, storage: Mapping[str, str]) -> tuple[st.StructType, str | None]:
-    """Return the columns of a table as SQL shows them, and its comment."""
+    """Return a table's columns in their SQL types, and its comment."""
     options = read_options({"path": uri, **{f"storage.{key}": value for key, value in storage.items()}})
     _, snapshot = read.opened(options, None)
     comment = (dict(snapshot.schema.to_arrow().metadata or {})).get(b"comment", b"").decode()
@@ -268,7 +268,7 @@ def described_columns(uri: str, storage: Mapping[str, str]) -> tuple[st.StructTy
 
 
 def local_path(uri: str) -> str:
-    """Return the path of a `file:` URI of this machine; other places as they are."""
+    """Return the path of a local `file:` URI; other locations unchanged."""
     if not uri.startswith("file:"):
         return uri.rstrip("/") if len(uri) > 1 else uri
     parts = urlsplit(uri)

@@ -1,11 +1,11 @@
-"""Tables in SQL: found by name or path, with a version, a branch, as metadata tables; altered and dropped.
+"""Loads, alters and drops tables in SQL, by name or path, with versions, branches and metadata tables.
 
     t                  the newest version                 t@dev            the branch dev
     t VERSION AS OF 3  a version, or a tag by name        t TIMESTAMP AS OF '...'
     t.branch_dev       the branch dev                     t.tag_first      the version of the tag first
     t.history          a metadata table of t              `/data/t`        the table at a path
 
-Java asks for them by the verbs of `bridge`.
+The functions answer the verbs of `bridge`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ from spark_lance.table.versions.versions import list_versions
 if TYPE_CHECKING:
     from spark_lance.spark.table.table import LanceTable
 
-# System columns that SQL may name without seeing them in `*` -> the option that reads them.
+# System columns that SQL can name but `*` does not contain -> the option that reads the column.
 # Only reads by path have `_rowoffset`.
 _HIDDEN = {
     column: option.name
@@ -94,9 +94,9 @@ _HIDDEN = {
     if column != "_rowoffset"
 }
 _BRANCH = "@"
-# Requests that delete rows of a table, which a session may direct to a branch.
+# Requests that delete rows. A session may send them to a branch.
 _ROW_VERBS = frozenset({"truncate_table", "delete_where", "delete_partitions"})
-# The metadata table of all changes, which are read as the option readChangeFeed does.
+# The metadata table of all changes. It is read with the option readChangeFeed.
 _CHANGES_TABLE = "changes"
 
 
@@ -108,7 +108,7 @@ def list_tables(request: BridgeRequest) -> list[str]:
 
 
 def load_table(request: BridgeRequest) -> dict[str, Any]:
-    """Return what Spark has to know of a table."""
+    """Return the description of a table for Spark."""
     catalog = request.catalog
     name = catalog.stored_name(request.name)
     options, table = resolve_table(catalog, name)
@@ -117,12 +117,12 @@ def load_table(request: BridgeRequest) -> dict[str, Any]:
     if staging and not table and not has_version:
         branch = staging_branch(options, staging, writes=request.body.get("writes", False))
         if branch is not None:
-            # Whatever is asked about the table later is asked by this name.
+            # Later requests about the table use this name.
             name = (*name, f"branch_{branch}")
             return {**answer(catalog, name, {**options, "branch": branch}, {}), "name": list(name)}
     tag = options.pop("tag", None)
     if table == _CHANGES_TABLE:
-        return _all_changes(request, options)
+        return _describe_changes_table(request, options)
     travel = {} if tag is None else {"tag": tag}
     if "version" in request.body:
         text = str(request.body["version"])
@@ -138,16 +138,16 @@ def load_table(request: BridgeRequest) -> dict[str, Any]:
 
 
 def _is_branch(request: BridgeRequest, table: Name, name: str) -> bool:
-    """Return whether a name is that of a branch of a table, and of no tag."""
+    """Return whether a table has a branch of this name and no such tag."""
     opened = table_at(request, table).dataset()
     return name not in opened.tags.list() and name in opened.branches.list()
 
 
-def _all_changes(request: BridgeRequest, always: dict[str, str]) -> dict[str, Any]:
-    """Return the view of the table `t.changes`: the changes of all versions that there are.
+def _describe_changes_table(request: BridgeRequest, always: dict[str, str]) -> dict[str, Any]:
+    """Return the description of the table `t.changes`, which has the changes of all existing versions.
 
     Raises:
-        UnsupportedFormatError: the statement names a version, which has no changes of its own.
+        UnsupportedFormatError: the statement names a version.
     """
     if request.body.keys() & {"version", "asof"}:
         raise UnsupportedFormatError(
@@ -157,14 +157,14 @@ def _all_changes(request: BridgeRequest, always: dict[str, str]) -> dict[str, An
     branch = always.get("branch")
     newest = dataset(always["path"], (branch, None) if branch else None, _storage_of(always))
     oldest = min(file.version for file in list_versions(newest.table))
-    # The changes of the oldest version need the version before.
+    # The changes of the oldest version cannot be computed without the version before it.
     start = oldest if oldest == 1 else min(oldest + 1, newest.version)
     reads = {**always, "readChangeFeed": "true", "startingVersion": str(start)}
     return _changes_answer(request, reads, reads, ends=False)
 
 
 def load_changes(request: BridgeRequest) -> dict[str, Any]:
-    """Return the Java side's view of the changes of a table; `given` are the options of the read.
+    """Return the description of a table's changes for Java. `user_options` are the options of the read.
 
     Raises:
         OptionError: an option is unknown, or names one version.
@@ -177,7 +177,7 @@ def load_changes(request: BridgeRequest) -> dict[str, Any]:
     if table:
         raise UnsupportedFormatError(f"{display_name(name)} is a metadata table: it has no change feed")
     options = read_options(CaseInsensitiveDict({**always, **user_options}))
-    # A stream goes on with later versions; a DataFrame always has the changes up to the same version.
+    # A stream continues with later versions. A DataFrame always ends with the same version.
     ends = request.body["streams"] or options.endingVersion or options.endingTimestamp
     return _changes_answer(request, always, {**always, **user_options}, ends=bool(ends))
 
@@ -185,16 +185,16 @@ def load_changes(request: BridgeRequest) -> dict[str, Any]:
 def _changes_answer(
     request: BridgeRequest, always: dict[str, str], reads: dict[str, str], *, ends: bool
 ) -> dict[str, Any]:
-    """Return the Java side's view of changes.
+    """Return the description of changes for Java.
 
     Args:
         request: the request, which has the name.
         always: options of every read.
-        reads: the same with those of this read.
-        ends: whether the options say where the changes end.
+        reads: the same with the options of this read.
+        ends: whether the options define the last version.
     """
     options = read_options(CaseInsensitiveDict(reads))
-    place, schema = read_kind(options).describe(options, None)
+    ref, schema = read_kind(options).describe(options, None)
     return {
         "display_name": f"{request.catalog.name}.{display_name(request.name)}",
         "schema": schema.json(),
@@ -202,17 +202,17 @@ def _changes_answer(
         "hidden": st.StructType().json(),
         "properties": {},
         "always": always,
-        "pinned": {} if ends else {"endingVersion": str(place.version)},
+        "pinned": {} if ends else {"endingVersion": str(ref.version)},
         "writable": False,
         "pushdown": None,
     }
 
 
 def load_merged(request: BridgeRequest) -> dict[str, Any]:
-    """Return a table with the columns that it will have after a write with mergeSchema or overwriteSchema.
+    """Return the description of a table after a write with mergeSchema or overwriteSchema.
 
-    `rows` are the columns of the rows, `by_name` says how they match, `replaces` whether they become the
-    columns of the table.
+    `rows` is the schema of the rows, `by_name` is true if columns match by name, and `replaces` is true if
+    the rows' columns replace the columns of the table.
     """
     table = load_table(request)
     rows = st.StructType.fromJson(json.loads(request.body["rows"]))
@@ -225,9 +225,9 @@ def load_merged(request: BridgeRequest) -> dict[str, Any]:
 
 
 def fitting_types(request: BridgeRequest) -> dict[str, str]:
-    """Return the types to cast columns of a source to, so that evolution makes only supported changes.
+    """Return the types for casts of a source's columns, so that evolution makes only supported changes.
 
-    `rows` are the columns of the source.
+    `rows` is the schema of the source.
     """
     manifest = table_at(request).dataset().manifest
     table = st.StructType.fromJson(json.loads(load_table(request)["schema"]))
@@ -243,19 +243,19 @@ def fitting_types(request: BridgeRequest) -> dict[str, str]:
 
 
 def check_options(request: BridgeRequest) -> None:
-    """Refuse what the options of a statement cannot mean, such as those of WITH (...).
+    """Check the options of a statement, such as those of WITH (...).
 
-    `given` are the options, `path` is the table's, and `use` says what for: "read" or "write".
+    `user_options` are the options, `path` is the table's path, and `use` is "read" or "write".
 
     Raises:
-        OptionError: one is not known, or leads to another table than the named one.
+        OptionError: an option is unknown, or names another table than the statement.
     """
     user_options = _user_options(request)
     for key, text in user_options.items():
         if key.lower() not in ("path", "paths"):
             continue
         if is_path(request.name) and str(Path(text).absolute()) == request.name[0]:
-            return  # a write by path, whose options are those of a format
+            return  # a write by path, whose options include the path
         if text != request.body["path"]:
             name = f"{request.catalog.name}.{display_name(request.name)}"
             raise OptionError(f"option {key!r} leads to another table than {name}: name that table itself")
@@ -273,11 +273,11 @@ def _user_options(request: BridgeRequest) -> dict[str, str]:
 def answer(
     catalog: OpenCatalog, name: Name, always: dict[str, str], user_options: dict[str, str]
 ) -> dict[str, Any]:
-    """Return the Java side's view of a table.
+    """Return the description of a table for Java.
 
     Args:
         catalog: the catalog.
-        name: the table's name, or its path.
+        name: the table's name or path.
         always: options of every read and write.
         user_options: options of reads: the version by number, tag or time, and the metadata table, if any.
     """
@@ -292,12 +292,12 @@ def answer(
     else:
         place, snapshot = read.opened(options, None)
         schema, columns = read.described(snapshot, options), snapshot.schema
-        newest = _newest(catalog, always, None if user_options else snapshot)
-        properties = _properties(newest, always["path"])
+        newest = _newest_version(catalog, always, None if user_options else snapshot)
+        properties = _table_properties(newest, always["path"])
         constraints = [one.described() for one in newest.settings.constraints]
         fields = partitioning(newest.config(), snapshot.schema)
         if fields:
-            properties.pop(PARTITION_FIELDS)  # PARTITIONED BY says it
+            properties.pop(PARTITION_FIELDS)  # it is part of PARTITIONED BY
         order = _write_order(newest.config(), snapshot.schema)
     pinned = {key: value for key, value in user_options.items() if key == "table"}
     pinned["version"] = str(place.version)
@@ -306,7 +306,7 @@ def answer(
         "display_name": f"{catalog.name}.{display_name(name)}",
         "schema": schema.json(),
         "declared": declared_schema(schema).json(),
-        "hidden": (st.StructType() if options.table else _hidden()).json(),
+        "hidden": (st.StructType() if options.table else _hidden_columns()).json(),
         "properties": properties,
         "always": always,
         "pinned": pinned,
@@ -327,11 +327,11 @@ def _write_order(config: Mapping[str, str], schema: Schema) -> WriteOrder:
 
 
 def table_at(request: BridgeRequest, name: Name | None = None) -> LanceTable:
-    """Return a table by name, to be changed.
+    """Return a table by name for a statement that changes it.
 
     Raises:
-        TableNotFoundError: there is none.
-        UnsupportedFormatError: it is a metadata table.
+        TableNotFoundError: the table does not exist.
+        UnsupportedFormatError: the name is that of a metadata table or tag.
     """
     options, table = resolve_table(request.catalog, request.name if name is None else name)
     if request.body["verb"] in _ROW_VERBS and not table and "tag" not in options:
@@ -343,17 +343,17 @@ def table_at(request: BridgeRequest, name: Name | None = None) -> LanceTable:
         )
     if table:
         raise UnsupportedFormatError(f"{display_name(request.name)} tells of a table and cannot be changed")
-    # A SELECT by name does without it.
+    # Imported here because a SELECT by name does not need it.
     from spark_lance.spark.table.table import LanceTable
 
     return LanceTable.forPath(request.spark, options.pop("path"), **options)
 
 
 def drop_table(request: BridgeRequest) -> bool:
-    """Drop a table with its files; False if there is none.
+    """Drop a table with its files; return False if it does not exist.
 
     Raises:
-        UnsupportedFormatError: it is a path, which is its place and not a name, or a branch.
+        UnsupportedFormatError: the name is a path, or the name of a branch.
     """
     if is_path(request.name):
         raise UnsupportedFormatError(
@@ -369,9 +369,9 @@ def drop_table(request: BridgeRequest) -> bool:
 
 
 def rename_table(request: BridgeRequest) -> None:
-    """Give a table another name: one in its own namespace, or one with namespaces.
+    """Rename a table. A new name of one part stays in the table's namespace.
 
-    Spark leaves the new name as it was written, so the catalog's name may be its first part.
+    Spark passes the new name as it was written, so its first part may be the catalog.
     """
     catalog, old, new = request.catalog, request.name, tuple(request.body["to"])
     if is_path(old) or is_path(new):
@@ -386,7 +386,7 @@ def truncate_table(request: BridgeRequest) -> bool:
 
 
 def delete_where(request: BridgeRequest) -> None:
-    """Delete the rows that meet all of Spark's predicates, which come as those of scans do."""
+    """Delete the rows that meet all of Spark's predicates, in the form of `scan.predicates`."""
     table = table_at(request)
     predicates = request.body["predicates"]
     if not predicates:
@@ -398,7 +398,7 @@ def delete_where(request: BridgeRequest) -> None:
 
 
 def alter_table(request: BridgeRequest) -> dict[str, Any]:
-    """Carry out the changes of an ALTER TABLE, one after the other, and return the table as it is then."""
+    """Apply the changes of an ALTER TABLE in their order, and return the description of the table."""
     table = table_at(request)
     if request.body["evolves"]:
         check_evolution(table.dataset().manifest, request.body["changes"])
@@ -418,7 +418,7 @@ def supports_change(request: BridgeRequest) -> bool:
 
 
 def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse what cannot be done before anything is: each change is a version of its own.
+    """Check all changes before the first one is applied, because each change is a version of its own.
 
     Raises:
         UnsupportedFormatError, SchemaError, LanceError: a change cannot be made.
@@ -454,7 +454,7 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
                 f"ALTER TABLE cannot make the change {change['kind']} on Lance tables"
             )
         if change["kind"] == "add_column":
-            _check_added(change)
+            _check_added_column(change)
     whole = [change["column"] for change in changes if change["kind"] == "drop_column"]
     _check_ordering_columns(
         table, [change["column"] for change in changes if change["kind"] in ("drop_column", "rename_column")]
@@ -472,7 +472,7 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
 
 
 def _check_partition_columns(table: LanceTable, dropped: Sequence[Sequence[str]]) -> None:
-    """Refuse to drop a column that partitions the table."""
+    """Check that dropped columns do not partition the table."""
     names = {path[0].lower() for path in dropped if len(path) == 1}
     for field in PartitionSpec.of_config(table.config).present(table.dataset().lance_schema).fields:
         if field.source.lower() in names:
@@ -483,7 +483,7 @@ def _check_partition_columns(table: LanceTable, dropped: Sequence[Sequence[str]]
 
 
 def _check_ordering_columns(table: LanceTable, changed: Sequence[Sequence[str]]) -> None:
-    """Refuse to drop or rename a column that orders the rows of the table."""
+    """Check that dropped or renamed columns do not order the rows of the table."""
     paths = [[part.lower() for part in path] for path in changed]
     schema = table.dataset().lance_schema
     for setting, statement in ((CLUSTERING, "CLUSTER BY NONE"), (SORT_ORDER, "WRITE UNORDERED")):
@@ -496,7 +496,7 @@ def _check_ordering_columns(table: LanceTable, changed: Sequence[Sequence[str]])
                 )
 
 
-def _check_added(change: Mapping[str, Any]) -> None:
+def _check_added_column(change: Mapping[str, Any]) -> None:
     if change["default"] is not None and len(change["column"]) > 1:
         raise UnsupportedFormatError(
             f"{'.'.join(change['column'])} is a field, and only columns have defaults: leave out DEFAULT"
@@ -514,12 +514,12 @@ def _fields(table: LanceTable, parts: Sequence[str]) -> list[Field | None]:
 
 
 def _path(table: LanceTable, parts: Sequence[str]) -> str:
-    """Return the path of a column or field as `LanceTable` takes it."""
+    """Return the path of a column or field in the form that `LanceTable` expects."""
     fields = zip(parts, _fields(table, parts), strict=True)
     return ".".join(part if field is None else field.name for part, field in fields)
 
 
-def _add(table: LanceTable, change: Mapping[str, Any]) -> None:
+def _add_column(table: LanceTable, change: Mapping[str, Any]) -> None:
     added = st.StructField(change["column"][-1], parse_type(change["type"]), True)
     if change["default"] is not None:
         details = {"comment": change["comment"], EXISTS_DEFAULT: change["exists_default"]}
@@ -527,11 +527,11 @@ def _add(table: LanceTable, change: Mapping[str, Any]) -> None:
         table.columns.addDefault(st.StructField(added.name, added.dataType, True, details), change["default"])
         if not change["nullable"]:
             table.alterColumn(_path(table, change["column"]), nullable=False)
-        _move(table, change)
+        _move_column(table, change)
         return
     outer = _fields(table, change["column"])[:-1]
     for name, field in zip(change["column"][-2::-1], reversed(outer), strict=True):
-        # The struct, or the list of structs, that gets the field has its name again.
+        # Wrap the new field in its parent, which is a struct or a list of structs.
         is_list = field is not None and field.kind == "list"
         added = st.StructField(
             name, st.ArrayType(added.dataType) if is_list else st.StructType([added]), True
@@ -539,11 +539,11 @@ def _add(table: LanceTable, change: Mapping[str, Any]) -> None:
     table.addColumns(st.StructType([added]))
     if change["comment"]:
         table.alterColumn(_path(table, change["column"]), comment=change["comment"])
-    _move(table, change)
+    _move_column(table, change)
 
 
-def _move(table: LanceTable, change: Mapping[str, Any]) -> None:
-    """Move a column or field to the place that a change names, if it names one."""
+def _move_column(table: LanceTable, change: Mapping[str, Any]) -> None:
+    """Move a column or field to the position in a change, if the change has one."""
     if change["position"] is None:
         return
     *outer, _ = change["column"]
@@ -551,7 +551,7 @@ def _move(table: LanceTable, change: Mapping[str, Any]) -> None:
     table.moveColumn(_path(table, change["column"]), after=after)
 
 
-def _move_all(table: LanceTable, change: Mapping[str, Any]) -> None:
+def _move_columns(table: LanceTable, change: Mapping[str, Any]) -> None:
     moves = []
     for column, before in change["moves"]:
         after = None if before is None else _path(table, [*column[:-1], before])
@@ -559,22 +559,22 @@ def _move_all(table: LanceTable, change: Mapping[str, Any]) -> None:
     table.columns.moveAll(*moves)
 
 
-def _drop(table: LanceTable, change: Mapping[str, Any]) -> None:
+def _drop_column(table: LanceTable, change: Mapping[str, Any]) -> None:
     table.dropColumns(_path(table, change["column"]))
 
 
-def _type(table: LanceTable, change: Mapping[str, Any]) -> None:
+def _change_type(table: LanceTable, change: Mapping[str, Any]) -> None:
     table.alterColumn(_path(table, change["column"]), type=parse_type(change["type"]))
 
 
-def _unset(table: LanceTable, change: Mapping[str, Any]) -> None:
+def _unset_property(table: LanceTable, change: Mapping[str, Any]) -> None:
     if change["property"] == PRIMARY_KEY:
         table.unsetPrimaryKey()
     else:
         table.setConfig({change["property"]: None})
 
 
-def _cluster(table: LanceTable, change: Mapping[str, Any]) -> None:
+def _set_clustering(table: LanceTable, change: Mapping[str, Any]) -> None:
     schema = table.dataset().lance_schema
     paths = [".".join(sort_key(name, schema)[0]) for name in change["columns"]]
     names = [find_column(schema, path).name for path in paths]
@@ -591,11 +591,11 @@ _CHANGES: dict[str, Any] = {
     "drop_constraint": lambda table, change: table.dropConstraint(
         change["constraint"]["name"], ifExists=change["if_exists"]
     ),
-    "cluster_by": _cluster,
-    "add_column": _add,
-    "drop_column": _drop,
+    "cluster_by": _set_clustering,
+    "add_column": _add_column,
+    "drop_column": _drop_column,
     "rename_column": lambda table, change: table.renameColumn(_path(table, change["column"]), change["to"]),
-    "column_type": _type,
+    "column_type": _change_type,
     "column_nullability": lambda table, change: table.alterColumn(
         _path(table, change["column"]), nullable=change["nullable"]
     ),
@@ -605,61 +605,61 @@ _CHANGES: dict[str, Any] = {
     "column_default": lambda table, change: table.alterColumn(
         _path(table, change["column"]), default=change["default"] or ""
     ),
-    "column_position": _move,
-    "column_positions": _move_all,
+    "column_position": _move_column,
+    "column_positions": _move_columns,
     "set_property": lambda table, change: table.setConfig({change["property"]: change["value"]}),
-    "remove_property": _unset,
+    "remove_property": _unset_property,
 }
 
 
 def resolve_table(catalog: OpenCatalog, name: Name) -> tuple[dict[str, str], str | None]:
-    """Return the options that lead to a table, and the metadata table of it that a name means.
+    """Return the options with a table's location, and the metadata table in the name; None without one.
 
     Raises:
-        TableNotFoundError, NamespaceNotFoundError: there is none.
+        TableNotFoundError, NamespaceNotFoundError: the table does not exist.
     """
     try:
-        return _options(catalog, name), None
+        return _location_options(catalog, name), None
     except (TableNotFoundError, NamespaceNotFoundError):
         if len(name) < 2:
             raise
         kind, mark, reference = name[-1].partition("_")
         if mark and reference and kind.lower() in ("branch", "tag"):
-            return {**_options(catalog, name[:-1]), kind.lower(): reference}, None
+            return {**_location_options(catalog, name[:-1]), kind.lower(): reference}, None
         if name[-1].lower() not in (*METADATA_TABLES, _CHANGES_TABLE):
             raise
-    return _options(catalog, name[:-1]), name[-1].lower()
+    return _location_options(catalog, name[:-1]), name[-1].lower()
 
 
-def _options(catalog: OpenCatalog, name: Name) -> dict[str, str]:
+def _location_options(catalog: OpenCatalog, name: Name) -> dict[str, str]:
     try:
         return catalog.reads(name)
     except (TableNotFoundError, OptionError):
-        selector = _branch(name)
+        selector = _split_branch(name)
         if selector is None:
             raise
     table, branch = selector
     return {**catalog.reads(table), "branch": branch}
 
 
-def _branch(name: Name) -> tuple[Name, str] | None:
-    """Return the table and the branch that a name stands for, if there is no table of the whole name."""
+def _split_branch(name: Name) -> tuple[Name, str] | None:
+    """Split a name `table@branch` into the table's name and the branch; None if it has another form."""
     head, mark, branch = name[-1].rpartition(_BRANCH)
     return ((*name[:-1], head), branch) if mark and head else None
 
 
 def check_no_branch(catalog: OpenCatalog, name: Name, verb: str) -> None:
-    """Refuse a name for a table that is that of a branch.
+    """Check that a name is not that of a branch of a table.
 
     Args:
         catalog: the catalog, which has no table of this name.
         name: the name.
-        verb: what was to be done, by the procedure that does it: create or drop.
+        verb: the verb of the procedure to call instead, for the error: create or drop.
 
     Raises:
-        UnsupportedFormatError: what stands before the @ is a table.
+        UnsupportedFormatError: the part before the @ is a table.
     """
-    selector = _branch(name)
+    selector = _split_branch(name)
     if selector is None:
         return
     try:
@@ -673,8 +673,8 @@ def check_no_branch(catalog: OpenCatalog, name: Name, verb: str) -> None:
     )
 
 
-def _hidden() -> st.StructType:
-    """Return the hidden columns; metadata `lance.option` names the option that reads each."""
+def _hidden_columns() -> st.StructType:
+    """Return the hidden columns. Their metadata `lance.option` names the option that reads the column."""
     return st.StructType(
         [
             st.StructField(name, system_field(name).dataType, True, {"lance.option": option})
@@ -683,8 +683,10 @@ def _hidden() -> st.StructType:
     )
 
 
-def _newest(catalog: OpenCatalog, always: Mapping[str, str], snapshot: Snapshot | None) -> LanceDataset:
-    """Return the newest version of a table, which may be known."""
+def _newest_version(
+    catalog: OpenCatalog, always: Mapping[str, str], snapshot: Snapshot | None
+) -> LanceDataset:
+    """Return the newest version of a table: `snapshot`, or the loaded one if it is None or of a branch."""
     path, branch = always["path"], always.get("branch")
     if snapshot is None or branch:
         return dataset(path, (branch, None) if branch else None, _storage_of(always))
@@ -696,8 +698,8 @@ def _storage_of(options: Mapping[str, str]) -> dict[str, Any]:
     return dict(read_options(CaseInsensitiveDict(options)).storage)
 
 
-def _properties(dataset: LanceDataset, path: str) -> dict[str, str]:
-    # Spark takes a location for one that CREATE TABLE named, unless the catalog is said to have chosen it.
+def _table_properties(dataset: LanceDataset, path: str) -> dict[str, str]:
+    # Without is_managed_location, Spark assumes that CREATE TABLE has named the location.
     properties = {"provider": "lance", "location": path, "is_managed_location": "true"}
     comment = (dataset.schema.metadata or {}).get(b"comment", b"").decode()
     result = {"comment": comment} if comment else {}

@@ -1,4 +1,4 @@
-"""Views in SQL: loaded, listed, created, replaced, renamed and dropped, where Spark keeps views in catalogs.
+"""Loads, lists, creates, replaces, renames and drops views in SQL, in releases with views in catalogs.
 
 Java sends and receives the members of a view (`spark_lance.catalog.views`). Spark has checked its query.
 """
@@ -21,7 +21,7 @@ from spark_lance.spark.sql.tables import load_table
 
 
 def load_relation(request: BridgeRequest) -> dict[str, Any]:
-    """Return a table, or the view of a name that no table has."""
+    """Return the table with a name, or else the view with this name."""
     try:
         return load_table(request)
     except LanceError as error:
@@ -81,12 +81,12 @@ def replace_view(request: BridgeRequest) -> None:
 
 
 def drop_view(request: BridgeRequest) -> bool:
-    """Drop a view; False if there is none."""
+    """Drop a view; return False if it does not exist."""
     return _may_be_view(request) and _views(request.catalog).views.drop(request.name)
 
 
 def rename_view(request: BridgeRequest) -> None:
-    """Give a view another name: one in its own namespace, or one with namespaces; see `rename_table`."""
+    """Rename a view, see `rename_table`."""
     catalog, old, new = request.catalog, request.name, tuple(request.body["to"])
     if not _may_be_view(request):
         raise ViewNotFoundError(f"there is no view {old[-1]!r}")
@@ -94,7 +94,7 @@ def rename_view(request: BridgeRequest) -> None:
 
 
 def _may_be_view(request: BridgeRequest) -> bool:
-    """Whether a name can be that of a view: it is no path, and the catalog keeps views."""
+    """Return whether a name can be that of a view: it is not a path, and the catalog has views."""
     catalog = request.catalog
     return not is_path(request.name) and catalog.has_names and isinstance(catalog.names, HoldsViews)
 
@@ -107,7 +107,7 @@ def _check_name(request: BridgeRequest) -> None:
 
 
 def _views(catalog: OpenCatalog) -> HoldsViews:
-    """Return the names of a catalog that keeps views.
+    """Return the names of a catalog that has views.
 
     Raises:
         UnsupportedFormatError: it is a service, which keeps none.
