@@ -10,10 +10,11 @@ lane l is packed[j * L + l]. The value at (row r, lane l) is number
         buffer = one T-bit word with W, then 1024 * W / T words. One chunk is one block of up to 1024 values,
         padded to 1024. W = 0: no words, all values are 0. W = T is legal.
     OutOfLineBitpacking { uncompressed_bits_per_value = T, values = Flat(W) }     (levels: T = 16)
-        buffer = blocks of 1024 * W / T words without a header. The n mod 1024 values at the end are either
-        plain T-bit words, if the buffer has just that size, or one more padded block.
+        buffer = blocks of 1024 * W / T words without a header. The last n mod 1024 values are plain T-bit
+        words if the buffer has exactly that
+            size, else one more padded block.
 
-The writer makes InlineBitpacking only, with one block per chunk; zeros fill up a block of fewer values.
+The writer uses only InlineBitpacking, with one block per chunk. Shorter blocks are padded with zeros.
 (Lance file format, encodings: inline and out-of-line bit packing.)
 """
 
@@ -42,13 +43,13 @@ from spark_lance.proto import encodings21_pb2 as pb
 BLOCK = 1024
 # Blocks per step: scratch arrays of a step stay in the cache while numpy's cost per call is spread thin.
 _STEP = 512
-# More runs of blocks of one width than this are unpacked by width, not run by run.
+# Above this many runs of equally wide blocks, blocks are grouped by width instead.
 _MANY_RUNS = 32
-# Values of no bits that a chunk can hold at most.
+# Maximum values of zero bits in a chunk.
 _MAX_EMPTY = (1 << 16) - 1
-# Bytes of unpacked blocks that a thread keeps the memory of.
+# Maximum bytes of scratch memory for unpacked blocks that a thread keeps.
 _MOST_HELD = 8 << 20
-# Below this many blocks the number of steps counts more than the bytes they touch.
+# Below this many blocks the number of steps costs more than the memory traffic.
 _FEW = 128
 _DTYPES: dict[int, np.dtype[Any]] = {
     8: np.dtype("<u1"),
@@ -56,7 +57,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     32: np.dtype("<u4"),
     64: np.dtype("<u8"),
 }
-# Where each of the T / 8 groups of 8 rows goes, and also which group comes there.
+# Position of each of the T / 8 groups of 8 rows. The permutation is its own inverse.
 GROUPS = {8: [0], 16: [0, 1], 32: [0, 2, 1, 3], 64: [0, 4, 2, 6, 1, 5, 3, 7]}
 
 _Words = npt.NDArray[Any]
@@ -68,7 +69,7 @@ def unpack(words: _Words, width: int, out: _Words | None = None) -> _Words:
     Args:
         words: unsigned words of T bits, shape (blocks, 1024 * width / T).
         width: bits per value, 0..T.
-        out: where to put the values, same dtype, shape (blocks, 1024); None = a new array.
+        out: output array of the same dtype, shape (blocks, 1024); None allocates one.
 
     Returns:
         The values.
@@ -76,7 +77,7 @@ def unpack(words: _Words, width: int, out: _Words | None = None) -> _Words:
     bits = words.dtype.itemsize * 8
     lanes = BLOCK // bits
     count = len(words)
-    # One row of all lanes: numpy moves it as one item.
+    # One row of all lanes, which numpy moves as one item.
     row = np.dtype((np.void, lanes * words.dtype.itemsize))
     if out is None:
         out = np.empty((count, BLOCK), dtype=words.dtype)
@@ -92,7 +93,7 @@ def unpack(words: _Words, width: int, out: _Words | None = None) -> _Words:
     for start in range(0, count, _STEP):
         part = words[start : start + _STEP]
         blocks = len(part)
-        # [word][block x lane]: every step below then runs over one long contiguous vector.
+        # [word][block x lane]: each step below processes one long contiguous vector.
         streams = _SCRATCH.take("streams", (width, blocks * lanes), words.dtype)
         streams.view(row)[:] = part.view(row).T
         rows = _unpack_rows(streams, width, bits, few=blocks < _FEW)
@@ -103,13 +104,13 @@ def unpack(words: _Words, width: int, out: _Words | None = None) -> _Words:
 
 
 class _Scratch(threading.local):
-    """Memory that a thread uses again: what is new each time costs more to get than to compute with."""
+    """Scratch memory that a thread reuses, because allocating it costs more than the computation."""
 
     def __init__(self) -> None:
         self._held: dict[str, Bytes] = {}
 
     def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Words:
-        """Return an array with any content, which is another's as soon as `name` is taken again."""
+        """Return an uninitialised array. It is reused by the next call with the same `name`."""
         size = math.prod(shape) * dtype.itemsize
         if name not in self._held or len(self._held[name]) < size:
             self._held[name] = np.empty(size, dtype=np.uint8)
@@ -121,7 +122,7 @@ _SCRATCH = _Scratch()
 
 
 def _unpack_compiled(kernel: Kernel, data: Bytes, starts: Ints, widths: Ints, out: _Words) -> None:
-    """Unpack the blocks that begin at these bytes of `data`, each of its own width."""
+    """Unpack the blocks that start at these bytes of `data`. Each block has its own width."""
     words = out.reshape(-1).view(np.uint64)
     if kernel(data, starts, widths, out.dtype.itemsize * 8, words):
         raise FormatError("bit-packed blocks leave their page")
@@ -132,14 +133,14 @@ def _unpack_rows(streams: _Words, width: int, bits: int, few: bool) -> _Words:
     dtype = streams.dtype
     mask = dtype.type((1 << width) - 1)
     size = streams.shape[1]
-    # Words and values meet every `period` rows: what one such period does, all of them do. Doing them at once
-    # takes fewer, longer steps, but over memory that does not lie together: it pays for few blocks.
+    # Words and values align every `period` rows, and all periods need the same operations. Processing them
+    # together takes fewer, longer steps, but over strided memory, so it is faster only for few blocks.
     repeats = gcd(width, bits) if few or bits % width == 0 else 1
     period = bits // repeats
     packed = streams.reshape(repeats, width // repeats, size)
     rows = _SCRATCH.take("rows", (repeats, period, size), dtype)
     if period * width == bits:
-        # No value spans two words.
+        # Here no value spans two words.
         np.right_shift(packed, np.arange(0, bits, width, dtype=dtype)[:, None], out=rows)
         rows &= mask
         return rows.reshape(bits, size)
@@ -184,7 +185,7 @@ def decode_inline(packing: pb.InlineBitpacking, chunks: Chunks, resolver: Resolv
     packed = pieces.part(dtype.itemsize, sizes)
     padded = bool((counts[:-1] != BLOCK).any())
     shape = len(counts), BLOCK
-    # A result that is copied once more need not have memory of its own.
+    # A result that is copied again can use scratch memory.
     is_small = padded and len(counts) * BLOCK * dtype.itemsize <= _MOST_HELD
     values = _SCRATCH.take("blocks", shape, dtype) if is_small else np.empty(shape, dtype)
     _unpack_by_width(packed, widths, values)
@@ -194,7 +195,7 @@ def decode_inline(packing: pb.InlineBitpacking, chunks: Chunks, resolver: Resolv
 
 
 def _without_padding(blocks: _Words, counts: Ints) -> _Words:
-    """Return the first counts[i] values of each block; full blocks in a row are copied as one."""
+    """Return the first counts[i] values of each block. Consecutive full blocks are copied together."""
     values = blocks.reshape(-1)
     ends = np.append(np.flatnonzero(counts[:-1] != BLOCK), len(counts) - 1)
     starts = np.append(0, ends[:-1] + 1) * BLOCK
@@ -203,7 +204,7 @@ def _without_padding(blocks: _Words, counts: Ints) -> _Words:
 
 
 def _unpack_by_width(packed: Ranges, widths: npt.NDArray[np.int64], values: _Words) -> None:
-    """Unpack blocks of different widths to the rows of `values`, all blocks of one width together."""
+    """Unpack blocks of different widths to the rows of `values`, grouped by width."""
     dtype = values.dtype
     kernel = compiled("unpack", values.nbytes)
     if kernel is not None:
@@ -219,8 +220,8 @@ def _unpack_by_width(packed: Ranges, widths: npt.NDArray[np.int64], values: _Wor
             unpack(_blocks(run, width, dtype), width, values[start:stop])
         return
     for width in np.unique(widths).tolist():
-        here = widths == width
-        values[here] = unpack(_blocks(packed.select(here), width, dtype), width)
+        is_selected = widths == width
+        values[is_selected] = unpack(_blocks(packed.select(is_selected), width, dtype), width)
 
 
 def _blocks(packed: Ranges, width: int, dtype: np.dtype[Any]) -> _Words:
@@ -228,19 +229,19 @@ def _blocks(packed: Ranges, width: int, dtype: np.dtype[Any]) -> _Words:
 
 
 def decode_out_of_line(packing: pb.OutOfLineBitpacking, chunks: Chunks, resolver: Resolver) -> FixedWidth:
-    """Decode the buffers of all chunks, each a row of blocks and perhaps a plain tail."""
+    """Decode the buffers of all chunks. Each has blocks and possibly a plain tail."""
     bits = packing.uncompressed_bits_per_value
     dtype = _word_type(bits)
     name = compression_name(packing.values)
     if name != "flat":
         raise UnsupportedFormatError(f"bit packing into {name!r} values is not supported")
-    # A width below 8 is legal here, other than for flat values on their own.
+    # Unlike for plain flat values, a width below 8 is valid here.
     width = packing.values.flat.bits_per_value
     if width > bits:
         raise FormatError(f"values of {bits} bits packed to {width} bits")
     pieces = chunks.only("out_of_line_bitpacking")
     counts = chunks.counts
-    # Values of no bits need no bytes: what a chunk's u16 can count is all they may claim.
+    # Values of zero bits have no bytes, so the limit is what a chunk's u16 can count.
     if width == 0 and bool((counts > _MAX_EMPTY).any()):
         raise FormatError(f"{int(counts.max())} values packed to no bits")
     block_size = width * (BLOCK // 8)
@@ -259,11 +260,11 @@ def decode_out_of_line(packing: pb.OutOfLineBitpacking, chunks: Chunks, resolver
 
 
 def _join_tails(values: _Words, blocks: Ints, counts: Ints, rest: Ranges) -> _Words:
-    """Put each chunk's plain tail behind its blocks and drop the padding of packed tails."""
+    """Append each chunk's plain tail to its blocks and remove the padding of packed tails."""
     tails: Bytes = rest.concat()
     item = values.dtype.itemsize
     packed_counts = np.minimum(blocks * BLOCK, counts)
-    # Packed and plain values of the chunks in turn, as pieces of all packed and then all plain values.
+    # For each chunk the packed and then the plain values, taken from all packed and all plain values.
     starts = np.empty(2 * len(counts), dtype=np.int64)
     starts[0::2] = exclusive_sum(blocks * BLOCK * item)[:-1]
     starts[1::2] = values.nbytes + exclusive_sum(rest.sizes)[:-1]
@@ -275,13 +276,13 @@ def _join_tails(values: _Words, blocks: Ints, counts: Ints, rest: Ranges) -> _Wo
 
 # Blocks per step: scratch arrays of a step stay in the cache while numpy's cost per call is spread thin.
 _PACK_STEP = 128
-# Different widths in one page cost the reader a step per width: they must save this share of the bytes.
+# Readers need one step per width, so different widths in one page must save this fraction of the bytes.
 _WORTH_OWN_WIDTHS = 0.02
 _POWERS = np.left_shift(np.uint64(1), np.arange(64, dtype=np.uint64))
 
 
 def block_widths(words: _Words) -> Ints:
-    """Return how many bits each block of 1024 unsigned words needs; the last block may be shorter."""
+    """Return the bits that each block of 1024 unsigned words needs. The last block may be shorter."""
     whole = len(words) // BLOCK * BLOCK
     tops = words[:whole].reshape(-1, BLOCK).max(axis=1, initial=0)
     if whole < len(words):
@@ -308,7 +309,7 @@ def pack(blocks: _Words, width: int) -> _Words:
     for start in range(0, len(blocks), _PACK_STEP):
         part = blocks[start : start + _PACK_STEP]
         count = len(part)
-        # [place of row div 8][row mod 8][block x lane]: each step below runs over one long contiguous vector.
+        # [place of row div 8][row mod 8][block x lane]: each step below processes one long contiguous vector.
         rows = part.reshape(count, 8, bits // 8, lanes).transpose(2, 1, 0, 3)
         streams = _pack_rows(np.ascontiguousarray(rows).reshape(bits // 8, 8, count * lanes), width, bits)
         target = out[start : start + _PACK_STEP].reshape(count, width, lanes)
@@ -342,7 +343,7 @@ class PackedChunks:
 
     @classmethod
     def of(cls, words: _Words) -> PackedChunks:
-        """Measure the words."""
+        """Return the packed chunks of words."""
         return cls(words, block_widths(words))
 
     @property
@@ -362,11 +363,11 @@ class PackedChunks:
         return pb.CompressiveEncoding(inline_bitpacking=pb.InlineBitpacking(uncompressed_bits_per_value=bits))
 
     def cost(self, positions: Ints) -> Ints:
-        """Return the most bytes that the slots before each position can take."""
+        """Return an upper bound of the bytes of the slots before each position."""
         return positions * self.words.dtype.itemsize + self.words.dtype.itemsize
 
     def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
-        """Return one buffer per chunk; no two bounds are further apart than 1024."""
+        """Return one buffer per chunk. Consecutive bounds differ by at most 1024."""
         blocks, widths = self._blocks(bounds)
         size = self.words.dtype.itemsize
         widest = int(widths.max())
@@ -386,7 +387,7 @@ class PackedChunks:
         return [ChunkBuffer(out.view(np.uint8), starts * size)]
 
     def _blocks(self, bounds: Ints) -> tuple[_Words, Ints]:
-        """Return the chunks filled up to blocks, and the bits that each needs."""
+        """Return the chunks padded to blocks, and the bits that each block needs."""
         count = len(bounds) - 1
         whole = count - 1 if len(self.words) % BLOCK else count
         if (bounds[:-1] == np.arange(count) * BLOCK).all():
@@ -402,10 +403,10 @@ class PackedChunks:
 
 
 class _Packed:
-    """The blocks of one width, packed together and handed out in order."""
+    """The blocks of one width, packed together and returned in order."""
 
-    def __init__(self, blocks: _Words, here: npt.NDArray[np.bool_], width: int) -> None:
-        self._rows = pack(blocks if here.all() else blocks[here], width)
+    def __init__(self, blocks: _Words, is_selected: npt.NDArray[np.bool_], width: int) -> None:
+        self._rows = pack(blocks if is_selected.all() else blocks[is_selected], width)
         self._at = 0
 
     def take(self, count: int) -> _Words:

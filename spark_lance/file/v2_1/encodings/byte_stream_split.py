@@ -2,8 +2,8 @@
 
     ByteStreamSplit { values: Flat(32 or 64) }
 
-Within a chunk of n values byte k of value i is at k * n + i. Useful below General, which finds more to
-compress in like bytes. (Lance file format, encodings: byte-stream split.)
+Within a chunk of n values byte k of value i is at k * n + i. Used inside General, because similar bytes
+compress better. (Lance file format, encodings: byte-stream split.)
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, flat
 from spark_lance.proto import encodings21_pb2 as pb
 
-# The output of a step stays in the cache until its last bytes are there.
+# Small enough that the output of a step stays in the CPU cache.
 _STEP_BYTES = 256 * 1024
 
 
 def split_width(split: pb.ByteStreamSplit) -> int | None:
-    """Return the bytes of one value; None if the values are none that can be split."""
+    """Return the bytes per value; None if the values cannot be split."""
     bits = flat_bits(split.values.flat) if compression_name(split.values) == "flat" else 0
     return bits // 8 if bits in (32, 64) else None
 
@@ -45,7 +45,7 @@ def decode_mini_block(split: pb.ByteStreamSplit, chunks: Chunks, resolver: Resol
     pieces.require(counts * width, "byte-stream split values")
     planes = pieces.part(0, counts * width).concat()
     out = np.empty(chunks.total * width, dtype=np.uint8)
-    # All chunks but the last have one length as a rule: they are put together at once.
+    # Usually all chunks but the last have the same length, so they are joined at once.
     alike = len(counts) - 1 if bool((counts[:-1] == counts[0]).all()) else 0
     at = 0
     if alike > 0:
@@ -60,7 +60,7 @@ def decode_mini_block(split: pb.ByteStreamSplit, chunks: Chunks, resolver: Resol
 
 
 def _join(planes: Bytes, out: Bytes) -> None:
-    """Put out[chunk, value, place] together from planes[chunk, place, value]."""
+    """Set out[chunk, value, place] = planes[chunk, place, value]."""
     step = max(1, _STEP_BYTES // max(1, planes.shape[1] * planes.shape[2]))
     for start in range(0, len(planes), step):
         for place in range(planes.shape[1]):
@@ -69,7 +69,7 @@ def _join(planes: Bytes, out: Bytes) -> None:
 
 @dataclass(frozen=True)
 class SplitChunks:
-    """Words of 32 or 64 bits, their bytes sorted by place."""
+    """Words of 32 or 64 bits, split by byte significance."""
 
     words: npt.NDArray[Any]
 
@@ -99,7 +99,7 @@ class SplitChunks:
         rows = self.words.view(np.uint8).reshape(-1, width)
         out = np.empty(self.words.nbytes, np.uint8)
         sizes = np.diff(bounds)
-        # All chunks but the last have one length as a rule: they are transposed together.
+        # Usually all chunks but the last have the same length, so they are transposed at once.
         alike = len(sizes) - 1 if (sizes[:-1] == sizes[0]).all() else 0
         if alike:
             end, size = int(bounds[alike]), int(sizes[0])

@@ -22,7 +22,7 @@ _HEADER = 16
 
 
 def decode_constant(constant: pb.Constant, chunks: Chunks, resolver: Resolver) -> FixedWidth:
-    """Repeat the value; there are no bytes."""
+    """Repeat the value. There are no bytes to decode."""
     size, count = len(constant.value), chunks.total
     if count == 0:
         return FixedWidth(8 * size or 64, 0, as_bytes(b""))
@@ -32,7 +32,7 @@ def decode_constant(constant: pb.Constant, chunks: Chunks, resolver: Resolver) -
 
 
 def decode_dictionary(dictionary: pb.Dictionary, chunks: Chunks, resolver: Resolver) -> FixedWidth:
-    """Decode indices and items from one buffer, and put the items in the indices' places."""
+    """Decode indices and items from one buffer and replace the indices with their items."""
     pieces = chunks.only("dictionary")
     if len(pieces.starts) != 1:
         raise FormatError("a dictionary in block form comes in one buffer")
@@ -42,7 +42,7 @@ def decode_dictionary(dictionary: pb.Dictionary, chunks: Chunks, resolver: Resol
     first, second = (int(size) for size in data[:_HEADER].view("<u8"))
     if _HEADER + first + second > len(data):
         raise FormatError(f"a dictionary of {first} and {second} bytes in a buffer of {len(data)}")
-    # More items than values have no use, and a range of items has no bytes that would bear out their number.
+    # More items than values are useless, and a range of items has no bytes that confirm their number.
     if dictionary.num_dictionary_items > chunks.total:
         raise FormatError(f"a dictionary of {dictionary.num_dictionary_items} items")
     split = _HEADER + first

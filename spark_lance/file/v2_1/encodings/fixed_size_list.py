@@ -6,9 +6,9 @@
                        A bitmap covers the items of its level in the chunk (1 = valid), padded to whole bytes.
     full-zip value     the same per value: bitmaps of ceil(items / 8) bytes, then the items
 
-Validity here is that of the items; the lists' own nulls are in the levels. A constant without a value stands
-for items that are all null: there are bitmaps but no items. If the items are lists themselves, a constant may
-take the place of the inner list.
+Validity here is the validity of the items; the lists' own nulls are in the levels. A constant without a value
+means that all items are null: there are bitmaps but no items. If the items are lists, a constant may replace
+the inner list.
 (Lance file format, encodings: fixed-size list.)
 """
 
@@ -42,7 +42,7 @@ def _shape(fsl: pb.FixedSizeList) -> tuple[list[tuple[int, bool]], pb.Flat | Non
         name = compression_name(fsl.values)
         if name == "flat":
             return levels, fsl.values.flat
-        # Without a bitmap nothing on disk would bear out the number of nulls.
+        # Without a bitmap no stored bytes would confirm the number of nulls.
         if name == "constant" and fsl.has_validity and not fsl.values.constant.HasField("value"):
             return levels, None
         if name != "fixed_size_list":
@@ -50,7 +50,7 @@ def _shape(fsl: pb.FixedSizeList) -> tuple[list[tuple[int, bool]], pb.Flat | Non
         fsl = fsl.values.fixed_size_list
 
 
-def _nest(
+def _wrap_lists(
     levels: list[tuple[int, bool]], validity: list[Bytes | None], count: int, items: Block
 ) -> FixedSizeList:
     """Wrap flat items level by level, innermost first."""
@@ -75,8 +75,8 @@ def decode_mini_block(fsl: pb.FixedSizeList, chunks: Chunks, resolver: Resolver)
     ]
     counts = chunks.counts * levels[-1][0]
     if inner is None:
-        return _nest(levels, validity, chunks.total, AllNull(int(counts.sum())))
-    return _nest(
+        return _wrap_lists(levels, validity, chunks.total, AllNull(int(counts.sum())))
+    return _wrap_lists(
         levels, validity, chunks.total, flat.decode(inner, Chunks((next(buffers),), counts), resolver)
     )
 
@@ -102,11 +102,11 @@ def decode_zipped(fsl: pb.FixedSizeList, rows: Bytes, resolver: Resolver) -> Fix
         values = FixedWidth(1, len(rows) * items, _row_bits(rows[:, head:], items))
     else:
         values = FixedWidth(bits, len(rows) * items, np.ascontiguousarray(rows[:, head:]).reshape(-1))
-    return _nest(levels, validity, len(rows), values)
+    return _wrap_lists(levels, validity, len(rows), values)
 
 
 def decode_block(fsl: pb.FixedSizeList, chunks: Chunks, resolver: Resolver) -> FixedSizeList:
-    """Decode one buffer of lists in their full-zip form, one after the other: a dictionary (2.3)."""
+    """Decode one buffer of contiguous lists in full-zip form: a dictionary (2.3)."""
     levels, inner = _shape(fsl)
     bits = flat.flat_bits(inner) if inner is not None else 0
     width = sum(_bitmap_sizes(levels)) + (levels[-1][0] * bits + 7) // 8
@@ -120,12 +120,12 @@ def decode_block(fsl: pb.FixedSizeList, chunks: Chunks, resolver: Resolver) -> F
 
 
 def _bitmap_sizes(levels: list[tuple[int, bool]]) -> list[int]:
-    """Return how many bytes the bitmap of every level takes in one value."""
+    """Return the bytes of each level's bitmap in one value."""
     return [(items + 7) // 8 if has_validity else 0 for items, has_validity in levels]
 
 
 def _row_bits(rows: Bytes, bits: int) -> Bytes:
-    """Return one bitmap from rows of bytes that each hold `bits` bits and padding."""
+    """Return one bitmap from rows of bytes, each with `bits` bits and padding."""
     packed = np.ascontiguousarray(rows)
     if bits % 8 == 0:
         return packed.reshape(-1)

@@ -1,4 +1,4 @@
-"""Flat: values of a fixed number of bits, one after the other.
+"""Flat: contiguous values of a fixed number of bits.
 
     Flat { bits_per_value }
     1 bit:   bitmap, first value in the lowest bit; every chunk starts at a byte
@@ -25,8 +25,8 @@ def flat_bits(flat: pb.Flat) -> int:
     """Return the number of bits per value: 1 or a multiple of 8.
 
     Raises:
-        FormatError: another number.
-        UnsupportedFormatError: the values are compressed as a buffer, which no writer is known to do.
+        FormatError: the number of bits is invalid.
+        UnsupportedFormatError: the values are compressed as a buffer, which no known writer does.
     """
     if flat.HasField("data"):
         raise UnsupportedFormatError("flat values with buffer compression are not supported")
@@ -42,7 +42,7 @@ def decode(flat: pb.Flat, chunks: Chunks, resolver: Resolver) -> FixedWidth:
     values = chunks.only("flat")
     if bits == 1:
         return FixedWidth(1, chunks.total, values.concat_bits(chunks.counts, "flat bits"))
-    # In Python numbers first: a damaged width times a damaged count may not fit 64 bits.
+    # Python integers, because a damaged width times a damaged count may exceed 64 bits.
     if int(chunks.counts.max(initial=0)) * (bits // 8) > len(values.data):
         raise FormatError(f"flat values of {bits} bits do not fit the page")
     sizes = chunks.counts * (bits // 8)

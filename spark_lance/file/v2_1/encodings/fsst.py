@@ -1,9 +1,9 @@
-"""FSST: byte strings coded with a symbol table that the page's description holds.
+"""FSST: byte strings encoded with a symbol table in the page's description.
 
     Fsst { symbol_table, values: Variable }
 
-The inner encoding yields strings of codes, one byte each; null and empty strings have no codes. Symbol table
-and codes are those of `spark_lance.file.base.fsst`. (Lance file format, encodings: fsst.)
+The inner encoding returns strings of codes, one byte each. Null and empty strings have no codes.
+`spark_lance.file.base.fsst` describes symbol table and codes. (Lance file format, encodings: fsst.)
 """
 
 from __future__ import annotations

@@ -9,23 +9,23 @@ Mini-block chunks: value buffer 0 of each chunk is compressed, the others are no
 Full-zip: each value on its own; an empty value has no bytes at all. The inner encoding applies to the
 decompressed bytes. (Lance file format, encodings: general.)
 
-The writer compresses text where it lies in memory. A chunk's buffer before it is
-compressed is a table of offsets and the bytes of the values (plain_writer.py). Here the two are not put
-together first: the bytes are compressed where they are, and the table goes before them.
+The writer compresses text in place. The uncompressed buffer of a chunk is a table of offsets followed by the
+bytes of the values (plain_writer.py). To avoid a copy, the writer compresses both parts separately:
 
-    zstd   u64 size, a frame that holds the table, a frame that holds the bytes. Frames that follow each other
-           are one stream to a decoder. A table may be stored as it is, which is a frame, too: in one with the
-           text its offsets would take 3.8 bytes of 4. Compressed in a frame of its own they take 2.6, for a
-           tenth of the time that the text takes, and a seventh of a reader's.
+    zstd   u64 size, a frame with the table, a frame with the bytes. Decoders read consecutive frames as one
+           stream. The frame of the table may be stored uncompressed: in a frame with the text an offset would
+           take 3.8 of its 4 bytes. In a compressed frame of its own it takes 2.6 bytes, for a tenth of the
+           text's compression time and a seventh of its decompression time.
 
                28 b5 2f fd  a0  u32 size of the table  u24 (size << 3 | 1)  table
 
-    lz4    u32 size, a block. A block begins with a token, whose upper four bits say how many bytes follow as
-           they are (15: more to come, see `_with_literals`); the offsets, in which lz4 finds nothing, are
-           added to these.
+    lz4    u32 size, a block. A block starts with a token whose upper four bits are the number of literal
+    bytes
+           (15: more follow, see `_with_literals`). The offsets, which lz4 cannot compress, become part of
+           these literals.
 
-The zeros behind the bytes, up to a multiple of the offset width, may be other bytes: here the first ones of
-the next chunk. (Lance file format, encodings: general, variable; RFC 8878; lz4 block format.)
+The padding after the bytes, up to a multiple of the offset width, may have any content: here it is the start
+of the next chunk. (Lance file format, encodings: general, variable; RFC 8878; lz4 block format.)
 """
 
 from __future__ import annotations
@@ -55,13 +55,14 @@ from spark_lance.file.v2_1.encodings.plain_writer import (
 from spark_lance.proto import encodings21_pb2 as pb
 
 _ZSTD_MAGIC = 0xFD2FB528
-# A zstd block of 4 bytes makes at most 128 KiB, an lz4 byte at most 255 bytes: larger claims are damage.
+# A zstd block of 4 bytes decodes to at most 128 KiB, an lz4 byte to at most 255 bytes. Larger sizes are
+# damage.
 _ZSTD_RATIO = 1 << 15
 _LZ4_RATIO = 255
-# So many blocks of lz4, of these bytes at most, are decompressed as one frame, which begins like this.
+# At least this many lz4 blocks, of at most these bytes, are decompressed as one frame with this header.
 _FRAMED_FROM = 4
 _LZ4_FRAMES = {1 << 16: bytes.fromhex("04224d18604082"), 1 << 22: bytes.fromhex("04224d18607073")}
-# Claims below this are allocated at once; larger ones grow with the bytes that really come out.
+# Stated sizes below this are allocated at once. For larger ones the buffer grows with the decoded bytes.
 _TRUSTED_SIZE = 1 << 26
 
 
@@ -74,13 +75,13 @@ def decode_mini_block(general: pb.General, chunks: Chunks, resolver: Resolver) -
 
 
 def decode_block(general: pb.General, chunks: Chunks, resolver: Resolver) -> Block:
-    """Decode buffers that stand on their own."""
+    """Decode independent buffers."""
     pieces = decompress(general.compression, chunks.only("general"))
     return resolver.block(general.values, Chunks((pieces,), chunks.counts))
 
 
 def decode_zipped(general: pb.General, values: Variable, resolver: Resolver) -> Block:
-    """Decode full-zip values, each compressed on its own."""
+    """Decode full-zip values, each compressed separately."""
     offsets = values.offsets.astype(np.int64)
     pieces = Ranges(values.data, offsets[:-1], np.diff(offsets))
     plain = decompress(general.compression, pieces)
@@ -89,14 +90,14 @@ def decode_zipped(general: pb.General, values: Variable, resolver: Resolver) -> 
 
 
 def decompress(compression: pb.BufferCompression, pieces: Ranges) -> Ranges:
-    """Decompress every piece on its own; empty pieces stay empty.
+    """Decompress every piece separately. Empty pieces remain empty.
 
     Returns:
-        Pieces that lie one after the other in one array.
+        Contiguous pieces in one array.
 
     Raises:
         FormatError: the bytes are damaged.
-        UnsupportedFormatError: the scheme is not known.
+        UnsupportedFormatError: the scheme is unknown.
     """
     scheme = compression.scheme
     if scheme not in (pb.COMPRESSION_ZSTD, pb.COMPRESSION_LZ4):
@@ -107,7 +108,7 @@ def decompress(compression: pb.BufferCompression, pieces: Ranges) -> Ranges:
     try:
         sizes[filled], data = _zstd(some) if scheme == pb.COMPRESSION_ZSTD else _lz4(some)
     except OSError as error:
-        # Arrow's codecs report bad bytes as an OSError.
+        # Arrow's codecs raise an OSError for damaged bytes.
         raise FormatError(f"compressed data is damaged: {error}") from error
     return Ranges(data, exclusive_sum(sizes)[:-1], sizes)
 
@@ -133,7 +134,7 @@ def _zstd(pieces: Ranges) -> tuple[Ints, Bytes]:
     sizes = pieces.column(0, 8)
     if bool((sizes > pieces.sizes * _ZSTD_RATIO).any()):
         raise FormatError("zstd data claims an impossible size")
-    # zstd decodes frames that follow each other as one stream: one call for all chunks.
+    # zstd decodes consecutive frames as one stream, so one call decodes all chunks.
     frames = pieces.part(8, pieces.sizes - 8).concat()
     total = int(sizes.sum())
     check_claim(total, compressed_bytes, "zstd data")
@@ -148,7 +149,7 @@ def _zstd(pieces: Ranges) -> tuple[Ints, Bytes]:
 
 
 def _stream(frame: memoryview, limit: int) -> bytes:
-    """Decompress without trusting a size: one byte more than the limit at most."""
+    """Decompress without trusting the stated size: at most one byte more than the limit."""
     with pa.CompressedInputStream(pa.BufferReader(frame), "zstd") as stream:
         plain: bytes = stream.read(limit + 1)
         return plain
@@ -171,8 +172,8 @@ def _lz4(pieces: Ranges) -> tuple[Ints, Bytes]:
     plain: list[pa.Buffer] = []
     for start, end, size in zip((pieces.starts + 4).tolist(), ends.tolist(), sizes.tolist(), strict=True):
         part = codec.decompress(view[start:end], decompressed_size=size) if size else b""
-        # The decoder does not say how much it wrote. An lz4 block ends in (up to) five literal bytes, so a
-        # block that is shorter than it claims does not end like its output.
+        # The decoder does not report how much it wrote. An lz4 block ends with up to five literal bytes, so
+        # if a block is shorter than stated, its end differs from the end of its output.
         tail = min(size, 5)
         if size and bytes(part[size - tail :]) != bytes(view[end - tail : end]):
             raise FormatError("lz4 data does not have the size that it claims")
@@ -183,7 +184,7 @@ def _lz4(pieces: Ranges) -> tuple[Ints, Bytes]:
 def _lz4_framed(blocks: Ranges, most: int, total: int) -> Bytes:
     """Decompress blocks of lz4 as one frame, in one call.
 
-    `most` is how many bytes a block makes, or has, at most; together they make `total`.
+    `most` is the maximum compressed or decompressed size of a block. `total` is their decompressed size.
 
         frame   04 22 4d 18  60 (blocks stand alone)  largest block  checksum of these two
                 u32 size, block; ...; u32 0
@@ -200,7 +201,7 @@ def _lz4_framed(blocks: Ranges, most: int, total: int) -> Bytes:
 
 
 def _check_tails(packed: Bytes, ends: Ints, data: Bytes, sizes: Ints) -> None:
-    """Check that blocks end where their sizes say, as far as their last bytes tell."""
+    """Check that the last bytes of blocks are the last bytes of their output."""
     stops = np.cumsum(sizes)
     for back in range(1, 6):
         deep = sizes >= back
@@ -211,10 +212,10 @@ def _check_tails(packed: Bytes, ends: Ints, data: Bytes, sizes: Ints) -> None:
 _SCHEMES = {"zstd": pb.COMPRESSION_ZSTD, "lz4": pb.COMPRESSION_LZ4}
 _CODECS = {"zstd": "zstd", "lz4": "lz4_raw"}
 _PREFIXES: dict[str, type[np.generic]] = {"zstd": np.uint64, "lz4": np.uint32}
-# Shorter tables are not worth the time that zstd takes to begin.
+# Compressing shorter tables does not pay for the start-up time of zstd.
 _LEAST_TABLE_BYTES = 1024
 _FRAME_HEAD = bytes.fromhex("28b52ffda0")
-# An lz4 block without a byte.
+# An lz4 block without content.
 _NO_BYTES = b"\0"
 
 _Pieces = list[bytes | memoryview | pa.Buffer]
@@ -222,7 +223,7 @@ _Pieces = list[bytes | memoryview | pa.Buffer]
 
 @dataclass(frozen=True)
 class Compression:
-    """A scheme, "zstd" or "lz4", and its level (None: the default; only zstd has levels here)."""
+    """A scheme, "zstd" or "lz4", and its level. None is the default; only zstd has levels here."""
 
     scheme: str
     level: int | None = None
@@ -233,7 +234,7 @@ class Compression:
         return pa.Codec(_CODECS[self.scheme], compression_level=level)
 
     def prefix(self, size: int) -> bytes:
-        """Return what stands before the compressed form of `size` bytes."""
+        """Return the prefix of the compressed form of `size` bytes."""
         return np.array([size], _PREFIXES[self.scheme]).tobytes()
 
     def describe(self, values: pb.CompressiveEncoding) -> pb.CompressiveEncoding:
@@ -251,7 +252,7 @@ def compress_block(block: EncodedBlock, compression: Compression) -> EncodedBloc
 
 @dataclass(frozen=True)
 class CompressedChunks:
-    """Values of another encoding, the first buffer of every chunk compressed."""
+    """Values of another encoding, with the first buffer of every chunk compressed."""
 
     values: ChunkValues
     compression: Compression
@@ -263,7 +264,7 @@ class CompressedChunks:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all slots before they are compressed."""
+        """Uncompressed bytes of all slots."""
         return self.values.nbytes
 
     @property
@@ -272,17 +273,17 @@ class CompressedChunks:
         return self.compression.describe(self.values.description)
 
     def cost(self, positions: Ints) -> Ints:
-        """Return the bytes of the slots before each position, before they are compressed."""
+        """Return the uncompressed bytes of the slots before each position."""
         return self.values.cost(positions)
 
     def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
-        """Return the buffers of the values, the first one compressed."""
+        """Return the value buffers, with the first one compressed."""
         first, *others = self.values.chunk(bounds)
         return [compress_pieces(first, self.compression), *others]
 
 
 def compress_pieces(pieces: ChunkBuffer, compression: Compression) -> ChunkBuffer:
-    """Compress each piece on its own; empty pieces stay empty."""
+    """Compress each piece separately. Empty pieces remain empty."""
     codec = compression.codec()
     plain = pa.py_buffer(pieces.data)
     parts: list[bytes | pa.Buffer] = []
@@ -299,9 +300,9 @@ def compress_pieces(pieces: ChunkBuffer, compression: Compression) -> ChunkBuffe
 
 
 def compress_zipped(values: ZipVariable, compression: Compression) -> ZipVariable:
-    """Compress every full-zip value on its own; by zstd instead of lz4 if one is null or empty.
+    """Compress every full-zip value separately, with zstd instead of lz4 if a value is null or empty.
 
-    The reference reader wants the length prefix of lz4 even where there are no bytes at all.
+    The reference reader expects lz4's length prefix even for values without bytes.
     """
     _, offsets, data = values.data.buffers()
     data_bytes = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
@@ -318,14 +319,14 @@ def compress_zipped(values: ZipVariable, compression: Compression) -> ZipVariabl
 class CompressedText(CompressedChunks):
     """Strings or binaries in mini-block chunks, each chunk compressed.
 
-    `packs_tables` says whether zstd is to compress tables of offsets, too.
+    `packs_tables` makes zstd compress the tables of offsets, too.
     """
 
     values: VariableChunks
     packs_tables: bool = False
 
     def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
-        """Return the one buffer, compressed; a table of offsets takes less than 128 KiB."""
+        """Return one compressed buffer per chunk. A table of offsets has less than 128 KiB."""
         zstd = self.compression.scheme == "zstd"
         join = _zstd_join(self.compression, self.packs_tables) if zstd else _lz4_join(self.compression)
         offsets, data = self.values.offsets, self.values.data
@@ -350,7 +351,7 @@ class CompressedText(CompressedChunks):
 
 
 def _zstd_join(compression: Compression, packs_tables: bool) -> Callable[[bytes, pa.Buffer], _Pieces]:
-    """Return what makes the frames of a table and of bytes."""
+    """Return a function that compresses a table and bytes to two frames."""
     codec = compression.codec()
     of_tables = pa.Codec("zstd", compression_level=max(1, compression.level or 1))
 
@@ -365,12 +366,12 @@ def _zstd_join(compression: Compression, packs_tables: bool) -> Callable[[bytes,
 
 
 def _block_head(size: int) -> bytes:
-    """Return the head of a last block of zstd that is stored as it is."""
+    """Return the header of a last zstd block that is stored uncompressed."""
     return (size << 3 | 1).to_bytes(3, "little")
 
 
 def _lz4_join(compression: Compression) -> Callable[[bytes, pa.Buffer], _Pieces]:
-    """Return what makes the block of a table and bytes."""
+    """Return a function that compresses a table and bytes to one block."""
     codec = compression.codec()
 
     def join(table: bytes, plain: pa.Buffer) -> _Pieces:
@@ -380,12 +381,12 @@ def _lz4_join(compression: Compression) -> Callable[[bytes, pa.Buffer], _Pieces]
 
 
 def _with_literals(head: bytes, block: pa.Buffer) -> _Pieces:
-    """Return an lz4 block that makes some bytes and then what another block makes.
+    """Return an lz4 block that decodes to `head` followed by the content of `block`.
 
-    From a count of 15 on, bytes behind the token are added to it, up to and with the first one below 255.
-    Matches count backwards from where they stand, and so mean what they meant.
+    A count of 15 or more is continued in bytes after the token, up to and including the first one below 255.
+    Matches have backward distances, so they remain valid.
     """
-    # Cast, or its length is that of the memory that the compressor had.
+    # Cast, because its length would be the size of the compressor's memory.
     view = memoryview(block).cast("B")
     count, match = view[0] >> 4, view[0] & 15
     at = 1

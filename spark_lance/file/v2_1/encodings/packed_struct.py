@@ -1,4 +1,4 @@
-"""Packed structs: all fields of a row side by side; fields hold no nulls.
+"""Packed structs: all fields of a row are adjacent. Fields have no nulls.
 
     PackedStruct { bits_per_value: [b0, b1, ...], values: Flat(b0 + b1 + ...) }
 
@@ -16,12 +16,13 @@ Example {i8: 1, string: "xy"}:  01  02 00 00 00 78 79
 
 The writer:
 
-    fields of one width each   PackedStruct in mini-block chunks: the rows, one behind the other
-    other fields (2.2)         VariablePackedStruct in full-zip values: per field its bytes, or, if they vary
-                               in number, u32 or u64 length (the offset width of the type) and the bytes
+    fixed-width fields         PackedStruct in mini-block chunks: contiguous rows
+    other fields (2.2)         VariablePackedStruct in full-zip values: the bytes of each field. Before bytes
+    of
+                               varying number a u32 or u64 length (the offset width of the type)
 
-Fixed-size lists count among the other fields, though all rows are of one width then, for PackedStruct knows
-only plain numbers. Fields hold no nulls; a null struct is a level, and in full-zip pages has no bytes.
+Fixed-size lists belong to the other fields although their width is fixed, because PackedStruct supports only
+plain numbers. Fields have no nulls. A null struct is a level; in full-zip pages it has no bytes.
 (Lance file format 2.1, packed structs.)
 """
 
@@ -88,25 +89,25 @@ def decode_zipped(
     offsets = values.offsets.astype(np.int64)
     present = np.flatnonzero(np.diff(offsets))
     if not len(present):
-        # Then nothing proves that the widths are true.
+        # Without bytes nothing confirms the widths.
         return AllNull(values.count)
     at, ends = offsets[:-1][present], offsets[1:][present]
     children: list[Block] = []
     for field in packed.fields:
         kind = field.WhichOneof("layout")
         if kind == "bits_per_value":
-            width = _bytes(field.bits_per_value)
-            _require(at, width, ends)
+            width = _num_bytes(field.bits_per_value)
+            _check_ends(at, width, ends)
             rows = np.zeros((values.count, width), dtype=np.uint8)
             rows[present] = values.data[at[:, None] + np.arange(width)]
             children.append(resolver.zipped(field.value, rows))
             at = at + width
         elif kind == "bits_per_length":
-            width = _bytes(field.bits_per_length)
+            width = _num_bytes(field.bits_per_length)
             if width not in (4, 8):
                 raise FormatError(f"lengths of {width * 8} bits in a packed struct")
-            _require(at, width, ends)
-            strings, at = _strings(values.data, at, ends, width)
+            _check_ends(at, width, ends)
+            strings, at = _read_strings(values.data, at, ends, width)
             lengths = np.zeros(values.count, dtype=np.int64)
             lengths[present] = np.diff(strings.offsets)
             children.append(
@@ -119,20 +120,20 @@ def decode_zipped(
     return PackedStruct(values.count, tuple(children))
 
 
-def _bytes(bits: int) -> int:
+def _num_bytes(bits: int) -> int:
     if bits % 8 or not bits:
         raise FormatError(f"a field of {bits} bits in a packed struct")
     return bits // 8
 
 
-def _require(at: Ints, size: int, ends: Ints) -> None:
+def _check_ends(at: Ints, size: int, ends: Ints) -> None:
     if len(at) and size > int((ends - at).min()):
         raise FormatError("a row of a packed struct is cut short")
 
 
-def _strings(data: Bytes, at: Ints, ends: Ints, width: int) -> tuple[Variable, Ints]:
-    """Read a length and that many bytes at each position; return them and the positions behind them."""
-    # A length of 2**63 or more turns negative.
+def _read_strings(data: Bytes, at: Ints, ends: Ints, width: int) -> tuple[Variable, Ints]:
+    """Read a length and that many bytes at each position. Return the bytes and the positions after them."""
+    # A length of 2**63 or more becomes negative.
     lengths = gather_integers(data, at, width).astype(np.int64)
     starts = at + width
     if bool((lengths < 0).any()) or bool((lengths > ends - starts).any()):
@@ -142,7 +143,7 @@ def _strings(data: Bytes, at: Ints, ends: Ints, width: int) -> tuple[Variable, I
 
 @dataclass(frozen=True)
 class StructChunks:
-    """Rows of a struct whose fields have one width each, in mini-block chunks; `rows` is (rows, bytes)."""
+    """Rows of a struct with fixed-width fields, in mini-block chunks. `rows` is (rows, bytes)."""
 
     rows: U8
     bits: tuple[int, ...]
@@ -174,10 +175,10 @@ class StructChunks:
 
 
 def check_packed(field: Field, path: str, version: FileVersion) -> None:
-    """Refuse a packed struct with fields that cannot be packed in this version.
+    """Check that this version can pack all fields of a packed struct.
 
     Raises:
-        SchemaError: with the field's name.
+        SchemaError: it cannot; the error names the field.
     """
     kind = field.arrow_type()
     if not kind.num_fields:
@@ -193,7 +194,7 @@ def check_packed(field: Field, path: str, version: FileVersion) -> None:
 
 
 def is_plain_struct(kind: pa.StructType) -> bool:
-    """Tell whether rows of the type fit PackedStruct: every field is one plain value of fixed width."""
+    """Return whether PackedStruct supports the type: every field is a plain value of fixed width."""
     return all(_is_fixed(child.type) and not pa.types.is_fixed_size_list(child.type) for child in kind)
 
 
@@ -206,10 +207,10 @@ def _is_fixed(kind: pa.DataType) -> bool:
 
 
 def struct_chunks(leaf: Leaf) -> StructChunks:
-    """Return the slots of a struct for which `is_plain_struct` holds.
+    """Return the slots of a struct for which `is_plain_struct` is true.
 
     Raises:
-        SchemaError: a field is null where the struct is not.
+        SchemaError: a field of a non-null struct is null.
     """
     children = _children(leaf)
     parts = [zip_fixed(child, None).data for child in children]
@@ -220,7 +221,7 @@ def zip_structs(leaf: Leaf) -> ZipVariable:
     """Return the slots of a struct for a full-zip page.
 
     Raises:
-        SchemaError: a field is null where the struct is not, or so are items of a fixed-size list in it.
+        SchemaError: a field of a non-null struct is null, or an item of a fixed-size list in it is.
     """
     valid = leaf.slot_validity()
     packed = pb.VariablePackedStruct()
@@ -247,7 +248,7 @@ def zip_structs(leaf: Leaf) -> ZipVariable:
 
 
 def _as_binary(columns: list[U8]) -> pa.LargeBinaryArray:
-    """Return the rows of matrices that stand side by side as byte strings."""
+    """Return the rows of adjacent matrices as byte strings."""
     rows = np.hstack(columns)
     offsets = np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1]
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows).reshape(-1))]
@@ -255,7 +256,7 @@ def _as_binary(columns: list[U8]) -> pa.LargeBinaryArray:
 
 
 def _children(leaf: Leaf) -> list[pa.Array]:
-    """Return the fields of all slots, after checking that none is null where it counts."""
+    """Return the fields of all slots, after checking that none is null in a valid slot."""
     valid = leaf.slot_validity()
     children = []
     for i in range(leaf.values.type.num_fields):
@@ -269,7 +270,7 @@ def _children(leaf: Leaf) -> list[pa.Array]:
 
 
 def _has_nulls(array: pa.Array, valid: Bools | None) -> bool:
-    """Tell whether a value, or an item of one, is null in a row that is valid."""
+    """Return whether a value or one of its items is null in a valid row."""
     if array.null_count:
         nulls: Bools = flags_of(pc.is_null(array))
         if (nulls if valid is None else nulls & valid).any():

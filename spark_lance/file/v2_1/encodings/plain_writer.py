@@ -1,6 +1,6 @@
-"""Plain value encodings as a writer uses them: Flat, Variable and FixedSizeList of Flat.
+"""Plain value encodings for writers: Flat, Variable and FixedSizeList of Flat.
 
-    Flat(bits)        the values one after the other; 1 bit per value = bitmap, least significant bit first
+    Flat(bits)        contiguous values; 1 bit per value = bitmap, least significant bit first
     Variable(width)   in a chunk: n+1 offsets of `width` bits, counted from the start of the buffer, then the
                       bytes, then zeros up to a multiple of the offset width. As a block: u32 offset width,
                       u32 position of the bytes (both u64 if the width is 64), n+1 offsets from 0, the bytes.
@@ -32,14 +32,14 @@ U8 = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class ChunkBuffer:
-    """One buffer of every chunk of a page: chunk c holds `data[starts[c]:starts[c + 1]]`."""
+    """One buffer of every chunk of a page: chunk c has `data[starts[c]:starts[c + 1]]`."""
 
     data: U8
     starts: Ints
 
 
 class ChunkValues(Protocol):
-    """The slots of a page under one encoding, ready to be cut into mini-block chunks."""
+    """The slots of a page in one encoding, ready to be split into mini-block chunks."""
 
     @property
     def count(self) -> int:
@@ -47,22 +47,22 @@ class ChunkValues(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes all slots take."""
+        """Approximate bytes of all slots."""
 
     @property
     def description(self) -> pb.CompressiveEncoding:
         """The description of the value buffers in the page."""
 
     def cost(self, positions: Ints) -> Ints:
-        """Return about how many bytes the slots before each position take."""
+        """Return the approximate bytes of the slots before each position."""
 
     def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
-        """Return the value buffers, cut so that chunk c has slots `bounds[c]:bounds[c + 1]`."""
+        """Return the value buffers. Chunk c has slots `bounds[c]:bounds[c + 1]`."""
 
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """A run of values in one buffer without chunks, as dictionaries are stored."""
+    """Values in one buffer without chunks, the form of dictionaries."""
 
     description: pb.CompressiveEncoding
     count: int
@@ -71,9 +71,9 @@ class EncodedBlock:
 
 @dataclass(frozen=True)
 class ZipFixed:
-    """Slots of one width for a full-zip page: `data` has the shape (slots, bytes per slot).
+    """Slots of fixed width for a full-zip page: `data` has the shape (slots, bytes per slot).
 
-    `valid` says which slots hold a valid value (None: all); what the others hold is arbitrary.
+    `valid` flags the slots with a valid value (None: all). The content of other slots is arbitrary.
     """
 
     description: pb.CompressiveEncoding
@@ -96,7 +96,7 @@ def flat(bits: int) -> pb.CompressiveEncoding:
 
 
 def is_variable(arrow: pa.DataType) -> bool:
-    """Tell whether values of the type (string, binary and their large forms) vary in width."""
+    """Return whether values of the type vary in width: string, binary and their large forms."""
     return arrow in _OFFSET_BITS
 
 
@@ -105,7 +105,7 @@ _OFFSET_TYPES: dict[int, type[np.generic]] = {32: np.uint32, 64: np.uint64}
 
 
 def value_bits(arrow: pa.DataType) -> int:
-    """Return the bits of one value of a fixed-width type: of a dictionary its index, of a list all items."""
+    """Return the bits of one value of a fixed-width type: a dictionary's index, or all items of a list."""
     if pa.types.is_fixed_size_list(arrow):
         return int(arrow.list_size) * value_bits(arrow.value_type)
     if pa.types.is_dictionary(arrow):
@@ -125,7 +125,7 @@ class _Layer:
 class FixedChunks:
     """Flat or FixedSizeList values of a fixed-width array in mini-block chunks.
 
-    `valid` says which slots hold a valid value (None: all); the others are written as zeros.
+    `valid` flags the slots with a valid value (None: all). Other slots are written as zeros.
     """
 
     count: int
@@ -136,14 +136,14 @@ class FixedChunks:
 
     @classmethod
     def of(cls, array: pa.Array, valid: Bools | None) -> FixedChunks:
-        """Describe an array of any type that `value_bits` knows."""
-        layers, items, valid_items = _unnest(array, valid)
+        """Return the chunks of an array of any type that `value_bits` supports."""
+        layers, items, valid_items = _split_layers(array, valid)
         per_slot = int(np.prod([layer.size for layer in layers], dtype=np.int64))
         return cls(len(array), layers, per_slot, value_bits(items.type), _item_values(items, valid_items))
 
     @classmethod
     def of_words(cls, words: npt.NDArray[Any]) -> FixedChunks:
-        """Describe unsigned words."""
+        """Return the chunks of unsigned words."""
         return cls(len(words), (), 1, words.dtype.itemsize * 8, words.view(np.uint8))
 
     @property
@@ -196,10 +196,10 @@ def _describe(layers: tuple[_Layer, ...], item_bits: int) -> pb.CompressiveEncod
     return description
 
 
-def _unnest(array: pa.Array, valid: Bools | None) -> tuple[tuple[_Layer, ...], pa.Array, Bools | None]:
-    """Return the fixed-size list layers around an array, its innermost items, and which are valid.
+def _split_layers(array: pa.Array, valid: Bools | None) -> tuple[tuple[_Layer, ...], pa.Array, Bools | None]:
+    """Return the fixed-size list layers of an array, its innermost items, and their validity.
 
-    One entry of the latter may stand for several items in a row.
+    One entry of the validity may apply to several consecutive items.
     """
     layers = []
     while pa.types.is_fixed_size_list(array.type):
@@ -211,7 +211,7 @@ def _unnest(array: pa.Array, valid: Bools | None) -> tuple[tuple[_Layer, ...], p
             own: Bools = flags_of(pc.is_valid(array))
             inherited = None if valid is None else np.repeat(valid, len(own) // len(valid))
             valid = own if inherited is None else own & inherited
-            # Nulls below a null list are nobody's: they alone do not call for a bitmap.
+            # Nulls inside a null list are irrelevant, so they do not require a bitmap.
             if not (own if inherited is None else own | ~inherited).all():
                 validity = own
         layers.append(_Layer(size, validity))
@@ -219,9 +219,9 @@ def _unnest(array: pa.Array, valid: Bools | None) -> tuple[tuple[_Layer, ...], p
 
 
 def _item_values(array: pa.Array, valid: Bools | None) -> U8 | Bools:
-    """Return the items as bytes, or one Boolean per item if they are bits; zeros where not valid.
+    """Return the items as bytes, or as one Boolean per item for bits, with zeros where not valid.
 
-    Each entry of `valid` stands for the same number of items.
+    Each entry of `valid` applies to the same number of items.
     """
     if pa.types.is_dictionary(array.type):
         array = array.indices
@@ -252,7 +252,7 @@ def _item_bytes(array: pa.Array) -> U8:
 
 
 def _bit_chunks(bits: Bools, bounds: Ints) -> ChunkBuffer:
-    """Pack bits into bytes, each chunk from a byte boundary on."""
+    """Pack bits into bytes. Each chunk starts at a byte boundary."""
     if not (bounds[:-1] % 8).any():
         return ChunkBuffer(np.packbits(bits, bitorder="little"), (bounds + 7) // 8)
     parts = [np.packbits(bits[a:b], bitorder="little") for a, b in itertools.pairwise(bounds.tolist())]
@@ -262,7 +262,7 @@ def _bit_chunks(bits: Bools, bounds: Ints) -> ChunkBuffer:
 
 def zip_fixed(array: pa.Array, valid: Bools | None) -> ZipFixed:
     """Return the slots of a fixed-width array whose items are whole bytes, for a full-zip page."""
-    layers, items, valid_items = _unnest(array, valid)
+    layers, items, valid_items = _split_layers(array, valid)
     slots = len(array)
     parts = []
     per_slot = 1
@@ -286,7 +286,7 @@ class VariableChunks:
 
     @classmethod
     def of(cls, array: pa.Array, valid: Bools | None) -> VariableChunks:
-        """Describe the array; slots that are not `valid` are written as empty values."""
+        """Return the chunks of an array. Slots that are not `valid` are written as empty values."""
         offsets, data = _offsets_and_bytes(array, valid)
         return cls(offsets, data, _OFFSET_BITS[array.type])
 
@@ -310,7 +310,7 @@ class VariableChunks:
         return self.offsets[positions] + positions * (self.width // 8)
 
     def samples(self, count: int, size: int) -> ChunkBuffer:
-        """Return up to `count` chunks of about `size` bytes from all over the page."""
+        """Return up to `count` chunks of about `size` bytes, spread over the page."""
         slots = int(min(max(1, size * self.count // max(1, self.nbytes)), self.count))
         starts = np.unique(np.linspace(0, self.count - slots, count).astype(np.int64))
         pieces = []
@@ -322,7 +322,7 @@ class VariableChunks:
         return ChunkBuffer(np.concatenate(pieces), sizes)
 
     def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
-        """Return the one buffer: offsets, bytes, padding to the offset width."""
+        """Return one buffer per chunk: offsets, bytes, padding to the offset width."""
         step = self.width // 8
         counts = np.diff(bounds) + 1
         byte_bounds = self.offsets[bounds]
@@ -330,7 +330,7 @@ class VariableChunks:
         starts = np.zeros(len(bounds), np.int64)
         np.cumsum(sizes, out=starts[1:])
         out = np.zeros(int(starts[-1]), np.uint8)
-        # Chunk c has the offsets number bounds[c] to bounds[c + 1], so those at the bounds occur twice.
+        # Chunk c has offsets number bounds[c] to bounds[c + 1], so offsets at the bounds occur twice.
         first = np.cumsum(counts) - counts
         source = np.arange(int(counts.sum())) - np.repeat(first - bounds[:-1], counts)
         target = np.arange(int(counts.sum())) + np.repeat(starts[:-1] // step - first, counts)
@@ -348,14 +348,14 @@ def _describe_variable(width: int) -> pb.CompressiveEncoding:
 
 
 def _offsets_and_bytes(array: pa.Array, valid: Bools | None) -> tuple[Ints, U8]:
-    """Return n+1 offsets from 0 and the bytes they cut, without bytes behind slots that are not valid."""
+    """Return n+1 offsets from 0 and the bytes, without the bytes of slots that are not valid."""
     offset_type = np.int64 if _OFFSET_BITS[array.type] == 64 else np.int32
     _, offset_buffer, data_buffer = array.buffers()
     if offset_buffer is None or len(array) == 0:
         return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8)
     raw = np.frombuffer(offset_buffer, offset_type)[array.offset : array.offset + len(array) + 1]
     if valid is not None and np.diff(raw)[~valid].any():
-        # Not a null scalar: that would keep the bytes.
+        # Not a null scalar, because that would keep the bytes.
         emptied = pc.if_else(of_flags(valid), array, empty_text(array.type)[0])
         return _offsets_and_bytes(emptied, None)
     offsets = raw.astype(np.int64)
@@ -376,7 +376,7 @@ def zip_variable(array: pa.Array, valid: Bools | None) -> ZipVariable:
 
 
 def plain_block(array: pa.Array) -> EncodedBlock:
-    """Return a block of an array without nulls, of a string, binary or fixed-width type."""
+    """Return the block of an array without nulls of a string, binary or fixed-width type."""
     if not is_variable(array.type):
         bits = value_bits(array.type)
         items = _item_values(array, None)

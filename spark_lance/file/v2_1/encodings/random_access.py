@@ -1,9 +1,9 @@
-"""Single values out of mini-block chunks, without decoding the chunks around them.
+"""Reads single values of mini-block chunks without decoding whole chunks.
 
-Every function here takes, for each value to read, the buffer of its chunk, the number of values in that
-chunk, and the value's place among them. It yields one value each. Values of one chunk stand together. Chunks
-that are compressed are decompressed once each, and single values picked out of that. All of the chunks is
-decoded in encodings that cannot do this, which are not `pickable`. (Lance file format: flat, variable, fsst,
+The functions take, for each requested value, the buffer of its chunk, the number of values in that chunk, and
+the position of the value in it. They return one value each. Values of the same chunk are adjacent. A
+compressed chunk is decompressed once, and single values are picked from the result. Encodings that are not
+`pickable` require decoding whole chunks. (Lance file format: flat, variable, fsst,
 inline and out-of-line bit packing, byte-stream split, rle, general, fixed-size list.)
 """
 
@@ -37,14 +37,14 @@ from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.file.v2_1.encodings.rle import is_flat, pick_block, pick_mini_block
 from spark_lance.proto import encodings21_pb2 as pb
 
-# The function that decompresses chunks: compression, and each chunk once -> the same chunks, decompressed.
+# A function that decompresses chunks: (compression, distinct chunks) -> the same chunks, decompressed.
 Unpack: TypeAlias = Callable[[pb.BufferCompression, Ranges], Ranges]
 
 _LEVEL_BITS = 16
 
 
 def pickable(encoding: pb.CompressiveEncoding, buffers: int = 1) -> bool:
-    """Tell whether `pick` can be used for values in this encoding, with `buffers` buffers per chunk."""
+    """Return whether `pick` supports values in this encoding, with `buffers` buffers per chunk."""
     name = compression_name(encoding)
     if name == "rle":
         return buffers == 2 and is_flat(encoding.rle)
@@ -70,7 +70,7 @@ def pickable(encoding: pb.CompressiveEncoding, buffers: int = 1) -> bool:
 
 
 def levels_pickable(encoding: pb.CompressiveEncoding) -> bool:
-    """Tell whether `pick_levels` can be used for levels in this encoding."""
+    """Return whether `pick_levels` supports levels in this encoding."""
     name = compression_name(encoding)
     if name == "out_of_line_bitpacking":
         packing = encoding.out_of_line_bitpacking
@@ -84,7 +84,7 @@ def levels_pickable(encoding: pb.CompressiveEncoding) -> bool:
 
 
 def plain_width(encoding: pb.CompressiveEncoding) -> int | None:
-    """Return the bytes of a decompressed value, if chunks are compressed and all values have as many."""
+    """Return the bytes of a decompressed value if chunks are compressed and values are fixed-width."""
     if compression_name(encoding) != "general":
         return None
     inner = encoding.general.values
@@ -109,11 +109,11 @@ def pick(
     """Return one value per piece.
 
     Args:
-        encoding: one that is `pickable`.
-        buffers: for each wanted value, the value buffers of its chunk.
-        counts: values in that chunk.
-        places: which of them is wanted, 0 <= place < count.
-        unpack: what decompresses chunks of `general` encodings.
+        encoding: an encoding that is `pickable`.
+        buffers: for each requested value, the value buffers of its chunk.
+        counts: number of values in that chunk.
+        places: position of the value in that chunk, 0 <= place < count.
+        unpack: decompresses chunks of `general` encodings.
 
     Raises:
         FormatError: the bytes are damaged.
@@ -122,7 +122,9 @@ def pick(
     if name == "rle":
         return pick_mini_block(encoding.rle, buffers[0], buffers[1], counts, places)
     if name == "general":
-        return pick(encoding.general.values, _plain(encoding.general, buffers, unpack), counts, places)
+        return pick(
+            encoding.general.values, _decompress_first(encoding.general, buffers, unpack), counts, places
+        )
     pieces = buffers[0]
     if name == "byte_stream_split":
         return _pick_split(split_width(encoding.byte_stream_split) or 0, pieces, counts, places)
@@ -144,7 +146,7 @@ def pick(
 def pick_levels(
     encoding: pb.CompressiveEncoding, pieces: Ranges, counts: Ints, places: Ints
 ) -> npt.NDArray[np.uint16]:
-    """Return one level per piece; arguments as `pick`, for an encoding that is `levels_pickable`."""
+    """Return one level per piece. The arguments are those of `pick`; the encoding is `levels_pickable`."""
     if compression_name(encoding) == "flat":
         return _pick_flat(_LEVEL_BITS, pieces, places).data.view("<u2")
     if compression_name(encoding) == "rle":
@@ -153,7 +155,7 @@ def pick_levels(
     if width > _LEVEL_BITS:
         raise FormatError(f"levels of {_LEVEL_BITS} bits packed to {width} bits")
     full = counts // BLOCK
-    # The values behind the last whole block are plain words if the buffer has just that size.
+    # The values after the last whole block are plain words if the buffer has exactly that size.
     size = width * (BLOCK // 8)
     plain = (pieces.sizes == full * size + counts % BLOCK * 2) & (places >= full * BLOCK)
     levels = np.empty(len(places), dtype=np.uint16)
@@ -163,12 +165,14 @@ def pick_levels(
     packed = pieces.select(~plain)
     packed.require((block + 1) * size, "bit-packed levels")
     widths = np.full(len(block), width, dtype=np.int64)
-    levels[~plain] = _unpack(packed.data, packed.starts + block * size, widths, places[~plain] % BLOCK, 16)
+    levels[~plain] = _unpack_values(
+        packed.data, packed.starts + block * size, widths, places[~plain] % BLOCK, 16
+    )
     return levels
 
 
 def _list_bits(fsl: pb.FixedSizeList) -> int | None:
-    """Return the bits of one list value if it is nothing but flat bytes, else None."""
+    """Return the bits of one list value if it is only flat bytes, else None."""
     items = 1
     while True:
         items *= fsl.items_per_value
@@ -183,8 +187,8 @@ def _list_bits(fsl: pb.FixedSizeList) -> int | None:
         fsl = fsl.values.fixed_size_list
 
 
-def _plain(general: pb.General, buffers: Sequence[Ranges], unpack: Unpack) -> list[Ranges]:
-    """Return the buffers of compressed chunks as they were before; only the first one is compressed."""
+def _decompress_first(general: pb.General, buffers: Sequence[Ranges], unpack: Unpack) -> list[Ranges]:
+    """Return the decompressed buffers of compressed chunks; only the first buffer is compressed."""
     pieces = buffers[0]
     is_first = run_starts(pieces.starts)
     plain = unpack(general.compression, pieces.select(is_first))
@@ -218,13 +222,13 @@ def _pick_variable(variable: pb.Variable, pieces: Ranges, counts: Ints, places: 
     heads = (counts + 1) * width
     pieces.require(heads, "offsets of byte strings")
     at = pieces.starts + places * width
-    # Offsets of 2**63 or more turn negative and fail the comparison.
+    # Offsets of 2**63 or more become negative and fail the comparison.
     first = gather_integers(pieces.data, at, width).astype(np.int64)
     last = gather_integers(pieces.data, at + width, width).astype(np.int64)
     if bool((first < heads).any()) or bool((last > pieces.sizes).any()) or bool((first > last).any()):
         raise FormatError("offsets of byte strings leave their chunk")
     offsets = exclusive_sum(last - first)
-    # Strings that overlap could take more bytes than there are.
+    # Overlapping strings could have more bytes than the page.
     if int(offsets[-1]) > len(pieces.data):
         raise FormatError("byte strings are longer than their page")
     return Variable(offsets, gather(pieces.data, pieces.starts + first, last - first))
@@ -237,26 +241,26 @@ def _pick_inline(bits: int, pieces: Ranges, places: Ints) -> FixedWidth:
     if bool((widths > bits).any()):
         raise FormatError(f"values of {bits} bits packed to {int(widths.max())} bits")
     pieces.require(widths * (BLOCK // 8) + bits // 8, "bit-packed values")
-    values = _unpack(pieces.data, pieces.starts + bits // 8, widths, places, bits)
+    values = _unpack_values(pieces.data, pieces.starts + bits // 8, widths, places, bits)
     return FixedWidth(bits, len(places), values.view(np.uint8))
 
 
 @cache
 def _rows(bits: int) -> Ints:
-    """Return, for every place in a block of words of `bits` bits, its row in its lane."""
+    """Return, for every position in a block of words of `bits` bits, its row in its lane."""
     lanes = BLOCK // bits
     rows = np.arange(bits).reshape(bits // 8, 8)[GROUPS[bits]]
     # The value at [row mod 8][place of the group][lane] comes from that row.
     return np.broadcast_to(rows.T[:, :, None], (8, bits // 8, lanes)).reshape(-1).astype(np.int64)
 
 
-def _unpack(data: Bytes, starts: Ints, widths: Ints, places: Ints, bits: int) -> npt.NDArray[Any]:
+def _unpack_values(data: Bytes, starts: Ints, widths: Ints, places: Ints, bits: int) -> npt.NDArray[Any]:
     """Return one value of a packed block of words of `bits` bits for each (start, width, place)."""
     size, lanes = bits // 8, BLOCK // bits
     if not widths.all():
         values = np.zeros(len(places), dtype=f"<u{size}")
         used = np.flatnonzero(widths)
-        values[used] = _unpack(data, starts[used], widths[used], places[used], bits)
+        values[used] = _unpack_values(data, starts[used], widths[used], places[used], bits)
         return values
     first = _rows(bits)[places] * widths
     shift = first & (bits - 1)
@@ -265,11 +269,11 @@ def _unpack(data: Bytes, starts: Ints, widths: Ints, places: Ints, bits: int) ->
     low = gather_integers(data, at, size).astype(np.uint64)
     following = gather_integers(data, at + spill * (lanes * size), size).astype(np.uint64)
     if bits < 64:
-        # Where nothing spills, none of the bits above are wanted.
+        # If a value is within one word, the bits of the next word are masked out.
         picked = low | following << np.uint64(bits)
         picked >>= shift.astype(np.uint64)
     else:
-        # A shift by 64 is undefined: where nothing spills, nothing is shifted.
+        # A shift by 64 is undefined, so values within one word are not shifted.
         high = following << np.where(spill, bits - shift, 0).astype(np.uint64)
         picked = low >> shift.astype(np.uint64) | np.where(spill, high, np.uint64(0))
     picked &= np.uint64(2**64 - 1) >> (64 - widths).astype(np.uint64)

@@ -5,15 +5,15 @@
     mini-block chunk   buffer 0 = run values, buffer 1 = one integer per run, its length
     block              u64 size of the values in bytes, the values, one length per run
 
-In 2.3 values and lengths may be encoded themselves: bit-packed out of line, compressed, or as Range,
-Constant or Delta, which may have no bytes and then have no buffer. If neither says how many runs there are,
-there are as many as make the chunk's number of values.
+In 2.3 values and lengths may have encodings of their own: bit-packed out of line, compressed, or Range,
+Constant or Delta, which have no buffer if they have no bytes. If neither determines the number of runs, it
+follows from the chunk's number of values.
 
-Runs that are too long take several entries. The lengths of a chunk add up to its number of values.
+Longer runs have several entries. The lengths of a chunk add up to its number of values.
 Example, block of u16 values 7 7 7 9:  04 00 00 00 00 00 00 00  07 00 09 00  03 01
 (Lance file format, encodings: rle.)
 
-The writer cuts runs at the end of their chunk:
+The writer splits runs at the end of their chunk:
 
     chunk    buffer 0: the value of every run, buffer 1: a u8 length for each
              (a run longer than 255 takes several entries)
@@ -46,7 +46,7 @@ from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, flat
 from spark_lance.proto import encodings21_pb2 as pb
 
 _SIZE_PREFIX = 8
-# Sums of more lengths than that could not be told apart.
+# Sums of more lengths would be ambiguous.
 _MAX_RUNS = 1 << 24
 # Values in a block of bit-packed lengths.
 _PACKED_BLOCK = 1024
@@ -79,7 +79,7 @@ def decode_mini_block(rle: pb.Rle, chunks: Chunks, resolver: Resolver) -> FixedW
         if len(chunks.buffers) != sum(has_buffers):
             raise FormatError(f"{len(chunks.buffers)} buffers per chunk do not fit run-length encoding")
         buffers = iter(chunks.buffers)
-        parts = [next(buffers) if own else _nothing(chunks.counts) for own in has_buffers]
+        parts = [next(buffers) if own else _empty_pieces(chunks.counts) for own in has_buffers]
         return _decode_nested(rle, parts[0], parts[1], chunks.counts, resolver)
     if len(chunks.buffers) != 2:
         raise FormatError(
@@ -90,9 +90,9 @@ def decode_mini_block(rle: pb.Rle, chunks: Chunks, resolver: Resolver) -> FixedW
 
 
 def decode_block(rle: pb.Rle, chunks: Chunks, resolver: Resolver) -> FixedWidth:
-    """Decode buffers that hold values and lengths together."""
+    """Decode buffers that contain values and lengths."""
     if not is_flat(rle):
-        nothing = _nothing(chunks.counts)
+        nothing = _empty_pieces(chunks.counts)
         values, lengths = _split(chunks.only("rle")) if chunks.buffers else (nothing, nothing)
         return _decode_nested(rle, values, lengths, chunks.counts, resolver)
     widths = _widths(rle)
@@ -101,12 +101,12 @@ def decode_block(rle: pb.Rle, chunks: Chunks, resolver: Resolver) -> FixedWidth:
 
 
 def is_flat(rle: pb.Rle) -> bool:
-    """Tell whether neither the run values nor the run lengths are encoded themselves."""
+    """Return whether both run values and run lengths are flat."""
     return all(compression_name(part) == "flat" for part in (rle.values, rle.run_lengths))
 
 
-def _nothing(counts: Ints) -> Ranges:
-    """Return an empty piece for every chunk."""
+def _empty_pieces(counts: Ints) -> Ranges:
+    """Return one empty piece per chunk."""
     places = np.zeros(len(counts), dtype=np.int64)
     return Ranges(np.zeros(0, dtype=np.uint8), places, places)
 
@@ -114,14 +114,14 @@ def _nothing(counts: Ints) -> Ranges:
 def _decode_nested(
     rle: pb.Rle, values: Ranges, lengths: Ranges, counts: Ints, resolver: Resolver
 ) -> FixedWidth:
-    """Decode chunks whose run values or run lengths are encoded themselves."""
-    values_encoding, values = _decompressed(rle.values, values)
-    lengths_encoding, lengths = _decompressed(rle.run_lengths, lengths)
+    """Decode chunks whose run values or run lengths have an encoding of their own."""
+    values_encoding, values = _decompress_inner(rle.values, values)
+    lengths_encoding, lengths = _decompress_inner(rle.run_lengths, lengths)
     rle = pb.Rle(values=values_encoding, run_lengths=lengths_encoding)
     parts: list[FixedWidth] = []
     for number, count in enumerate(counts.tolist()):
         own = [part.select(slice(number, number + 1)).concat() for part in (values, lengths)]
-        runs = _number_of_runs(rle, own, count, resolver)
+        runs = _count_runs(rle, own, count, resolver)
         repeats = _block_of(rle.run_lengths, own[1], runs, resolver)
         words = _block_of(rle.values, own[0], runs, resolver)
         size = words.bits // 8
@@ -135,8 +135,10 @@ def _decode_nested(
     return FixedWidth(parts[0].bits, int(counts.sum()), np.concatenate([block.data for block in parts]))
 
 
-def _decompressed(encoding: pb.CompressiveEncoding, pieces: Ranges) -> tuple[pb.CompressiveEncoding, Ranges]:
-    """Return the encoding below a general compression, and the decompressed pieces."""
+def _decompress_inner(
+    encoding: pb.CompressiveEncoding, pieces: Ranges
+) -> tuple[pb.CompressiveEncoding, Ranges]:
+    """Return the encoding inside a general compression, and the decompressed pieces."""
     if compression_name(encoding) != "general":
         return encoding, pieces
     return encoding.general.values, decompress(encoding.general.compression, pieces)
@@ -151,8 +153,8 @@ def _block_of(encoding: pb.CompressiveEncoding, data: Bytes, count: int, resolve
     return block
 
 
-def _number_of_runs(rle: pb.Rle, parts: Sequence[Bytes], count: int, resolver: Resolver) -> int:
-    """Return how many runs make `count` values: by the bytes of flat parts, or by the sum of the lengths."""
+def _count_runs(rle: pb.Rle, parts: Sequence[Bytes], count: int, resolver: Resolver) -> int:
+    """Return the number of runs of `count` values, from the bytes of flat parts or the sum of the lengths."""
     for encoding, data in ((rle.run_lengths, parts[1]), (rle.values, parts[0])):
         if compression_name(encoding) == "flat":
             return len(data) * 8 // max(8, flat_bits(encoding.flat))
@@ -174,9 +176,10 @@ def pick_mini_block(rle: pb.Rle, values: Ranges, lengths: Ranges, counts: Ints, 
 
     Args:
         rle: the encoding.
-        values, lengths: the two buffers of the chunk of each wanted value; those of one chunk stand together.
-        counts: values in that chunk.
-        places: which of them is wanted, 0 <= place < count.
+        values, lengths: for each requested value, the two buffers of its chunk. Values of one chunk are
+            adjacent.
+        counts: number of values in that chunk.
+        places: position of the value in that chunk, 0 <= place < count.
 
     Raises:
         FormatError: the bytes are damaged.
@@ -185,7 +188,7 @@ def pick_mini_block(rle: pb.Rle, values: Ranges, lengths: Ranges, counts: Ints, 
 
 
 def pick_block(rle: pb.Rle, pieces: Ranges, counts: Ints, places: Ints) -> FixedWidth:
-    """Do as `pick_mini_block` for buffers that hold values and lengths together."""
+    """Return one value of each chunk, for buffers that contain values and lengths. See `pick_mini_block`."""
     widths = _widths(rle)
     values, lengths = _split(pieces)
     return _pick(values, lengths, counts, places, widths)
@@ -195,9 +198,9 @@ class Runs(NamedTuple):
     """The runs of several chunks.
 
     Attributes:
-        values: of each run.
-        ends: running sums of the lengths, from 0 on.
-        bounds: how many runs come before each chunk, and how many there are.
+        values: value of each run.
+        ends: cumulative sums of the lengths, starting at 0.
+        bounds: number of runs before each chunk, and the total.
     """
 
     values: npt.NDArray[Any]
@@ -205,34 +208,34 @@ class Runs(NamedTuple):
     bounds: Ints
 
     def at(self, chunks: Ints, places: Ints) -> npt.NDArray[Any]:
-        """Return values by the numbers of their chunks, and their places in these, which must exist."""
+        """Return the values at existing positions of chunks."""
         return self.values[np.searchsorted(self.ends[1:], self.ends[self.bounds[chunks]] + places, "right")]
 
 
 def block_runs(rle: pb.Rle, pieces: Ranges, counts: Ints) -> Runs:
-    """Return the runs of buffers that hold values and lengths together, where neither is encoded itself.
+    """Return the runs of buffers that contain flat values and flat lengths.
 
     Raises:
         FormatError: the bytes are damaged.
     """
     widths = _widths(rle)
     values, lengths = _split(pieces)
-    _, ends, bounds = _checked(values, lengths, counts, widths)
+    _, ends, bounds = _check_runs(values, lengths, counts, widths)
     return Runs(values.concat().view(f"<u{widths.value}"), ends, bounds)
 
 
 def _split(pieces: Ranges) -> tuple[Ranges, Ranges]:
-    """Return the values and the lengths of buffers that hold both."""
+    """Return the values and the lengths of buffers that contain both."""
     value_sizes = pieces.column(0, 8)
     pieces.require(value_sizes + _SIZE_PREFIX, "run values")
     values = pieces.part(_SIZE_PREFIX, value_sizes)
     return values, pieces.part(_SIZE_PREFIX + value_sizes, pieces.sizes - _SIZE_PREFIX - value_sizes)
 
 
-def _checked(
+def _check_runs(
     values: Ranges, lengths: Ranges, counts: Ints, widths: _Widths
 ) -> tuple[npt.NDArray[Any], Ints, Ints]:
-    """Return all run lengths, their running sums, and the number of runs before each chunk."""
+    """Check the runs. Return all lengths, their cumulative sums, and the number of runs before each chunk."""
     runs, rest = np.divmod(lengths.sizes, widths.length)
     if bool((values.sizes != runs * widths.value).any()) or bool(rest.any()):
         raise FormatError("a chunk has another number of runs than run lengths")
@@ -245,17 +248,17 @@ def _checked(
 
 
 def _expand(values: Ranges, lengths: Ranges, counts: Ints, widths: _Widths) -> FixedWidth:
-    run_lengths, _, _ = _checked(values, lengths, counts, widths)
+    run_lengths, _, _ = _check_runs(values, lengths, counts, widths)
     expanded = np.repeat(values.concat().view(f"<u{widths.value}"), run_lengths)
     return FixedWidth(widths.value * 8, len(expanded), expanded.view(np.uint8))
 
 
 def _pick(values: Ranges, lengths: Ranges, counts: Ints, places: Ints, widths: _Widths) -> FixedWidth:
-    # The runs of a chunk are looked at once, however many of its values are wanted.
+    # The runs of a chunk are processed once for all of its requested values.
     is_first = run_starts(values.starts)
     own = np.cumsum(is_first) - 1
     some = values.select(is_first)
-    _, ends, bounds = _checked(some, lengths.select(is_first), counts[is_first], widths)
+    _, ends, bounds = _check_runs(some, lengths.select(is_first), counts[is_first], widths)
     run = np.searchsorted(ends[1:], ends[bounds[own]] + places, side="right")
     positions = some.starts[own] + (run - bounds[own]) * widths.value
     return FixedWidth(
@@ -268,9 +271,9 @@ _Words = npt.NDArray[Any]
 
 
 def find_runs(words: _Words, most: float) -> Ints | None:
-    """Return where the runs of equal words start, 0 included, or None if there are `most` of them or more.
+    """Return the starts of the runs of equal words, including 0; None if there are `most` runs or more.
 
-    There is at least one word.
+    There must be at least one word.
     """
     changed = words[1:] != words[:-1]
     if np.count_nonzero(changed) + 1 >= most:
@@ -293,7 +296,7 @@ class RunChunks:
 
     @classmethod
     def of(cls, words: _Words, starts: Ints) -> RunChunks:
-        """Describe words (one or more) by the starts of their runs."""
+        """Return one or more words as runs with the given starts."""
         entries = np.zeros(len(starts) + 1, np.int64)
         np.cumsum(-(-np.diff(starts, append=len(words)) // _LONGEST), out=entries[1:])
         return cls(words, starts, entries)
@@ -305,7 +308,7 @@ class RunChunks:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all entries if no chunk cut a run."""
+        """Bytes of all entries, if no run is split at a chunk's end."""
         return int(self.entries[-1]) * (self.words.dtype.itemsize + 1)
 
     @property
@@ -314,13 +317,13 @@ class RunChunks:
         return describe_runs(self.words.dtype.itemsize * 8)
 
     def cost(self, positions: Ints) -> Ints:
-        """Return about how many bytes the runs that start before each position take."""
+        """Return the approximate bytes of the runs that start before each position."""
         whole: Ints = self.entries[np.searchsorted(self.starts, positions)]
         return whole * (self.words.dtype.itemsize + 1)
 
     def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
         """Return the run values and the run lengths."""
-        # Two sorted runs, which a stable sort merges; a run may start where a chunk does.
+        # Two sorted sequences, which a stable sort merges. A run may start at a chunk's start.
         starts = np.sort(np.concatenate([self.starts, bounds[:-1]]), kind="stable")
         starts = starts[np.append(True, starts[1:] != starts[:-1])]
         lengths = np.diff(starts, append=len(self.words))

@@ -1,10 +1,10 @@
-"""Range and Delta: unsigned integers that follow from the ones before them (file version 2.3 only).
+"""Range and Delta: unsigned integers derived from their predecessors (file version 2.3 only).
 
     Range { uncompressed_bits_per_value, start, step }     value i = start + i * step; no buffer
     Delta { uncompressed_bits_per_value, base, deltas }    value 0 = base, value i + 1 = value i + delta i;
                                                            n values have n - 1 deltas in one block
 
-Both wrap at the width of a value, and start again in every chunk.
+Both wrap at the width of a value and restart in every chunk.
 Example: the positions 0, 3, 6, 7 are Delta { 64, base 0 } with the deltas 3, 3, 1.
 """
 
@@ -26,7 +26,7 @@ _MAX_COUNT = 1 << 32
 
 
 def _word_type(bits: int, *numbers: int) -> np.dtype[Any]:
-    """Return the type of values of `bits` bits, which must hold `numbers`."""
+    """Return the type of values of `bits` bits, after checking that it can represent `numbers`."""
     if bits not in _DTYPES:
         raise FormatError(f"a sequence of {bits} bit values")
     if any(number >> bits for number in numbers):
@@ -35,7 +35,7 @@ def _word_type(bits: int, *numbers: int) -> np.dtype[Any]:
 
 
 def decode_range(sequence: pb.Range, chunks: Chunks, resolver: Resolver) -> FixedWidth:
-    """Make the values of every chunk; there are no bytes."""
+    """Return the values of every chunk. There are no bytes to decode."""
     dtype = _word_type(sequence.uncompressed_bits_per_value, sequence.start, sequence.step)
     if chunks.total > _MAX_COUNT:
         raise FormatError(f"a range of {chunks.total} values")
@@ -46,7 +46,7 @@ def decode_range(sequence: pb.Range, chunks: Chunks, resolver: Resolver) -> Fixe
 
 
 def decode_delta(sequence: pb.Delta, chunks: Chunks, resolver: Resolver) -> FixedWidth:
-    """Decode the buffers of all chunks, which hold one delta less than the chunk has values."""
+    """Decode the buffers of all chunks. A chunk has one delta less than values."""
     dtype = _word_type(sequence.uncompressed_bits_per_value, sequence.base)
     counts = chunks.counts
     if bool((counts < 1).any()):

@@ -48,9 +48,9 @@ def _offset_dtype(variable: pb.Variable) -> np.dtype[np.uint32] | np.dtype[np.ui
 
 
 def decode_mini_block(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> Variable:
-    """Decode all chunks of a page; offsets of the result run over the whole page."""
+    """Decode all chunks of a page. The offsets of the result cover the whole page."""
     if compression_name(variable.offsets) != "flat" and not variable.HasField("values"):
-        return _decode_apart(variable, chunks, resolver)
+        return _decode_separate(variable, chunks, resolver)
     dtype = _offset_dtype(variable)
     width = dtype.itemsize
     pieces = chunks.only("variable")
@@ -59,7 +59,7 @@ def decode_mini_block(variable: pb.Variable, chunks: Chunks, resolver: Resolver)
     pieces.require(heads, "offsets of byte strings")
     words = pieces.part(0, heads).concat().view(dtype)
     bounds = exclusive_sum(counts + 1)
-    # As signed numbers: offsets that are too large turn negative, or fail to ascend.
+    # As signed numbers, so that offsets that are too large become negative or do not ascend.
     firsts = words[bounds[:-1]].astype(np.int64)
     lasts = words[bounds[1:] - 1].astype(np.int64)
     if bool((firsts < heads).any()) or bool((lasts > pieces.sizes).any()) or bool((firsts > lasts).any()):
@@ -70,15 +70,17 @@ def decode_mini_block(variable: pb.Variable, chunks: Chunks, resolver: Resolver)
     narrow = np.dtype(np.int32 if total <= _INT32_MAX and width == 4 else np.int64)
     offsets = np.empty(chunks.total + 1, dtype=narrow)
     offsets[-1] = total
-    _shift(words.view(f"<i{width}"), (bases[:-1] - firsts).astype(narrow), counts, offsets)
+    _shift_words(words.view(f"<i{width}"), (bases[:-1] - firsts).astype(narrow), counts, offsets)
     check_offsets(offsets, total)
     return Variable(offsets, pieces.part(firsts, sizes).concat())
 
 
-def _shift(words: npt.NDArray[Any], shifts: npt.NDArray[Any], counts: Ints, out: npt.NDArray[Any]) -> None:
+def _shift_words(
+    words: npt.NDArray[Any], shifts: npt.NDArray[Any], counts: Ints, out: npt.NDArray[Any]
+) -> None:
     """Write the first counts[i] words of chunk i, plus shifts[i], to `out`, chunk after chunk.
 
-    The last word of a chunk falls on the first of the next one and is left out.
+    The last word of a chunk equals the first word of the next one and is omitted.
     """
     count = int(counts[0])
     alike = len(counts) - 1 if bool((counts[:-1] == count).all()) else 0
@@ -92,8 +94,8 @@ def _shift(words: npt.NDArray[Any], shifts: npt.NDArray[Any], counts: Ints, out:
         at += size
 
 
-def _decode_apart(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> Variable:
-    """Decode chunks whose offsets are not Flat: offsets and bytes apart."""
+def _decode_separate(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> Variable:
+    """Decode chunks whose offsets are not Flat: offsets and bytes are in separate buffers."""
     if not 1 <= len(chunks.buffers) <= 2:
         raise FormatError(f"byte strings with {len(chunks.buffers)} buffers per chunk")
     counts = chunks.counts
@@ -111,13 +113,13 @@ def _decode_apart(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> 
     narrow = np.dtype(np.int32 if total <= _INT32_MAX and block.bits == 32 else np.int64)
     offsets = np.empty(chunks.total + 1, dtype=narrow)
     offsets[-1] = total
-    _shift(words.view(f"<i{block.bits // 8}"), bases[:-1].astype(narrow), counts, offsets)
+    _shift_words(words.view(f"<i{block.bits // 8}"), bases[:-1].astype(narrow), counts, offsets)
     check_offsets(offsets, total)
     return Variable(offsets, pieces.part(0, sizes).concat())
 
 
 def decode_block(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> Variable:
-    """Decode one buffer of byte strings, the form that dictionaries have."""
+    """Decode one buffer of byte strings, the form of dictionaries."""
     width = _offset_dtype(variable).itemsize
     pieces = chunks.only("variable")
     if len(pieces.starts) != 1:
@@ -141,6 +143,6 @@ def decode_block(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> V
 
 
 def decode_zipped(variable: pb.Variable, values: Variable, resolver: Resolver) -> Variable:
-    """Full-zip values are stored as they are."""
+    """Return full-zip values unchanged: they are stored plain."""
     _offset_dtype(variable)
     return values

@@ -1,16 +1,16 @@
-"""Blob pages of version 2.1: descriptors of values that stand elsewhere in the file.
+"""Blob pages of version 2.1: descriptors of values that are stored elsewhere in the file.
 
-    inner_layout   a mini-block page of packed (u64 position, u64 size), all of them valid
-    layers         the real layers, outside the inner page's
+    inner_layout   a mini-block page of packed (u64 position, u64 size), all valid
+    layers         the actual layers, which replace those of the inner page
 
-A value of size 0 has no bytes; its position then holds levels: definition << 16 | repetition, so that an
-empty value has position 0. Example, layers [NULLABLE_ITEM], rows "abc" (at 64), null, "":
+A value of size 0 has no bytes, and its position contains levels: definition << 16 | repetition. An empty
+valid value therefore has position 0. Example, layers [NULLABLE_ITEM], rows "abc" (at 64), null, "":
 
     (64, 3)  (65536, 0)  (0, 0)
 
 (Lance file format 2.1, blob pages.)
 
-The writer makes blob pages of version 2.1.
+The writer writes blob pages of version 2.1.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from spark_lance.proto import encodings21_pb2 as pb
 
 
 def decode(layout: pb.BlobLayout, page: PageBytes, resolver: Resolver) -> DecodedPage:
-    """Decode the descriptors of a page; those of nulls are null structs.
+    """Decode the descriptors of a page. Nulls become null structs.
 
     Raises:
         FormatError: the bytes are damaged.
-        UnsupportedFormatError: blobs in lists, or descriptors that are not a mini-block page.
+        UnsupportedFormatError: blobs are in lists, or the descriptors are not a mini-block page.
     """
     name = layout.inner_layout.WhichOneof("layout")
     if name != "mini_block_layout":
@@ -52,7 +52,7 @@ def decode(layout: pb.BlobLayout, page: PageBytes, resolver: Resolver) -> Decode
     layers = number_layers(layout.layers)
     if any(layer.is_list for layer in layers):
         raise UnsupportedFormatError("lists of blobs are not supported in 2.1 files")
-    position, size = _columns(inner.values)
+    position, size = _positions_and_sizes(inner.values)
     levels = np.where(size == 0, position, 0)
     if bool((levels & 0xFFFF).any()):
         raise FormatError("a blob outside of lists has a repetition level")
@@ -63,8 +63,8 @@ def decode(layout: pb.BlobLayout, page: PageBytes, resolver: Resolver) -> Decode
     return DecodedPage(Levels(layers, None, definition.astype(np.uint16)), inner.values)
 
 
-def _columns(values: Block) -> tuple[Ints, Ints]:
-    """Return positions and sizes, uint64."""
+def _positions_and_sizes(values: Block) -> tuple[Ints, Ints]:
+    """Return the positions and the sizes, as uint64."""
     if not isinstance(values, PackedStruct) or len(values.children) != 2:
         raise FormatError("blob descriptors are not pairs")
     first, second = values.children

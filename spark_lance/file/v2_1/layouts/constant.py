@@ -1,4 +1,4 @@
-"""Constant pages: every visible item is null, or every item that is not null has one value.
+"""Constant pages: every visible item is null, or all non-null items have the same value.
 
     no scalar   0 buffers: layers are [NULLABLE_ITEM] and the page is `length` nulls
                 2 buffers: repetition levels, definition levels (empty if there are none)
@@ -7,14 +7,14 @@
                 u32 k, k * u32 sizes, then the k Arrow buffers of an array of length 1 (a string: two offsets
                 of 4 or 8 bytes, then the bytes)
 
-Levels are plain u16, or (2.2) in the block form of rep_compression and def_compression, with num_rep_values
-and num_def_values of them. Example of a scalar, "hi":
+Levels are plain u16, or (2.2) num_rep_values and num_def_values levels in the block form of rep_compression
+and def_compression. Example of a scalar, "hi":
 
     02 00 00 00  08 00 00 00 02 00 00 00  00 00 00 00 02 00 00 00  68 69
 
 (Lance file format, constant page.)
 
-The writer makes pages without a valid value, or (2.2) with one value for all rows:
+The writer writes pages without a valid value, or (2.2) with one value for all rows:
 
     null page      no buffers if the layers are [NULLABLE_ITEM]: every row is null
                    else 0 rep, 1 def: raw u16, empty if the page has none of them
@@ -22,7 +22,7 @@ The writer makes pages without a valid value, or (2.2) with one value for all ro
                    variable width: 0 scalar: u32 2, u32 size of the offsets, u32 size of the bytes,
                    the offsets 0 and n (i32 or i64), the n bytes
 
-Scalar pages may have levels too, but only as raw u16, so they are written only for pages without levels.
+Scalar pages may also have levels, but only as raw u16, so the writer uses them only without levels.
 (Lance file format 2.2, constant pages; 2.1 says "all-null" and has no scalars.)
 """
 
@@ -47,25 +47,25 @@ from spark_lance.file.v2_1.levels.ravel import Leaf
 from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
 from spark_lance.proto import encodings21_pb2 as pb
 
-# Limits of this reader for levels and values that no bytes back. Writers begin a page after 8 to 32 MB of
-# values, so a legal page does not meet them. A page without levels makes only the wanted rows.
+# Limits of this reader for levels and values without stored bytes. Writers start a new page after 8 to 32 MB
+# of values, so valid pages stay below them. A page without levels decodes only the requested rows.
 _MAX_LEVELS = 1 << 28
 _MAX_BYTES = 1 << 30
-# The offset behind a value of any length.
+# End offset of a value of any length.
 _OFFSET_BYTES = 8
 
 
 def is_uniform(layout: pb.ConstantLayout, num_buffers: int) -> bool:
-    """Tell whether all rows of a page are alike: it has no levels, so any number of its rows can be made."""
+    """Return whether all rows of a page are equal. Then any number of its rows can be decoded."""
     return num_buffers < 2 and not any(layer.is_list for layer in number_layers(layout.layers))
 
 
 def decode(layout: pb.ConstantLayout, page: PageBytes, resolver: Resolver) -> DecodedPage:
-    """Decode a page; one without levels has `page.rows` items.
+    """Decode a page. Without levels it has `page.rows` items.
 
     Raises:
         FormatError: the bytes are damaged.
-        UnsupportedFormatError: an encoding that is not known.
+        UnsupportedFormatError: the page uses an unknown encoding.
     """
     if len(page.buffers) > 3:
         raise FormatError(f"a constant page of {len(page.buffers)} buffers")
@@ -75,8 +75,8 @@ def decode(layout: pb.ConstantLayout, page: PageBytes, resolver: Resolver) -> De
         first = len(page.buffers) - 2
         rep_encoding = layout.rep_compression if layout.HasField("rep_compression") else None
         def_encoding = layout.def_compression if layout.HasField("def_compression") else None
-        rep = _levels(rep_encoding, layout.num_rep_values, page.buffer(first), resolver)
-        definition = _levels(def_encoding, layout.num_def_values, page.buffer(first + 1), resolver)
+        rep = _decode_levels(rep_encoding, layout.num_rep_values, page.buffer(first), resolver)
+        definition = _decode_levels(def_encoding, layout.num_def_values, page.buffer(first + 1), resolver)
     levels = Levels(number_layers(layout.layers), rep, definition)
     count = levels.visible_count(page.rows)
     if layout.HasField("inline_value"):
@@ -87,7 +87,7 @@ def decode(layout: pb.ConstantLayout, page: PageBytes, resolver: Resolver) -> De
     return DecodedPage(levels, AllNull(count))
 
 
-def _levels(
+def _decode_levels(
     encoding: pb.CompressiveEncoding | None, count: int, data: Bytes, resolver: Resolver
 ) -> npt.NDArray[np.uint16] | None:
     if len(data) == 0:
@@ -115,7 +115,7 @@ def _repeat_fixed(value: bytes, count: int) -> FixedWidth:
 
 
 def _repeat_scalar(data: Bytes, count: int, arrow: pa.DataType) -> Block:
-    """Expand the buffers of an array of length 1 to `count` values."""
+    """Repeat the value of a stored array of length 1 `count` times."""
     raw = data.tobytes()
     if len(raw) < 4:
         raise FormatError("the scalar of a constant page is cut short")
@@ -153,15 +153,15 @@ _ONLY_NULLS = (pb.REPDEF_NULLABLE_ITEM,)
 
 
 def null_page(leaf: Leaf) -> PageParts:
-    """Return the layout and buffers of a page in which every slot, if there is one, is null."""
+    """Return the layout and buffers of a page whose slots are all null."""
     if leaf.layers == _ONLY_NULLS:
         return pb.PageLayout(constant_layout=pb.ConstantLayout(layers=leaf.layers)), []
     layout = pb.ConstantLayout(layers=leaf.layers)
-    return pb.PageLayout(constant_layout=layout), [_raw(leaf.rep), _raw(leaf.definition)]
+    return pb.PageLayout(constant_layout=layout), [_raw_levels(leaf.rep), _raw_levels(leaf.definition)]
 
 
 def scalar_page(leaf: Leaf, value: bytes) -> PageParts:
-    """Return the layout and buffers of a page without levels whose slots all hold `value`.
+    """Return the layout and buffers of a page without levels whose slots are all `value`.
 
     `value` has at most `MAX_INLINE_BYTES` bytes if the type is of fixed width.
     """
@@ -176,7 +176,7 @@ def scalar_page(leaf: Leaf, value: bytes) -> PageParts:
     return pb.PageLayout(constant_layout=layout), [scalar]
 
 
-def _raw(levels: npt.NDArray[np.uint16] | None) -> npt.NDArray[np.uint8]:
+def _raw_levels(levels: npt.NDArray[np.uint16] | None) -> npt.NDArray[np.uint8]:
     if levels is None:
         return np.zeros(0, np.uint8)
     return np.ascontiguousarray(levels).view(np.uint8)

@@ -1,4 +1,4 @@
-"""Full-zip pages: for wide values, everything about one value side by side.
+"""Full-zip pages: for wide values. The control word and the bytes of each value are adjacent.
 
     buffer 0   per level: control word, then the value
     buffer 1   the repetition index, if there are lists or values vary in width: rows + 1 unsigned integers of
@@ -6,7 +6,7 @@
 
     control word   absent if bits_rep + bits_def = 0, else 1, 2 or 4 bytes (up to 8, 16, 32 bits):
                    (rep << bits_def) | def
-    fixed width    bits_per_value / 8 bytes for every visible level, null items too
+    fixed width    bits_per_value / 8 bytes for every visible level, including null items
     varying width  a length of bits_per_offset / 8 bytes and that many bytes, for def = 0 only
 
 num_items counts levels. Without levels, fixed-width values are simply flat.
@@ -54,14 +54,14 @@ _Words = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class _Control:
-    """The control words of a page: their size in bytes and what their bits mean."""
+    """The control words of a page: their size in bytes and the meaning of their bits."""
 
     size: int
     bits_def: int
     max_visible: int
 
     def words(self, data: Bytes, positions: Ints) -> _Words:
-        """Return the control words at these positions, which were checked."""
+        """Return the control words at these positions, which the caller has checked."""
         if self.size == 0:
             return np.zeros(len(positions), dtype=np.uint8)
         return gather_integers(data, positions, self.size)
@@ -78,14 +78,14 @@ class _Control:
 
 
 def plain_width(layout: pb.FullZipLayout) -> int | None:
-    """Return the bytes per row if the page is nothing but flat values, else None."""
+    """Return the bytes per row if the page has only flat values, else None."""
     if layout.bits_rep or layout.bits_def or layout.WhichOneof("details") != "bits_per_value":
         return None
     return None if layout.bits_per_value % 8 else layout.bits_per_value // 8
 
 
 def row_width(layout: pb.FullZipLayout) -> int | None:
-    """Return the bytes per row, control word included, if all rows have one width, else None."""
+    """Return the bytes per row, including the control word, if all rows have the same width, else None."""
     width = layout.bits_per_value
     if layout.bits_rep or layout.WhichOneof("details") != "bits_per_value" or width % 8:
         return None
@@ -105,7 +105,7 @@ def decode(layout: pb.FullZipLayout, page: PageBytes, resolver: Resolver) -> Dec
 
     Raises:
         FormatError: the bytes are damaged.
-        UnsupportedFormatError: an encoding that is not known.
+        UnsupportedFormatError: the page uses an unknown encoding.
     """
     size = _control_size(layout)
     layers = number_layers(layout.layers)
@@ -137,7 +137,7 @@ def _decode_fixed(
             raise FormatError(f"{count} values of {stride} bytes in a buffer of {len(data)}")
         rows = data[: count * stride].reshape(count, stride)
         words = integer_column(rows[:, : control.size])
-        return words, resolver.zipped(layout.value_compression, rows[:, control.size :])
+        return words, resolver.rows_of_bytes(layout.value_compression, rows[:, control.size :])
     bounds = _row_bounds(page, len(data))
     positions = _fixed_positions(data, control, width, bounds)
     words = _level_words(data, control, positions, None if page.partial else count)
@@ -145,7 +145,7 @@ def _decode_fixed(
     if len(starts) and int(starts[-1]) + width > len(data):
         raise FormatError("a full-zip value leaves its page")
     values = gather(data, starts, np.full(len(starts), width, dtype=np.int64))
-    return words, resolver.zipped(layout.value_compression, values.reshape(len(starts), width))
+    return words, resolver.rows_of_bytes(layout.value_compression, values.reshape(len(starts), width))
 
 
 def _decode_variable(
@@ -159,15 +159,15 @@ def _decode_variable(
         positions = _variable_positions(data, control, width, bounds)
     else:
         positions = bounds[:-1]
-        _require(positions, bounds[1:], control.size)
+        _check_ends(positions, bounds[1:], control.size)
     words = _level_words(data, control, positions, None if page.partial else layout.num_items)
     definition = control.definition(words)
     valid = definition == 0
     heads = positions + control.size
     ends = np.append(positions[1:], bounds[-1:])
-    _require(heads[valid], ends[valid], width)
+    _check_ends(heads[valid], ends[valid], width)
     lengths = np.zeros(len(positions), dtype=np.int64)
-    # Read as unsigned: a length of 2**63 or more turns negative here and fails the comparison below.
+    # A length of 2**63 or more becomes negative here and fails the comparison below.
     lengths[valid] = gather_integers(data, heads[valid], width).astype(np.int64)
     starts = heads + width * valid
     if bool((starts + lengths != ends).any()) or bool((lengths < 0).any()):
@@ -179,13 +179,13 @@ def _decode_variable(
     return words, resolver.zipped_variable(layout.value_compression, values)
 
 
-def _require(positions: Ints, ends: Ints, size: int) -> None:
+def _check_ends(positions: Ints, ends: Ints, size: int) -> None:
     if bool((positions + size > ends).any()):
         raise FormatError("a full-zip row is cut short")
 
 
 def _row_bounds(page: PageBytes, size: int) -> Ints:
-    """Return the position of every row in buffer 0, and the end, from the repetition index."""
+    """Return the position of every row in buffer 0 and the end, from the repetition index."""
     index = page.buffer(1)
     width, rest = divmod(len(index), page.rows + 1)
     if rest or width not in (1, 2, 4, 8):
@@ -203,10 +203,10 @@ def _level_words(data: Bytes, control: _Control, positions: Ints, count: int | N
 
 
 def _fixed_positions(data: Bytes, control: _Control, width: int, bounds: Ints) -> Ints:
-    """Return where each level starts, for values of `width` bytes in rows of several levels."""
+    """Return the start of each level, for values of `width` bytes in rows of several levels."""
     lengths = np.diff(bounds)
     stride = control.size + width
-    # Most rows have visible levels only. That every level found by that assumption is visible proves it.
+    # Most rows have only visible levels. The assumption holds if every level found this way is visible.
     level_counts = lengths // stride
     guess = np.flatnonzero((lengths % stride == 0) & (lengths > 0))
     level_counts = level_counts[guess]
@@ -226,12 +226,12 @@ def _fixed_positions(data: Bytes, control: _Control, width: int, bounds: Ints) -
         visible = control.definition(control.words(data, at)) <= control.max_visible
         return control.size + width * visible.astype(np.int64)
 
-    others = _follow(bounds[:-1][~plain], bounds[1:][~plain], control.size, sizes)
+    others = _find_levels(bounds[:-1][~plain], bounds[1:][~plain], control.size, sizes)
     return np.sort(np.concatenate([positions, others]))
 
 
 def _variable_positions(data: Bytes, control: _Control, width: int, bounds: Ints) -> Ints:
-    """Return where each level starts, for values of varying width in rows of several levels."""
+    """Return the start of each level, for values of varying width in rows of several levels."""
     limit = len(data)
 
     def sizes(at: Ints) -> Ints:
@@ -246,16 +246,16 @@ def _variable_positions(data: Bytes, control: _Control, width: int, bounds: Ints
         result[valid] += width + lengths
         return result
 
-    return np.sort(_follow(bounds[:-1], bounds[1:], control.size, sizes))
+    return np.sort(_find_levels(bounds[:-1], bounds[1:], control.size, sizes))
 
 
-def _follow(starts: Ints, ends: Ints, head: int, sizes: Any) -> Ints:
-    """Follow the levels of many rows in step: the second level of all rows after the first of all rows.
+def _find_levels(starts: Ints, ends: Ints, head: int, sizes: Any) -> Ints:
+    """Find the levels of many rows in parallel: the first level of all rows, then the second, and so on.
 
     Args:
         starts, ends: byte range of each row.
-        head: bytes that a level has at least.
-        sizes: function from positions to the sizes of the levels there.
+        head: minimum bytes of a level.
+        sizes: positions -> sizes of the levels at these positions.
 
     Returns:
         The positions of all levels, in no particular order.
@@ -301,7 +301,7 @@ def full_zip_page(leaf: Leaf, values: ZipFixed | ZipVariable) -> PageParts:
 
 
 def _control_words(leaf: Leaf) -> U8:
-    """Return the control words as a matrix of (levels, bytes per word)."""
+    """Return the control words as a matrix (levels, bytes per word)."""
     bits_def = leaf.max_definition.bit_length()
     bits = leaf.lists.bit_length() + bits_def
     if bits == 0:
@@ -324,17 +324,17 @@ def _zip_fixed(leaf: Leaf, control: U8, values: ZipFixed) -> list[U8]:
     full = np.hstack([control if has_slot is None else control[has_slot], data])
     if values.valid is not None:
         full[~values.valid, head:] = 0
-    zipped = full.reshape(-1) if has_slot is None else _interleave(leaf, has_slot, control, full)
+    rows_of_bytes = full.reshape(-1) if has_slot is None else _interleave(leaf, has_slot, control, full)
     if leaf.rep is None:
-        return [zipped]
+        return [rows_of_bytes]
     sizes = np.full(leaf.num_levels, head + width, np.int64)
     sizes[leaf.valueless] = head
-    return [zipped, _row_offsets(leaf, sizes)]
+    return [rows_of_bytes, _row_offsets(leaf, sizes)]
 
 
 def _interleave(leaf: Leaf, has_slot: Bools, control: U8, full: U8) -> U8:
-    """Put the control words of levels without a slot between the levels that have one."""
-    # The pieces, first all levels with a slot and then those without, are put into order by Arrow's take.
+    """Insert the control words of levels without a slot between the levels with one."""
+    # All levels with a slot come first, then those without. Arrow's take puts them into order.
     widths = np.full(leaf.num_levels + 1, control.shape[1], np.int64)
     widths[0] = 0
     widths[1 : len(full) + 1] = full.shape[1]
@@ -343,11 +343,11 @@ def _interleave(leaf: Leaf, has_slot: Bools, control: U8, full: U8) -> U8:
     order = np.empty(leaf.num_levels, np.int64)
     order[has_slot] = np.arange(len(full))
     order[~has_slot] = np.arange(len(full), leaf.num_levels)
-    return _bytes_of(pieces.take(of_numbers(order)))
+    return _row_bytes(pieces.take(of_numbers(order)))
 
 
 def _zip_variable(leaf: Leaf, control: U8, values: ZipVariable) -> list[U8]:
-    """Join, level by level, control word, length and bytes."""
+    """Join the control word, length and bytes of every level."""
     head, length_bytes = control.shape[1], values.bits_per_offset // 8
     valid = np.ones(leaf.num_levels, np.bool_) if leaf.definition is None else leaf.definition == 0
     lengths = np.diff(np.frombuffer(values.data.buffers()[1], np.int64))
@@ -357,7 +357,7 @@ def _zip_variable(leaf: Leaf, control: U8, values: ZipVariable) -> list[U8]:
     else:
         per_level = np.zeros(leaf.num_levels, np.int64)
         per_level[leaf.has_slot()] = lengths
-        data = _binary(np.concatenate([[0], np.cumsum(per_level)]), _bytes_of(values.data))
+        data = _binary(np.concatenate([[0], np.cumsum(per_level)]), _row_bytes(values.data))
     head_sizes = np.where(valid, head + length_bytes, head)
     head_ends = np.concatenate([[0], np.cumsum(head_sizes)])
     heads = np.empty(int(head_ends[-1]), np.uint8)
@@ -367,11 +367,11 @@ def _zip_variable(leaf: Leaf, control: U8, values: ZipVariable) -> list[U8]:
     for i in range(length_bytes):
         heads[head_ends[:-1][valid] + head + i] = length_words[:, i]
     joined = pc.binary_join_element_wise(_binary(head_ends, heads), data, pa.scalar(b"", pa.large_binary()))
-    return [_bytes_of(joined), _row_offsets(leaf, head_sizes + per_level)]
+    return [_row_bytes(joined), _row_offsets(leaf, head_sizes + per_level)]
 
 
 def _row_offsets(leaf: Leaf, sizes: Ints) -> U8:
-    """Return the repetition index, given the bytes of every level."""
+    """Return the repetition index for the given bytes of every level."""
     ends = np.zeros(leaf.num_levels + 1, np.int64)
     np.cumsum(sizes, out=ends[1:])
     rows = ends[np.append(leaf.row_starts(), leaf.num_levels)]
@@ -384,7 +384,7 @@ def _binary(offsets: Ints, data: U8) -> pa.LargeBinaryArray:
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
-def _bytes_of(array: pa.LargeBinaryArray) -> U8:
+def _row_bytes(array: pa.LargeBinaryArray) -> U8:
     _, offsets, data = array.buffers()
     if data is None or len(array) == 0:
         return np.zeros(0, np.uint8)

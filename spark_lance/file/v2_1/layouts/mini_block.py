@@ -1,11 +1,11 @@
-"""Mini-block pages: many small chunks that are each decoded on their own.
+"""Mini-block pages: many small chunks, each decoded independently.
 
     buffer 0   chunk words, u16 (2.1) or u32 (2.2, has_large_chunk):
                word >> 4 = size of the chunk / 8 - 1, word & 15 = log2 of its number of values (2^1 .. 2^15);
-               the last chunk has what is left of num_items, whatever its low bits say
+               the last chunk has the remaining num_items, whatever its low bits are
     buffer 1   the chunks, back to back
     buffer 2   the dictionary, if the layout has one
-    last       the repetition index, if its depth is not 0 (only random access needs it)
+    last       the repetition index, if its depth is not 0 (used only by random access)
 
 A chunk, every part padded to 8 bytes:
 
@@ -29,19 +29,20 @@ The writer:
     chunk          u16 number of levels (0 without levels), [u16 rep bytes], [u16 def bytes],
                    per value buffer u16 (2.1) or u32 (2.2) bytes; pad to 8;
                    rep, def and value buffers, each padded to 8
-    repetition     per chunk u64 rows that end in it, u64 levels of it that belong to a row that goes on
-    index          in the next chunk
+    repetition     per chunk u64 number of rows that end in it, u64 number of its levels that belong to a row
+    index          that continues in the next chunk
 
-Every chunk but the last has 2, 4, 8, ... 32768 values. A chunk has the levels of its values; levels without
-a slot go with the slot after them, those behind the last slot with the last chunk.
+Every chunk but the last has 2, 4, 8, ... 32768 values. A chunk contains the levels of its values. Levels
+without a slot belong to the chunk of the next slot; those after the last slot belong to the last chunk.
 (Lance file format 2.1, mini-block pages.)
 
-Repetition and definition levels as the chunks of a mini-block page store them.
+The chunks of a mini-block page store repetition and definition levels in these encodings:
 
     Flat(16)                   raw u16
     OutOfLineBitpacking(16)    blocks of 1024 levels of W bits: 64 * W words of 16 bits, without a header.
-                               A tail of less than 1024 levels is stored as raw words if that takes no
-                               more room than a block, else as a block filled up with zeros.
+                               A tail of less than 1024 levels is stored as raw words if these are not
+                                                          larger than a block, else as a block padded with
+                                                          zeros.
     Rle(16), from 2.2 on       u64 bytes of the run values, the values (u16), a u8 length per run
 
 In a block, word j of lane l (0..63) is word j * 64 + l. Lane l is a stream of 16 levels, W bits each, least
@@ -81,17 +82,17 @@ U16 = npt.NDArray[np.uint16]
 _WORD = 16
 _BLOCK = 1024
 _LANES = _BLOCK // _WORD
-# Runs must save this much, since the reader unpacks blocks faster.
-_WORTH_RUNS = 0.75
+# Runs must be smaller than this fraction of the packed blocks, because readers unpack blocks faster.
+_RUNS_SHARE = 0.75
 _RUN_BYTES = 3
-# A chunk costs runs its size word, and the run that goes on into the next chunk.
-_CHUNK_RUNS = 4
+# Cost of a chunk in runs: its size word, and the run that is split at its end.
+_RUNS_PER_CHUNK = 4
 _MAX_BYTES = 2**16 - 1
 
 
 @dataclass(frozen=True)
 class LevelBuffers:
-    """One level buffer per chunk, and what the page says about them."""
+    """One level buffer per chunk, and their encoding."""
 
     data: ChunkBuffer
     description: pb.CompressiveEncoding
@@ -99,9 +100,9 @@ class LevelBuffers:
 
 @dataclass(frozen=True)
 class LevelChunks:
-    """The levels of a page and how they are packed; a width of 16 bits stands for Flat.
+    """The levels of a page and their bit widths. A width of 16 bits means Flat.
 
-    With `runs_allowed` levels become runs where that is smaller by some margin.
+    With `runs_allowed`, levels are stored as runs if that is smaller by a margin.
     """
 
     rep: U16 | None
@@ -112,7 +113,7 @@ class LevelChunks:
 
     @classmethod
     def of(cls, leaf: Leaf, version: FileVersion) -> LevelChunks:
-        """Choose the widths: levels that take no more room than a block stay Flat."""
+        """Choose the widths. Levels that are not larger than a block stay Flat."""
         widths = [
             _WORD if leaf.num_levels <= bits * _LANES else bits
             for bits in (leaf.lists.bit_length(), leaf.max_definition.bit_length())
@@ -122,23 +123,25 @@ class LevelChunks:
 
     @property
     def bits_per_level(self) -> int:
-        """Bits that one level takes in a chunk at most, besides incomplete blocks."""
+        """Maximum bits of one level in a chunk, not counting incomplete blocks."""
         return (0 if self.rep is None else self.rep_bits) + (0 if self.definition is None else self.def_bits)
 
     def cut(self, bounds: Ints) -> tuple[LevelBuffers | None, LevelBuffers | None]:
-        """Return the rep and def buffers of chunks with levels `bounds[c]:bounds[c + 1]`."""
-        return self._cut(self.rep, self.rep_bits, bounds), self._cut(self.definition, self.def_bits, bounds)
+        """Return the rep and def buffers of chunks. Chunk c has levels `bounds[c]:bounds[c + 1]`."""
+        return self._encode(self.rep, self.rep_bits, bounds), self._encode(
+            self.definition, self.def_bits, bounds
+        )
 
-    def _cut(self, levels: U16 | None, bits: int, bounds: Ints) -> LevelBuffers | None:
+    def _encode(self, levels: U16 | None, bits: int, bounds: Ints) -> LevelBuffers | None:
         if levels is None:
             return None
         if self.runs_allowed:
-            most = _WORTH_RUNS * len(levels) * bits / (8 * _RUN_BYTES)
+            most = _RUNS_SHARE * len(levels) * bits / (8 * _RUN_BYTES)
             starts = find_runs(levels, most)
-            # Runs are cut at the bounds of chunks; each chunk has a size word, too.
+            # Runs are split at chunk bounds, and each chunk has a size word.
             runs = None if starts is None else RunChunks.of(levels, starts)
-            if runs is not None and runs.nbytes // _RUN_BYTES + len(bounds) * _CHUNK_RUNS < most:
-                data = _level_runs(runs, bounds)
+            if runs is not None and runs.nbytes // _RUN_BYTES + len(bounds) * _RUNS_PER_CHUNK < most:
+                data = _join_runs(runs, bounds)
                 if np.diff(data.starts).max() <= _MAX_BYTES:
                     return LevelBuffers(data, describe_runs(_WORD))
         if bits == _WORD:
@@ -153,8 +156,8 @@ class LevelChunks:
         return LevelBuffers(pack_levels(levels, bits, bounds), description)
 
 
-def _level_runs(runs: RunChunks, bounds: Ints) -> ChunkBuffer:
-    """Return the runs of each chunk in one buffer: size of the values, values, lengths."""
+def _join_runs(runs: RunChunks, bounds: Ints) -> ChunkBuffer:
+    """Return the runs of each chunk as one buffer: size of the values, values, lengths."""
     values, lengths = runs.chunk(bounds)
     parts: list[bytes] = []
     value_cuts, length_cuts = pairwise(values.starts.tolist()), pairwise(lengths.starts.tolist())
@@ -165,7 +168,7 @@ def _level_runs(runs: RunChunks, bounds: Ints) -> ChunkBuffer:
 
 
 def pack_levels(levels: U16, bits: int, bounds: Ints) -> ChunkBuffer:
-    """Return the bit-packed levels, all below 2**bits, of chunks with levels `bounds[c]:bounds[c + 1]`."""
+    """Return the bit-packed levels of chunks with levels `bounds[c]:bounds[c + 1]`, all below 2**bits."""
     counts = np.diff(bounds)
     tails = counts % _BLOCK
     raw = np.where(tails <= bits * _LANES, tails, 0)
@@ -187,7 +190,7 @@ def pack_levels(levels: U16, bits: int, bounds: Ints) -> ChunkBuffer:
 
 
 def _blocks(levels: U16, bounds: Ints, packed: Ints, blocks: Ints) -> U16:
-    """Return the first `packed` levels of each chunk as rows of 1024, each chunk filled up with zeros."""
+    """Return the first `packed` levels of each chunk as rows of 1024, each chunk padded with zeros."""
     count = int(blocks.sum())
     starts = (np.cumsum(blocks) - blocks) * _BLOCK
     whole = count * _BLOCK
@@ -213,16 +216,16 @@ def _pack(blocks: U16, bits: int) -> U16:
 
 
 _MAX_COUNT = 1 << 32
-# The function that decodes the dictionary of a page.
+# A function that decodes the dictionary of a page.
 Items: TypeAlias = Callable[[], Block]
 
 
 @dataclass(frozen=True)
 class ChunkTable:
-    """Where the chunks of a page are and how much each holds.
+    """The positions of a page's chunks and their numbers of values.
 
     Attributes:
-        counts: values per chunk.
+        counts: number of values of each chunk.
         bounds: position of every chunk in buffer 1, and the end.
     """
 
@@ -236,18 +239,18 @@ class ChunkTable:
 
     @cached_property
     def ends(self) -> Ints:
-        """The number of values up to the end of each chunk."""
+        """Cumulative number of values at the end of each chunk."""
         return np.cumsum(self.counts)
 
     @cached_property
     def _log(self) -> int | None:
-        """The binary logarithm of the number of values of every chunk but the last, if they are alike."""
+        """log2 of the number of values per chunk, if it is equal for all chunks but the last."""
         first, last = int(self.counts[0]), int(self.counts[-1])
         alike = not first & (first - 1) and bool((self.counts[:-1] == first).all())
         return first.bit_length() - 1 if alike and 0 < last <= first else None
 
     def places_of(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """Return the chunks of values by their ascending numbers in the page, and their places in these."""
+        """Return the chunk of each value, given ascending value numbers, and its position in the chunk."""
         if self._log is not None:
             return numbers >> self._log, numbers & ((1 << self._log) - 1)
         homes = np.searchsorted(self.ends, numbers, side="right")
@@ -255,19 +258,19 @@ class ChunkTable:
 
 
 class ChunkParts(NamedTuple):
-    """The content of the headers of chunks: how many levels each has, and its level and value buffers."""
+    """The contents of chunk headers: number of levels, and the level and value buffers."""
 
     level_counts: Ints
     buffers: list[Ranges]
 
     def of(self, numbers: Ints) -> ChunkParts:
-        """Return the same of some of the chunks, in this order."""
+        """Return the parts of the chunks with these numbers, in this order."""
         return ChunkParts(self.level_counts[numbers], [part.select(numbers) for part in self.buffers])
 
 
 @dataclass(frozen=True)
 class DecodedChunks:
-    """The levels and values of some chunks, and how many levels each has (0 in a page without levels)."""
+    """The levels and values of some chunks, and the number of levels of each (0 in a page without levels)."""
 
     levels: Levels
     values: Block
@@ -275,7 +278,7 @@ class DecodedChunks:
 
     @property
     def page(self) -> DecodedPage:
-        """The levels and values, as of a page."""
+        """The levels and values as a page."""
         return DecodedPage(self.levels, self.values)
 
 
@@ -294,7 +297,7 @@ def decode(layout: pb.MiniBlockLayout, page: PageBytes, resolver: Resolver) -> D
 
 
 def has_dictionary(layout: pb.MiniBlockLayout) -> bool:
-    """Tell whether the values of a page are numbers of items of a dictionary."""
+    """Return whether the values of a page are indices into a dictionary."""
     return bool(layout.HasField("dictionary"))
 
 
@@ -306,8 +309,8 @@ def decode_chunks(
     Args:
         layout: the page's description.
         spans: the bytes of the chunks.
-        counts: values per chunk.
-        items: what decodes the page's dictionary if it has one.
+        counts: number of values of each chunk.
+        items: decodes the page's dictionary; None if it has none.
         resolver: finds the codecs.
 
     Raises:
@@ -334,7 +337,7 @@ def decode_chunks(
 
 
 def can_pick(layout: pb.MiniBlockLayout) -> bool:
-    """Tell whether single values of the page can be had by `pick_values`."""
+    """Return whether `pick_values` supports the page."""
     return (
         not layout.HasField("rep_compression")
         and pickable(layout.value_compression, layout.num_buffers)
@@ -351,16 +354,16 @@ def pick_values(
     unpack: Unpack = decompress,
     levels: npt.NDArray[Any] | None = None,
 ) -> DecodedPage:
-    """Return single values of a page that `can_pick` allows.
+    """Return single values of a page for which `can_pick` is true.
 
     Args:
         layout: the page's description.
-        parts: for every wanted value, what its chunk has.
-        counts: values in that chunk.
-        places: the place of the wanted one, 0 <= place < count.
-        items: what decodes the page's dictionary if it has one.
-        unpack: what decompresses chunks.
-        levels: the values' definition levels, if they are known.
+        parts: for every requested value, the parts of its chunk.
+        counts: number of values in that chunk.
+        places: position of the value in that chunk, 0 <= place < count.
+        items: decodes the page's dictionary; None if it has none.
+        unpack: decompresses chunks.
+        levels: the values' definition levels, if already known.
 
     Raises:
         FormatError: the bytes are damaged.
@@ -377,7 +380,7 @@ def pick_values(
 
 
 def level_runs(layout: pb.MiniBlockLayout, parts: ChunkParts, counts: Ints) -> Runs | None:
-    """Return the runs of the definition levels of a page that `can_pick` allows; None if there are none.
+    """Return the runs of the definition levels of a page for which `can_pick` is true, or None.
 
     Raises:
         FormatError: the bytes are damaged.
@@ -391,10 +394,10 @@ def level_runs(layout: pb.MiniBlockLayout, parts: ChunkParts, counts: Ints) -> R
 
 
 def chunk_table(layout: pb.MiniBlockLayout, words: Bytes, size: int) -> ChunkTable:
-    """Read the chunk words of a page whose buffer 1 has `size` bytes.
+    """Parse the chunk words of a page whose buffer 1 has `size` bytes.
 
     Raises:
-        FormatError: they do not describe the page.
+        FormatError: the chunk words do not describe the page.
     """
     counts, bounds, _ = chunk_tables(layout, [layout.num_items], [words], [size])
     return ChunkTable(counts, bounds)
@@ -403,20 +406,20 @@ def chunk_table(layout: pb.MiniBlockLayout, words: Bytes, size: int) -> ChunkTab
 def chunk_tables(
     layout: pb.MiniBlockLayout, items: Sequence[int], words: Sequence[Bytes], sizes: Sequence[int]
 ) -> tuple[Ints, Ints, Ints]:
-    """Read the chunk words of several pages.
+    """Parse the chunk words of several pages.
 
     Args:
-        layout: the description of the pages; its number of items does not count.
+        layout: the common description of the pages; its number of items is ignored.
         items: number of items of each page.
         words: buffer 0 of each page.
         sizes: size of buffer 1 of each page.
 
     Returns:
-        Values per chunk; bounds of the chunks if the pages' chunks followed each other; number of the chunk
-        with which each page begins, and the end.
+        Number of values per chunk; bounds of the chunks as if the pages' chunks were contiguous; number of
+        the first chunk of each page, and the end.
 
     Raises:
-        FormatError: they do not describe the pages.
+        FormatError: the chunk words do not describe the pages.
     """
     dtype = np.dtype("<u4" if layout.has_large_chunk else "<u2")
     for page in words:
@@ -441,10 +444,10 @@ def chunk_tables(
 
 
 def chunk_parts(layout: pb.MiniBlockLayout, spans: Ranges) -> ChunkParts:
-    """Read the headers of chunks.
+    """Parse the headers of chunks.
 
     Raises:
-        FormatError: they do not fit the chunks.
+        FormatError: the headers do not fit the chunks.
     """
     level_parts = layout.HasField("rep_compression") + layout.HasField("def_compression")
     width = 4 if layout.has_large_chunk else 2
@@ -454,7 +457,7 @@ def chunk_parts(layout: pb.MiniBlockLayout, spans: Ranges) -> ChunkParts:
         raise FormatError(
             f"a chunk of {int(spans.sizes.min())} bytes cannot have {layout.num_buffers} buffers"
         )
-    # Chunks begin at multiples of 8 bytes, and have such sizes.
+    # Positions and sizes of chunks are multiples of 8 bytes.
     words = words_of(spans.data, spans.starts, 8)
     if words is not None:
         places = (spans.starts >> 3)[:, None] + np.arange((header + 7) // 8)
@@ -501,7 +504,7 @@ _MAX_LEVELS = 2**16 - 1
 
 @dataclass(frozen=True)
 class _Widths:
-    """The differences between the versions: chunk word, value buffer size, largest chunk."""
+    """Limits that differ between versions: chunk word, value buffer size, largest chunk."""
 
     word: type[np.generic]
     size_halves: int
@@ -512,13 +515,13 @@ _WIDTHS = {
     FileVersion.V2_1: _Widths(np.uint16, 1, 2**12 * 8),
     FileVersion.V2_2: _Widths(np.uint32, 2, 2**28 * 8),
 }
-# Header, paddings and the last incomplete block of bit-packed levels.
+# Bytes for the header, padding, and the last incomplete block of bit-packed levels.
 _CHUNK_OVERHEAD = 2048
 
 
 @dataclass(frozen=True)
 class ChunkPolicy:
-    """How large chunks should be: about `target_bytes` of values, at most `max_values` (a power of two)."""
+    """Target size of chunks: about `target_bytes` of values, at most `max_values` (a power of two)."""
 
     target_bytes: int
     max_values: int
@@ -533,19 +536,19 @@ def mini_block_page(
 ) -> PageParts | None:
     """Return the layout and buffers of a page with at least one slot.
 
-    None if some chunk could not be made small enough for the format: the page has more levels without a
-    slot in a row, or wider values, than a chunk can take.
+    Returns None if a chunk would be too large for the format: the page has more consecutive levels without a
+    slot, or wider values, than fit into a chunk.
     """
     widths = _WIDTHS[version]
     levels = LevelChunks.of(leaf, version)
-    bounds = _cut(leaf, values, policy, levels.bits_per_level, widths)
+    bounds = _cut_slots(leaf, values, policy, levels.bits_per_level, widths)
     if bounds is None:
         return None
     level_bounds = leaf.levels_before(bounds)
     rep, definition = levels.cut(level_bounds)
     value_buffers = values.chunk(bounds)
     chunks = _assemble(level_bounds, [rep, definition], value_buffers, widths)
-    buffers = [_words(chunks, bounds, widths), chunks.data]
+    buffers = [_chunk_words(chunks, bounds, widths), chunks.data]
     layout = pb.MiniBlockLayout(
         value_compression=values.description,
         layers=leaf.layers,
@@ -567,12 +570,12 @@ def mini_block_page(
     return pb.PageLayout(mini_block_layout=layout), buffers
 
 
-def _cut(
+def _cut_slots(
     leaf: Leaf, values: ChunkValues, policy: ChunkPolicy, bits_per_level: int, widths: _Widths
 ) -> Ints | None:
-    """Return slot numbers that bound the chunks, or None if two neighbours do not fit into one chunk.
+    """Return the slot numbers at the chunk bounds; None if two adjacent slots do not fit into one chunk.
 
-    Slots are cut at multiples of the largest size, and what is too large is halved until it fits.
+    Slots are split at multiples of the largest size. Chunks that are too large are halved until they fit.
     """
     log = policy.max_values.bit_length() - 1
     starts = np.arange(0, values.count, 1 << log)
@@ -606,7 +609,7 @@ def _assemble(
     value_buffers: list[ChunkBuffer],
     widths: _Widths,
 ) -> ChunkBuffer:
-    """Lay out all chunks one behind the other."""
+    """Return all chunks as one contiguous buffer."""
     present = [buffer.data for buffer in level_buffers if buffer is not None]
     sizes = [np.diff(buffer.starts) for buffer in (*present, *value_buffers)]
     head_halves = 1 + len(present) + widths.size_halves * len(value_buffers)
@@ -628,20 +631,20 @@ def _assemble(
             at = at + 1
     target = starts[:-1] + head_bytes
     for buffer, room in zip((*present, *value_buffers), padded, strict=True):
-        _place(out, target, buffer)
+        _copy_pieces(out, target, buffer)
         target = target + room
     return ChunkBuffer(out, starts)
 
 
-def _place(out: U8, targets: Ints, buffer: ChunkBuffer) -> None:
-    """Copy piece c of the buffer to `out[targets[c]:]`; pieces of one size at one distance go in one copy."""
+def _copy_pieces(out: U8, targets: Ints, buffer: ChunkBuffer) -> None:
+    """Copy piece c of the buffer to `out[targets[c]:]`. Evenly spaced pieces of equal size need one copy."""
     starts, data = buffer.starts, buffer.data
     even = len(targets) - 1
     if even > 1:
         size, distance = int(starts[1] - starts[0]), int(targets[1] - targets[0])
         if (np.diff(starts[: even + 1]) == size).all() and (np.diff(targets) == distance).all():
             first = int(targets[0])
-            # The pieces but the last: each has a whole distance of `out` to itself.
+            # The last piece is copied separately, because `out` may end right after it.
             rows = out[first : first + even * distance].reshape(even, distance)
             begin = int(starts[0])
             rows[:, :size] = data[begin : begin + even * size].reshape(even, size)
@@ -655,8 +658,8 @@ def _place(out: U8, targets: Ints, buffer: ChunkBuffer) -> None:
         out[at : at + end - begin] = data[begin:end]
 
 
-def _words(chunks: ChunkBuffer, bounds: Ints, widths: _Widths) -> U8:
-    """Return the chunk words; the last chunk, whose count need not be a power of two, says 0."""
+def _chunk_words(chunks: ChunkBuffer, bounds: Ints, widths: _Widths) -> U8:
+    """Return the chunk words. The last chunk has 0 as its count, which need not be a power of two."""
     logs = np.log2(np.diff(bounds)).astype(np.int64)
     logs[-1] = 0
     words = (np.diff(chunks.starts) // 8 - 1) << 4 | logs
@@ -664,13 +667,13 @@ def _words(chunks: ChunkBuffer, bounds: Ints, widths: _Widths) -> U8:
 
 
 def _repetition_index(leaf: Leaf, level_bounds: Ints) -> U8:
-    """Return the pairs (rows ended, levels of a row that goes on) of all chunks."""
+    """Return the pairs (rows that end, levels of the row that continues) of all chunks."""
     starts = leaf.row_starts()
     ends = np.append(starts[1:], leaf.num_levels)
     cuts = level_bounds[1:]
     ended = np.searchsorted(ends, cuts, side="right")
     started = np.searchsorted(starts, cuts, side="left")
-    # The row that goes on began in this chunk or before it.
+    # The row that continues started in this chunk or an earlier one.
     since = np.maximum(starts[started - 1], level_bounds[:-1])
     pairs = np.zeros((len(cuts), 2), np.uint64)
     pairs[:, 0] = np.diff(ended, prepend=0)

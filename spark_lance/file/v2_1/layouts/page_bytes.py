@@ -1,4 +1,4 @@
-"""The input and the output of a page layout."""
+"""The input and output of page layouts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from spark_lance.file.v2_1.levels.unravel import Levels
 class PageBytes:
     """The buffers of a page, its number of rows, and the leaf's Arrow type.
 
-    A layout needs the type only where the bytes alone do not say how wide a value is. `partial` says that the
-    buffers were cut to some of the page's rows, so that its description counts more levels.
+    A layout needs the type only where the bytes do not determine the width of a value. `partial` means that
+    the buffers contain only some of the page's rows, so the page's description counts more levels.
     """
 
     buffers: Sequence[Any]

@@ -1,26 +1,27 @@
-"""Pages of 2.3, whose description keeps the nesting and the values apart.
+"""Pages of version 2.3, whose description separates the nesting from the values.
 
     PlanarLayout { structure: dense (levels) or sparse (sets), values: chunked, zipped, constant, none }
 
-A page with dense structure has the bytes of a page of 2.2 and is described like one here, so that all code
-for 2.2 reads it:
+A page with dense structure has the bytes of a 2.2 page. This module translates its description to 2.2, so
+that the code for 2.2 can read it:
 
     chunked           mini-block page with 32 bit chunk words
     zipped            full-zip page
     constant, none    constant page without buffers
 
-A page with sparse structure has values without levels, and positions that say where they belong:
+A page with sparse structure has values without levels, and their positions:
 
     chunked          buffers 0, 1: chunk words and chunks as in a mini-block page without levels, then the
-                     dictionary if there is one; a value for every leaf slot, null or not
+                     dictionary if there is one; a value for every leaf slot, including nulls
     zipped           buffer 0, and for values of varying width the repetition index: as in a full-zip page
                      without levels; a value for every leaf slot that is not null
     constant, none   no buffers
-    after these      one buffer for every set of positions or counts that has bytes, layer by layer from the
-                     outside in: of a list positions, counts, null positions
+    after these      one buffer for every set of positions or counts that has bytes, outermost layer first.
+    For a
+                     list: positions, counts, null positions
 
-A set of positions is a block of ascending u64, counted in slots of its layer. Lists that are not listed as
-filled have no items. The makers of the format do not declare 2.3 stable: it is read, and never written.
+A set of positions is a block of ascending u64 slot numbers of its layer. Lists without a position have no
+items. Version 2.3 is not declared stable by the format's authors: we read it but do not write it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _MAX_SCALAR = 32
 
 
 def is_planar(page: Page) -> bool:
-    """Tell whether a page is described in the way of 2.3."""
+    """Return whether a page has a description of version 2.3."""
     return page.says(PLANAR_LAYOUT_URL)
 
 
@@ -61,14 +62,14 @@ def planar_layout(page: Page) -> pb23.PlanarLayout:
     """Return the description of a page of 2.3.
 
     Raises:
-        UnsupportedFormatError: the page is of another version.
-        FormatError: it is damaged.
+        UnsupportedFormatError: the page has another version.
+        FormatError: the description is damaged.
     """
     return page.layout(pb23.PlanarLayout, PLANAR_LAYOUT_URL)
 
 
 def sparse_layout(page: Page) -> pb23.PlanarLayout | None:
-    """Return the description of a page of 2.3 whose structure is sparse; None for all other pages."""
+    """Return the description of a page of 2.3 with sparse structure; None for other pages."""
     if not is_planar(page):
         return None
     layout = planar_layout(page)
@@ -76,10 +77,10 @@ def sparse_layout(page: Page) -> pb23.PlanarLayout | None:
 
 
 def dense_layout(planar: pb23.PlanarLayout) -> pb.PageLayout:
-    """Describe a page of dense structure as 2.2 would; an empty description for a sparse one.
+    """Return the 2.2 description of a page with dense structure; an empty one for a sparse page.
 
     Raises:
-        UnsupportedFormatError: a structure or values that are not known.
+        UnsupportedFormatError: the structure or the kind of values is unknown.
         FormatError: the description is damaged.
     """
     structure = planar.structure.WhichOneof("codec")
@@ -98,10 +99,10 @@ def dense_layout(planar: pb23.PlanarLayout) -> pb.PageLayout:
 
 
 def as_constant(values: pb23.ValuePlane, layers: object) -> pb.ConstantLayout:
-    """Describe values that need no buffers as a constant page.
+    """Return the description of values without buffers as a constant page.
 
     Raises:
-        UnsupportedFormatError: the values are of a kind that is not known.
+        UnsupportedFormatError: the kind of values is unknown.
         FormatError: the scalar is too long.
     """
     name = values.WhichOneof("codec")
@@ -155,7 +156,7 @@ def decode(layout: pb23.PlanarLayout, page: PageBytes, resolver: Resolver) -> De
 
     Raises:
         FormatError: the bytes are damaged.
-        UnsupportedFormatError: an encoding that is not known.
+        UnsupportedFormatError: the page uses an unknown encoding.
     """
     sets = _Sets(layout.structure.sparse, page, resolver)
     levels = sets.levels(page.rows)
@@ -171,8 +172,8 @@ def decode(layout: pb23.PlanarLayout, page: PageBytes, resolver: Resolver) -> De
     return DecodedPage(levels, constant.decode(uniform, PageBytes([], slots, page.arrow), resolver).values)
 
 
-def _as_dense(layout: pb23.PlanarLayout) -> pb.PageLayout:
-    """Describe the values alone, all of them valid, as a page of 2.2."""
+def _values_layout(layout: pb23.PlanarLayout) -> pb.PageLayout:
+    """Return the 2.2 description of the values without their nesting, all valid."""
     plain = pb23.PlanarLayout(values=layout.values)
     plain.structure.dense.layers.append(pb.REPDEF_ALL_VALID_ITEM)
     values = getattr(plain.values, plain.values.WhichOneof("codec"))
@@ -189,13 +190,13 @@ def _dense_values(
     rows: int,
     resolver: Resolver,
 ) -> Block:
-    """Decode the stored values and put them to their slots."""
-    dense = _as_dense(layout)
+    """Decode the stored values and place them in their slots."""
+    dense = _values_layout(layout)
     slots = levels.visible_count(rows)
     if name == "zipped":
         item_count = dense.full_zip_layout.num_items
     else:
-        # A page need not say it: then every slot has a value.
+        # Optional: without it every slot has a value.
         item_count = dense.mini_block_layout.num_items or slots
         dense.mini_block_layout.num_items = item_count
     places = levels.stored_slots(rows, item_count)
@@ -206,23 +207,23 @@ def _dense_values(
         values = full_zip.decode(dense.full_zip_layout, content, resolver).values
     else:
         values = mini_block.decode(dense.mini_block_layout, content, resolver).values
-    return values if places is None else _spread(values, places)
+    return values if places is None else _expand_block(values, places)
 
 
-def _spread_bits(bits: Bytes, count: int, valid: Flags) -> Bytes:
-    """Return a bit for every flag; the first `count` of `bits` stand where flags are set."""
+def _expand_bits(bits: Bytes, count: int, valid: Flags) -> Bytes:
+    """Return one bit per flag. The first `count` of `bits` are placed where flags are set."""
     spread = np.zeros(len(valid), dtype=np.bool_)
     spread[valid] = unpack_bits(bits, count)
     return pack_bits(spread)
 
 
-def _spread(block: Block, valid: Flags) -> Block:
-    """Return a block with a slot for every flag; the block's values stand where flags are set."""
+def _expand_block(block: Block, valid: Flags) -> Block:
+    """Return a block with one slot per flag. The block's values are placed where flags are set."""
     slots = len(valid)
     if isinstance(block, AllNull):
         return AllNull(slots)
     if isinstance(block, FixedWidth) and block.bits == 1:
-        return FixedWidth(1, slots, _spread_bits(block.data, block.count, valid))
+        return FixedWidth(1, slots, _expand_bits(block.data, block.count, valid))
     if isinstance(block, FixedWidth) and block.bits % 8 == 0:
         size = block.bits // 8
         rows = np.zeros((slots, size), dtype=np.uint8)
@@ -235,10 +236,10 @@ def _spread(block: Block, valid: Flags) -> Block:
     if isinstance(block, FixedSizeList):
         inside, validity = np.repeat(valid, block.dimension), block.validity
         if validity is not None:
-            validity = _spread_bits(validity, block.count * block.dimension, inside)
-        return FixedSizeList(block.dimension, slots, _spread(block.items, inside), validity)
+            validity = _expand_bits(validity, block.count * block.dimension, inside)
+        return FixedSizeList(block.dimension, slots, _expand_block(block.items, inside), validity)
     if isinstance(block, PackedStruct):
-        return PackedStruct(slots, tuple(_spread(child, valid) for child in block.children))
+        return PackedStruct(slots, tuple(_expand_block(child, valid) for child in block.children))
     raise UnsupportedFormatError(f"sparse pages of {type(block).__name__} values are not supported")
 
 
@@ -285,7 +286,7 @@ class _Sets:
         return SparseLayer.list_of(slots, positions, counts, self._valid(lists.validity, slots))
 
     def _valid(self, validity_set: pb23.SparseValiditySet, slots: int) -> Flags | None:
-        """Return which slots are not null; None = all."""
+        """Return which slots are valid; None means all."""
         if not validity_set.HasField("positions"):
             if validity_set.num_positions:
                 raise FormatError("positions of nulls are missing")
@@ -311,7 +312,7 @@ class _Sets:
         return positions
 
     def _numbers(self, encoding: pb.CompressiveEncoding, count: int) -> Ints:
-        """Decode a set; numbers of 2**63 or more turn negative."""
+        """Decode a set of numbers. Numbers of 2**63 or more become negative."""
         if count > _MAX_SLOTS:
             raise FormatError(f"a set of {count} numbers")
         if has_buffer(encoding):

@@ -4,12 +4,12 @@ Every column of a page is a run of *levels*. A level is one (rep, def) pair; mos
 
     layers   innermost first: one ITEM per leaf, struct and fixed-size list of structs, one LIST per list
              or map. The page's data decide whether a layer is nullable or emptyable (but see
-             `_with_inherited_nulls`).
+             `_nullable_layers`).
     def      0 = valid all the way up. Otherwise the number of the outermost layer that is null or empty.
              Numbers are handed out from 1, innermost layer first: NULLABLE_ITEM takes one (null),
              NULLABLE_LIST one (null), EMPTYABLE_LIST one (empty), NULL_AND_EMPTY_LIST two (null, empty).
-    rep      number of lists that do not go on but start anew here, counted from the inside: 0 = next
-             item of the innermost list, number of LIST layers = next row.
+    rep      number of lists that start here instead of continuing, innermost first: 0 = next item of the
+             innermost list, number of LIST layers = next row.
 
 Example, list<int32> [[1, null], [], null, [2]]: layers [NULLABLE_ITEM, NULL_AND_EMPTY_LIST],
 rep 1 0 1 1 1, def 0 1 3 2 0, slots 1 null 2. Levels of a null or empty list own no slot ("invisible");
@@ -41,11 +41,11 @@ U16 = npt.NDArray[np.uint16]
 class Leaf:
     """The content of one column for a run of rows.
 
-    `rep` and `definition` (uint16) have one entry per level; None stands for all zero. `valueless` numbers
-    the levels without a slot, rising. `values` has one entry per slot, in level order; what a slot holds
-    whose level has a definition above 0 is arbitrary.
-    `rows` counts top-level rows, `length` the entries of the page as its metadata counts them (rows
-    times the sizes of the fixed-size lists of structs above the leaf).
+    `rep` and `definition` (uint16) have one entry per level; None stands for all zero. `valueless` contains
+    the ascending numbers of the levels without a slot. `values` has one entry per slot, in level order; it is
+    arbitrary if the definition of its level is above 0.
+    `rows` is the number of top-level rows. `length` is the number of entries that the page's metadata states:
+    rows times the sizes of the fixed-size lists of structs above the leaf.
     """
 
     field: Field
@@ -61,18 +61,18 @@ class Leaf:
     @property
     def lists(self) -> int:
         """Number of LIST layers: the rep of a level that starts a row."""
-        return sum(layer in _LISTS for layer in self.layers)
+        return sum(layer in _LIST_LAYERS for layer in self.layers)
 
     @property
     def max_definition(self) -> int:
         """Highest definition number that the layers assign."""
-        return sum(_NUMBERS[layer] for layer in self.layers)
+        return sum(_NUM_DEFINITIONS[layer] for layer in self.layers)
 
     def slot_validity(self) -> Bools | None:
-        """Return per slot whether it holds a valid value, or None if all do."""
-        # The outermost of the layers inside the innermost list comes last.
-        inside = list(itertools.takewhile(lambda layer: layer not in _LISTS, self.layers))
-        last = sum(_NUMBERS[layer] for layer in inside)
+        """Return for each slot whether its value is valid; None if all are."""
+        # The last of these layers is the outermost one inside the innermost list.
+        inside = list(itertools.takewhile(lambda layer: layer not in _LIST_LAYERS, self.layers))
+        last = sum(_NUM_DEFINITIONS[layer] for layer in inside)
         if self.definition is None or last == 0:
             return None
         definition = self.definition[self.definition <= last] if len(self.valueless) else self.definition
@@ -80,15 +80,16 @@ class Leaf:
         return None if valid.all() else valid
 
     def has_slot(self) -> Bools:
-        """Return per level whether it has a slot."""
+        """Return for each level whether it has a slot."""
         mask = np.ones(self.num_levels, np.bool_)
         mask[self.valueless] = False
         return mask
 
     def levels_before(self, slots: Ints) -> Ints:
-        """Return, for each slot number, how many levels end with the slot before it.
+        """Return for each slot number the number of levels up to and including the previous slot.
 
-        0 for slot 0; all levels for the number of slots, so that levels behind the last slot count there.
+        It is 0 for slot 0. For slot number `len(values)` it is the number of all levels, including those
+        after the last slot.
         """
         if not len(self.valueless):
             return slots
@@ -97,13 +98,13 @@ class Leaf:
         return np.where(slots == 0, 0, np.where(slots == len(self.values), self.num_levels, before))
 
     def row_starts(self) -> Ints:
-        """Return the level number at which each row (entry of the page) starts."""
+        """Return the number of the first level of each row (entry of the page)."""
         if self.rep is None:
             return np.arange(self.num_levels, dtype=np.int64)
         return np.flatnonzero(self.rep == self.lists)
 
     def halves(self) -> tuple[Leaf, Leaf]:
-        """Return the first and the second half of the rows (of two or more), with the same layers."""
+        """Return both halves of at least two rows, with the same layers."""
         middle = self.rows // 2
         per_row = self.length // self.rows
         level = int(self.row_starts()[middle * per_row])
@@ -130,8 +131,8 @@ _LIST_KINDS = {
     (False, True): pb.REPDEF_EMPTYABLE_LIST,
     (True, True): pb.REPDEF_NULL_AND_EMPTY_LIST,
 }
-_LISTS = frozenset(_LIST_KINDS.values())
-_NUMBERS: dict[pb.RepDefLayer, int] = {
+_LIST_LAYERS = frozenset(_LIST_KINDS.values())
+_NUM_DEFINITIONS: dict[pb.RepDefLayer, int] = {
     pb.REPDEF_ALL_VALID_ITEM: 0,
     pb.REPDEF_NULLABLE_ITEM: 1,
     pb.REPDEF_ALL_VALID_LIST: 0,
@@ -143,13 +144,13 @@ _NUMBERS: dict[pb.RepDefLayer, int] = {
 
 @dataclass(frozen=True)
 class _Levels:
-    """Levels while walking from the top-level field towards a leaf.
+    """The levels during the walk from the top-level field to a leaf.
 
-    The number of a definition is known only at the leaf, so until then layer k, counted from the
-    outside, marks its nulls with the code 2k+1 and its empty lists with 2k+2. Depths count the lists
-    from the outside too: 0 starts a row, d goes on in the d-th list. `live` tells the levels that have
-    a slot at this point of the walk. None means: all codes 0, no lists yet, all levels.
-    `spread_at` is the number of the last layer inside which there can be more levels than in it.
+    Definition numbers are known only at the leaf. Until then layer k, counted from the outside, marks its
+    nulls with the code 2k+1 and its empty lists with 2k+2. Depths count the lists from the outside, too: 0
+    starts a row, d continues the d-th list. `live` flags the levels that have a slot at this point of the
+    walk. None means: all codes are 0, no lists yet, all levels are live. `spread_at` is the number of the
+    last layer that multiplies levels.
     """
 
     count: int
@@ -162,15 +163,15 @@ class _Levels:
     spread_at: int = -1
 
     def hidden(self) -> Bools | None:
-        """Return per live level whether something further out is already null, or None if nowhere."""
+        """Return for each live level whether an outer layer is null; None if none is."""
         if self.codes is None:
             return None
         codes = self.codes if self.live is None else self.codes[self.live]
         hidden: Bools = codes != 0
         return hidden if hidden.any() else None
 
-    def marked(self, marks: list[tuple[Bools, int]]) -> npt.NDArray[np.uint8] | None:
-        """Return the codes with each mask (over live levels) of `marks` set to its code."""
+    def with_codes(self, marks: list[tuple[Bools, int]]) -> npt.NDArray[np.uint8] | None:
+        """Return the codes after setting each (mask over live levels, code) of `marks`."""
         if not marks:
             return self.codes
         codes = np.zeros(self.count, np.uint8) if self.codes is None else self.codes.copy()
@@ -187,35 +188,35 @@ class _Levels:
 def ravel(field: Field, array: pa.Array) -> Iterator[Leaf]:
     """Yield one `Leaf` per column of the top-level `field`, in column order.
 
-    `array` holds a run of rows of type `field.arrow_type()`; any slice will do. Names of list items
-    may differ from that type, and extension types may stand for their storage types.
+    `array` has the type `field.arrow_type()` and may be a slice. Names of list items may differ, and
+    extension types may replace their storage types.
 
     Raises:
-        SchemaError: a null where the schema has a non-nullable field.
+        SchemaError: a non-nullable field has a null.
     """
-    return _walk(field, array, _Levels(len(array)), len(array), field.name)
+    return _ravel_field(field, array, _Levels(len(array)), len(array), field.name)
 
 
-def _walk(field: Field, array: pa.Array, levels: _Levels, rows: int, path: str) -> Iterator[Leaf]:
+def _ravel_field(field: Field, array: pa.Array, levels: _Levels, rows: int, path: str) -> Iterator[Leaf]:
     array = _storage(array)
     kind = field.kind
     if kind in ("list", "map"):
         nested, items = _list_step(field, array, levels, path)
         child = field.children[0]
-        yield from _walk(child, items, nested, rows, f"{path}.{child.name}")
+        yield from _ravel_field(child, items, nested, rows, f"{path}.{child.name}")
         return
     if pa.types.is_dictionary(array.type):
         array = _dense_dictionary(array)
     levels = _item_step(field, array, levels, path)
     if kind == "struct":
         for i, child in enumerate(field.children):
-            yield from _walk(child, array.field(i), levels, rows, f"{path}.{child.name}")
+            yield from _ravel_field(child, array.field(i), levels, rows, f"{path}.{child.name}")
     elif kind == "fsl_struct":
         nested, items = _fixed_list_step(field, array, levels)
         child = field.children[0]
-        yield from _walk(child, items, nested, rows, f"{path}.{child.name}")
+        yield from _ravel_field(child, items, nested, rows, f"{path}.{child.name}")
     else:
-        yield _finish(field, array, levels, rows)
+        yield _make_leaf(field, array, levels, rows)
 
 
 def _storage(array: pa.Array) -> pa.Array:
@@ -223,7 +224,7 @@ def _storage(array: pa.Array) -> pa.Array:
 
 
 def _dense_dictionary(array: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Return an equal array whose dictionary has no null items and is no longer than the array."""
+    """Return an equal array whose dictionary has no null items and at most as many items as the array."""
     dictionary = array.dictionary
     if dictionary.null_count == 0 and len(dictionary) <= len(array):
         return array
@@ -241,7 +242,7 @@ def _dense_dictionary(array: pa.DictionaryArray) -> pa.DictionaryArray:
 
 
 def _nulls(array: pa.Array, levels: _Levels) -> Bools | None:
-    """Return where `array` is null although nothing further out is, or None if nowhere."""
+    """Return where `array` is null and no outer layer is; None if nowhere."""
     if array.null_count == 0:
         return None
     nulls: Bools = flags_of(pc.is_null(array))
@@ -262,7 +263,7 @@ def _item_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> _Le
     nulls = _nulls(array, levels)
     _refuse_nulls(field, nulls, path)
     layer = pb.REPDEF_ALL_VALID_ITEM if nulls is None else pb.REPDEF_NULLABLE_ITEM
-    codes = levels.marked([] if nulls is None else [(nulls, 2 * len(levels.layers) + 1)])
+    codes = levels.with_codes([] if nulls is None else [(nulls, 2 * len(levels.layers) + 1)])
     return replace(
         levels,
         layers=(*levels.layers, layer),
@@ -272,7 +273,7 @@ def _item_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> _Le
 
 
 def _fixed_list_step(field: Field, array: pa.Array, levels: _Levels) -> tuple[_Levels, pa.Array]:
-    """Multiply the levels for the structs of a fixed-size list; there is no list further out."""
+    """Multiply the levels for the structs of a fixed-size list, which is not inside a list."""
     size = field.list_size
     codes = None if levels.codes is None else np.repeat(levels.codes, size)
     nested = replace(
@@ -306,18 +307,18 @@ def _list_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> tup
     if has_empties:
         marks.append((empties, 2 * k + 2))
     layer = _LIST_KINDS[nulls is not None, has_empties]
-    marked = replace(
+    with_codes = replace(
         levels,
         layers=(*levels.layers, layer),
         nullable=(*levels.nullable, field.nullable),
-        codes=levels.marked(marks),
+        codes=levels.with_codes(marks),
         spread_at=k,
     )
-    return _spread(marked, lengths, valueless), _items(array, offsets, lengths)
+    return _expand_lists(with_codes, lengths, valueless), _items(array, offsets, lengths)
 
 
-def _spread(levels: _Levels, lengths: Ints, valueless: Bools) -> _Levels:
-    """Step into a LIST layer: one level per item for each live level, or one without a slot if it is bare."""
+def _expand_lists(levels: _Levels, lengths: Ints, valueless: Bools) -> _Levels:
+    """Step into a LIST layer: a live level becomes one level per item, or one level without a slot."""
     has_valueless = bool(valueless.any())
     counts = np.where(valueless, 1, lengths) if has_valueless else lengths
     if levels.live is not None:
@@ -327,11 +328,11 @@ def _spread(levels: _Levels, lengths: Ints, valueless: Bools) -> _Levels:
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     starts = ends - counts
-    depths = np.full(total, sum(layer in _LISTS for layer in levels.layers), np.uint8)
+    depths = np.full(total, sum(layer in _LIST_LAYERS for layer in levels.layers), np.uint8)
     depths[starts] = 0 if levels.depths is None else levels.depths
     codes = None
     if levels.codes is not None:
-        # A level with more than one item is valid, so only the first of each run can carry a code.
+        # A level with several items is valid, so only the first level of each list can have a code.
         codes = np.zeros(total, np.uint8)
         codes[starts] = levels.codes
     live = None
@@ -346,7 +347,7 @@ def _spread(levels: _Levels, lengths: Ints, valueless: Bools) -> _Levels:
 
 
 def _items(array: pa.Array, offsets: Ints, lengths: Ints) -> pa.Array:
-    """Return the items of the lists that can be reached, without those hidden under nulls."""
+    """Return the items of all lists, without items under nulls."""
     total = int(lengths.sum())
     first = int(offsets[0]) if len(offsets) else 0
     if len(offsets) == 0 or int(offsets[-1]) - first == total:
@@ -354,9 +355,9 @@ def _items(array: pa.Array, offsets: Ints, lengths: Ints) -> pa.Array:
     return make_filterable(array.values).take(of_numbers(expand_ranges(offsets[:-1], lengths)))
 
 
-def _finish(field: Field, values: pa.Array, levels: _Levels, rows: int) -> Leaf:
-    """Turn codes and depths, counted from the outside, into the page's numbers, counted from the inside."""
-    layers = _with_inherited_nulls(levels)
+def _make_leaf(field: Field, values: pa.Array, levels: _Levels, rows: int) -> Leaf:
+    """Convert codes and depths, counted from the outside, to the page's numbers, counted from the inside."""
+    layers = _nullable_layers(levels)
     numbers = np.zeros(2 * len(layers) + 1, np.uint16)
     last = 0
     for k in range(len(layers) - 1, -1, -1):
@@ -372,7 +373,7 @@ def _finish(field: Field, values: pa.Array, levels: _Levels, rows: int) -> Leaf:
         definition = np.zeros(levels.count, np.uint16) if levels.codes is None else numbers[levels.codes]
     rep = None
     if levels.depths is not None:
-        lists = sum(layer in _LISTS for layer in layers)
+        lists = sum(layer in _LIST_LAYERS for layer in layers)
         rep = np.subtract(lists, levels.depths, dtype=np.uint16)
     return Leaf(
         field=field,
@@ -394,19 +395,19 @@ _WITH_NULLS: dict[pb.RepDefLayer, pb.RepDefLayer] = {
 }
 
 
-def _with_inherited_nulls(levels: _Levels) -> tuple[pb.RepDefLayer, ...]:
-    """Return the layers, made nullable where the reference reader needs it although no level says so.
+def _nullable_layers(levels: _Levels) -> tuple[pb.RepDefLayer, ...]:
+    """Return the layers, made nullable where the reference reader requires it.
 
-    It takes nulls for those of the wrong layer when a page has no valid value and the innermost layer is all
-    valid. So the fields of a nullable struct, up to the next list, are nullable too. One page may call the
-    structs around lists all valid and another page not. Then it takes their number in the first page for that
-    of the list items, so structs around lists are nullable in every page if their field is. The same holds
-    for fixed-size lists of structs and the structs around them.
+    The reader assigns nulls to the wrong layer if a page has no valid value and the innermost layer is all
+    valid. So the fields of a nullable struct, up to the next list, become nullable, too. If structs around
+    lists are all valid in one page and not in another, the reader takes their definition number for that of
+    the list items. So structs around lists are nullable in every page if their field is. The same applies to
+    fixed-size lists of structs and the structs around them.
     """
     out: list[pb.RepDefLayer] = []
     inherited = False
     for k, layer in enumerate(levels.layers):
-        spread = k <= levels.spread_at and layer not in _LISTS
+        spread = k <= levels.spread_at and layer not in _LIST_LAYERS
         nullable = inherited or (spread and levels.nullable[k])
         out.append(_WITH_NULLS.get(layer, layer) if nullable else layer)
         inherited = out[-1] == pb.REPDEF_NULLABLE_ITEM

@@ -1,13 +1,13 @@
-"""Nesting without levels: what is null and where lists are, layer by layer from the outside in (2.3).
+"""Nesting without levels (2.3): the positions of nulls and lists, outermost layer first.
 
-A page of 2.3 may list the positions that matter instead of giving every slot a level. Each layer has as many
-*slots* as the layer outside of it has children; the outermost one has the page's rows.
+A page of 2.3 may store positions instead of a level for every slot. Each layer has as many *slots* as its
+outer layer has children; the slots of the outermost layer are the page's rows.
 
     validity         one slot is one slot of the next layer; some of them are null
-    list             every slot has some children, in a row; those that are not listed have none
+    list             every slot has contiguous children; slots without a position have none
     fixed-size list  every slot has `dimension` children
 
-Children of nulls in structs and fixed-size lists are slots, too.
+Children of null structs and null fixed-size lists are slots, too.
 Example, list<int>, rows [7, null], null, [], [8]: list with counts 2, 1 at the positions 0 and 3, null at 1;
 then, of 3 slots, position 1 null.
 """
@@ -33,9 +33,9 @@ class SparseLayer:
 
     Attributes:
         slots: number of its slots.
-        valid: which of them are not null; None = all.
-        offsets: of a list, slots + 1 numbers: the first child of every slot, and the end.
-        dimension: of a fixed-size list, its length; else 0.
+        valid: flags of the valid slots; None means all.
+        offsets: for a list, slots + 1 numbers: the first child of every slot, and the end.
+        dimension: for a fixed-size list, its length; else 0.
     """
 
     slots: int
@@ -45,7 +45,7 @@ class SparseLayer:
 
     @classmethod
     def list_of(cls, slots: int, positions: Ints, counts: Ints, valid: Flags | None) -> SparseLayer:
-        """Return a list layer with counts[i] children at slot positions[i], which ascend.
+        """Return a list layer with counts[i] children at slot positions[i]. Positions ascend.
 
         Raises:
             FormatError: a null has children.
@@ -66,22 +66,22 @@ class SparseLayer:
 
 @dataclass(frozen=True)
 class SparseLevels:
-    """The layers of a page, outermost first; takes the place of `Levels`."""
+    """The layers of a page, outermost first. Used in place of `Levels`."""
 
     layers: tuple[SparseLayer, ...]
 
     def check(self) -> None:
-        """Do nothing: layers fit each other because each was made from the one before it."""
+        """Do nothing: each layer was built from the previous one, so they always match."""
 
     def visible_count(self, without_levels: int) -> int:
         """Return the number of value slots."""
         return self.layers[-1].children if self.layers else without_levels
 
     def stored_slots(self, without_levels: int, slot_count: int) -> Flags | None:
-        """Return the value slots that have a stored value; None = all.
+        """Return the value slots that have a stored value; None means all.
 
-        Values may be left out of slots that are null, and of slots inside nulls further out. Each set is a
-        part of the one before it, so the number of values says which one it is.
+        A page may omit the values of null slots, and of slots inside nulls of outer layers. The possible sets
+        of slots are nested, so the number of values determines which one it is.
 
         Args:
             without_levels: the number of value slots if there are no layers.
@@ -104,7 +104,7 @@ class SparseLevels:
         raise FormatError(f"{slot_count} values do not fill the page's {slots} slots, null or not")
 
     def _in_value_slots(self, flags: Flags, place: int) -> Flags:
-        """Return flags of the slots of a layer as flags of the value slots inside them."""
+        """Expand flags of a layer's slots to the value slots inside them."""
         for layer in self.layers[place:]:
             if layer.offsets is not None:
                 flags = np.repeat(flags, np.diff(layer.offsets))
@@ -113,12 +113,12 @@ class SparseLevels:
         return flags
 
     def unraveler(self, count: int) -> SparseUnraveler:
-        """Return what walks the layers from the leaf, which has `count` value slots, to the rows."""
+        """Return an unraveler that walks from the leaf, which has `count` value slots, to the rows."""
         return SparseUnraveler(self, count)
 
 
 class SparseUnraveler:
-    """Walks the layers from the inside out, as `Unraveler` does."""
+    """Walks the layers from the inside out, like `Unraveler`."""
 
     def __init__(self, levels: SparseLevels, count: int) -> None:
         """Start at the leaf, which has `count` value slots."""
@@ -127,11 +127,11 @@ class SparseUnraveler:
 
     def item(self) -> Bytes | None:
         """Take an item layer (leaf, struct, fixed-size list of structs): its validity bitmap or None."""
-        return _bitmap(self._take(is_list=False))
+        return _bitmap(self._next_layer(is_list=False))
 
     def list(self) -> tuple[npt.NDArray[np.int64], Bytes | None]:
         """Take a list layer: its int64 offsets, one more than lists, and its validity bitmap or None."""
-        layer = self._take(is_list=True)
+        layer = self._next_layer(is_list=True)
         assert layer.offsets is not None
         if layer.children != self.count:
             raise FormatError(f"lists of {layer.children} items do not fit {self.count} items")
@@ -139,7 +139,7 @@ class SparseUnraveler:
         return layer.offsets, _bitmap(layer)
 
     def every(self, size: int) -> None:
-        """Go from the items of fixed-size lists to the lists."""
+        """Step from the items of fixed-size lists to the lists."""
         if not self._layers or self._layers[-1].dimension != size:
             raise FormatError("the layers of the page do not fit the column's type")
         self.count //= size
@@ -153,7 +153,7 @@ class SparseUnraveler:
         if self._layers:
             raise FormatError("the page has more layers than the column's type")
 
-    def _take(self, is_list: bool) -> SparseLayer:
+    def _next_layer(self, is_list: bool) -> SparseLayer:
         if not self._layers:
             raise FormatError("the page has fewer layers than the column's type")
         layer = self._layers.pop()

@@ -1,13 +1,13 @@
-"""Repetition and definition levels to Arrow validity and offsets.
+"""Converts repetition and definition levels to Arrow validity and offsets.
 
-A page of a nested column has one *level* per leaf slot or gap: a repetition level that says where a new
-list starts and a definition level that says what is null or empty there. `layers` describe the nesting,
+A page of a nested column has one *level* per leaf slot or gap: a repetition level that marks where a new list
+starts, and a definition level that marks what is null or empty. `layers` describe the nesting,
 **innermost first**: one item layer per leaf or struct (and per fixed-size list of structs), one list layer
 per list or map.
 
-Definition numbers are given layer by layer from 1: a nullable item takes one, a nullable or an emptyable
-list one, a list that is both takes two (null, then empty). 0 = all valid; a higher number lies further out.
-Repetition k = a new list starts k list layers out, counted from the inside; 0 = one more item of the
+Definition numbers are assigned layer by layer from 1: a nullable item takes one, a nullable or an emptyable
+list one, a list that is both takes two (null, then empty). 0 = all valid; a higher number belongs to an outer
+layer. Repetition k = a new list starts k list layers out, counted from the inside; 0 = one more item of the
 innermost list; a row starts with the number of list layers. (Both are the reverse of Parquet.)
 
 Example, list<int> with nullable items and lists that may be null or empty: layers [NULLABLE_ITEM,
@@ -17,8 +17,8 @@ NULL_AND_EMPTY_LIST], so 1 = null item, 2 = null list, 3 = empty list:
     rep     1   0      1    1    1
     def     0   1      2    3    0
 
-A level is *visible*, that is, it has a value slot, if it is not about a null or empty list: def <= the
-numbers taken before the first list layer. (Lance file format, levels and layers.)
+A level is *visible*, that is, it has a value slot, unless it is a null or empty list: def <= the highest
+number of the layers before the first list layer. (Lance file format, levels and layers.)
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _KINDS: dict[int, tuple[bool, bool, bool]] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer and its definition numbers.
+    """A layer and its definition numbers.
 
     Attributes:
-        below: highest number taken by the layers inside this one.
-        null, empty: the numbers that mean null and empty here, 0 if it cannot be.
-        upper: highest number taken up to and including this layer.
+        below: highest number of the layers inside this one.
+        null, empty: numbers for null and empty in this layer; 0 if it cannot be null or empty.
+            upper: highest number up to and including this layer.
     """
 
     is_list: bool
@@ -71,10 +71,10 @@ class Layer:
 
 
 def number_layers(kinds: Sequence[int]) -> list[Layer]:
-    """Give every layer its definition numbers.
+    """Return the layers with their definition numbers.
 
     Raises:
-        UnsupportedFormatError: a kind of layer that is not known.
+        UnsupportedFormatError: a kind of layer is unknown.
     """
     return list(_numbered(tuple(kinds)))
 
@@ -126,7 +126,7 @@ class Levels:
         """Check that the levels fit the layers and each other.
 
         Raises:
-            FormatError: they do not.
+            FormatError: they do not fit.
         """
         rep, definition = self.rep, self.definition
         if (rep is None) != (self.max_rep == 0):
@@ -147,14 +147,14 @@ class Levels:
         return without_levels if self.rep is None else len(self.rep)
 
     def unraveler(self, count: int) -> Unraveler:
-        """Return what walks the layers from the leaf, which has `count` value slots, to the rows."""
+        """Return an unraveler that walks from the leaf, which has `count` value slots, to the rows."""
         return Unraveler(self, count)
 
 
 class Unraveler:
     """Walks the layers from the inside out, consuming levels.
 
-    `count` is always the number of items of the layer walked last: the length of the array built so far.
+    `count` is the number of items of the last layer, which is the length of the array built so far.
     """
 
     def __init__(self, levels: Levels, count: int) -> None:
@@ -163,14 +163,14 @@ class Unraveler:
         self._layers = levels.layers
         self._next = 0
         self._rep = levels.rep
-        # The levels at which the lists start that were walked last: those of `_rep` that are left.
+        # The levels where the lists of the last list layer start; these remain in `_rep`.
         self._heads: npt.NDArray[np.intp] | None = None
         self._definition = levels.definition
         self._items: Level | None = None
 
     def item(self) -> Bytes | None:
         """Take an item layer (leaf, struct, fixed-size list of structs): its validity bitmap or None."""
-        layer = self._take(is_list=False)
+        layer = self._next_layer(is_list=False)
         if layer.null == 0 or self._definition is None:
             return None
         items = self._item_levels()
@@ -180,9 +180,9 @@ class Unraveler:
 
     def list(self) -> tuple[npt.NDArray[np.int64], Bytes | None]:
         """Take a list layer: its int64 offsets, one more than lists, and its validity bitmap or None."""
-        layer = self._take(is_list=True)
+        layer = self._next_layer(is_list=True)
         rep, definition = self._starts(), self._definition
-        # Searching flags is several times faster than searching numbers.
+        # Searching in flags is several times faster than in numbers.
         heads = np.flatnonzero(rep != 0)
         if len(rep) and (len(heads) == 0 or heads[0] != 0):
             raise FormatError("the first level of a page does not start a list")
@@ -208,8 +208,8 @@ class Unraveler:
                 total -= len(missing)
             present = self._item_levels()
             if len(present) != len(starts):
-                offsets = np.append(starts[definition <= self._limit()], 0)
-            if layer.null or self._limit() > layer.upper:
+                offsets = np.append(starts[definition <= self._max_present()], 0)
+            if layer.null or self._max_present() > layer.upper:
                 null = present > layer.upper
                 if layer.null:
                     null |= present == layer.null
@@ -222,7 +222,7 @@ class Unraveler:
         return offsets, validity
 
     def _starts(self) -> Level:
-        """Return the repetition levels that the lists walked so far leave."""
+        """Return the repetition levels that remain after the list layers so far."""
         if self._rep is None:
             raise FormatError("a list without repetition levels")
         if self._heads is not None:
@@ -231,7 +231,7 @@ class Unraveler:
         return self._rep
 
     def every(self, size: int) -> None:
-        """Go from the items of fixed-size lists to the lists: keep the first level of each `size` items."""
+        """Step from the items of fixed-size lists to the lists: keep the first level of each `size` items."""
         if any(layer.is_list for layer in self._layers[self._next :]):
             raise UnsupportedFormatError("lists of fixed-size lists of structs are not supported")
         if self.count % size:
@@ -241,9 +241,9 @@ class Unraveler:
             self._definition = self._item_levels()[::size]
             self._items = None
 
-    def _take(self, is_list: bool) -> Layer:
+    def _next_layer(self, is_list: bool) -> Layer:
         if self._next >= len(self._layers):
-            # A page without any layers says that nothing is null.
+            # In a page without layers nothing is null.
             if self._layers or is_list:
                 raise FormatError("the page has fewer layers than the column's type")
             return Layer(False, 0, 0, 0)
@@ -262,16 +262,16 @@ class Unraveler:
         if self._next != len(self._layers):
             raise FormatError("the page has more layers than the column's type")
 
-    def _limit(self) -> int:
-        """Highest definition number of an entry that has no missing list further out."""
+    def _max_present(self) -> int:
+        """Highest definition number of an entry that is not inside a null or empty list."""
         following = self._layers[self._next :]
         return next((layer.below for layer in following if layer.is_list), self._layers[-1].upper)
 
     def _item_levels(self) -> Level:
-        """Return the definition levels of the entries that are present in the current layer."""
+        """Return the definition levels of the entries of the current layer."""
         if self._items is None:
             assert self._definition is not None
-            limit = self._limit()
+            limit = self._max_present()
             if limit >= self._layers[-1].upper:
                 self._items = self._definition
             else:
