@@ -1,1 +1,1 @@
-"""Schema, types, metadata, limits and versions of data files: every reader and writer rests on them."""
+"""Schema, types, metadata, limits and versions of data files: the basis of all readers and writers."""

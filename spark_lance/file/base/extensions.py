@@ -1,13 +1,12 @@
-"""Extension types: how a schema keeps them, and how they come back.
+"""Extension types: how a schema stores and restores them.
 
-Lance stores values of an extension type as those of its storage type. Name and parameters stand in the
-field's metadata, under the names that Arrow has for them:
+Lance stores values of an extension type as values of its storage type. The field's metadata contains the name
+and the parameters, under Arrow's keys:
 
     ARROW:extension:name        such as "arrow.fixed_shape_tensor"
     ARROW:extension:metadata    parameters of the type, as text
 
-Arrow itself tells them of any type, through its C data interface; `ArrowSchema.metadata` is, in the byte
-order of the machine,
+Arrow exposes them for any type through its C data interface. `ArrowSchema.metadata` is, in native byte order,
 
     int32 pairs   { int32 bytes, key   int32 bytes, value } * pairs
 
@@ -26,7 +25,7 @@ import pyarrow as pa
 from spark_lance.errors import SchemaError
 from spark_lance.jsonb.columns import text_array, text_field
 
-# Types of coordinates -> how deep these lie in lists.
+# Geometry types -> nesting depth of the coordinates in lists.
 NATIVE_DEPTHS = {
     "geoarrow.point": 0,
     "geoarrow.linestring": 1,
@@ -44,14 +43,14 @@ GEOMETRY_TYPES = (*NATIVE_DEPTHS, BOX, *WELL_KNOWN_BINARY, *WELL_KNOWN_TEXT)
 EXTENSION_NAME = "ARROW:extension:name"
 EXTENSION_METADATA = "ARROW:extension:metadata"
 _KEYS = (EXTENSION_NAME.encode(), EXTENSION_METADATA.encode())
-# Types of the format itself are described by fields here, whatever else the process has registered.
+# Types of the Lance format itself have logical types here, even if the process has registered others.
 _OWN_PREFIX = b"lance."
-# These are not: what their arrays are is known to programs only.
+# These types are opaque: only applications can interpret their arrays.
 _PROGRAMS_PREFIXES = (b"lance.arrow.", b"lance.bfloat16")
 
 
 class _CSchema(ctypes.Structure):
-    """The beginning of a struct ArrowSchema."""
+    """The first members of a struct ArrowSchema."""
 
     _fields_ = (("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_void_p))
 
@@ -62,10 +61,10 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def extension_metadata(kind: pa.BaseExtensionType) -> dict[str, str]:
-    """Return what a field's metadata says of an extension type.
+    """Return the field metadata of an extension type.
 
     Raises:
-        SchemaError: the parameters of the type are not text, so a Lance schema cannot keep them.
+        SchemaError: the parameters of the type are not text, so a Lance schema cannot store them.
     """
     capsule = pa.field("", kind).__arrow_c_schema__()
     address = _CSchema.from_address(_pointer_of(capsule, b"arrow_schema")).metadata
@@ -93,7 +92,7 @@ def _pairs(address: int | None) -> dict[bytes, bytes]:
 
 
 class _Exported:
-    """A schema, or an array with its schema, as Arrow's C data interface hands it over."""
+    """A schema, or an array with its schema, in the form of Arrow's C data interface."""
 
     def __init__(self, schema: object, array: object = None) -> None:
         self._schema, self._array = schema, array
@@ -106,10 +105,10 @@ class _Exported:
 
 
 def known_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a schema in which fields have the extension types that their metadata names.
+    """Return a schema whose fields have the extension types that their metadata names.
 
-    Only those that pyarrow knows, built in or registered. A field whose metadata does not fit its type stays
-    as it is. Stored JSON becomes Arrow's type of JSON text.
+    Only types that pyarrow has built in or registered are used. A field whose metadata does not match its
+    type is unchanged. Stored JSON becomes Arrow's JSON text type.
     """
     return pa.schema([_known_field(field) for field in schema], schema.metadata)
 
@@ -121,12 +120,12 @@ def _known_field(field: pa.Field) -> pa.Field:
     try:
         return pa.schema(_Exported(pa.schema([field]).__arrow_c_schema__())).field(0)
     except (pa.ArrowException, ValueError, TypeError, KeyError):
-        # Types raise this for invalid parameters; types of users may be written in Python.
+        # Types raise this for invalid parameters. User types may be written in Python.
         return field
 
 
 def _names_type(field: pa.Field) -> bool:
-    """Whether a field, here or inside, names an extension type that may be known."""
+    """Return whether a field or a descendant names an extension type that pyarrow may have."""
     name = (field.metadata or {}).get(_KEYS[0], _OWN_PREFIX)
     kind = field.type
     if not name.startswith(_OWN_PREFIX) or name.startswith(_PROGRAMS_PREFIXES):
@@ -137,37 +136,37 @@ def _names_type(field: pa.Field) -> bool:
 
 
 def known_table(table: pa.Table) -> pa.Table:
-    """Return a table with the types of `known_schema`; nothing is copied but JSON, which becomes text."""
+    """Return a table with the types of `known_schema`. Only JSON is copied; it becomes text."""
     schema = known_schema(table.schema)
-    return _retyped(table, schema)
+    return _cast_table(table, schema)
 
 
 def known_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with the types of `known_schema`; nothing is copied but JSON, which becomes text."""
+    """Return a batch with the types of `known_schema`. Only JSON is copied; it becomes text."""
     schema = known_schema(batch.schema)
     if schema.equals(batch.schema, check_metadata=True):
         return batch
     arrays = [
-        _array_as(text_array(array, source_field), field)
+        _view_as_type(text_array(array, source_field), field)
         for array, source_field, field in zip(batch.columns, batch.schema, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _retyped(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
     if schema.equals(table.schema, check_metadata=True):
         return table
     columns = [
         pa.chunked_array(
-            [_array_as(text_array(chunk, source_field), field) for chunk in column.chunks], field.type
+            [_view_as_type(text_array(chunk, source_field), field) for chunk in column.chunks], field.type
         )
         for column, source_field, field in zip(table.columns, table.schema, schema, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _array_as(array: pa.Array, field: pa.Field) -> pa.Array:
-    """Return an array with a type that is the same in memory."""
+def _view_as_type(array: pa.Array, field: pa.Field) -> pa.Array:
+    """Return an array with another type of the same memory layout."""
     if array.type.equals(field.type):
         return array
     _, data = array.__arrow_c_array__()

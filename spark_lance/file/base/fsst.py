@@ -6,22 +6,22 @@ The symbol table is 2312 bytes:
          0  1      n, the number of symbols, 0..255
          1  1      index of the symbol that may end a string (for encoders)
          2  1      suffix limit (for encoders)
-         3  1      1 = the data is coded, 0 = the data is stored as it is
+         3  1      1 = the data is encoded, 0 = the data is stored plain
          4  4      "TSSF"
          8  n * 8  symbols, each padded with zeros to 8 bytes
     8+8n    n      symbol lengths, 1..8
              -     unused
 
-Codes: k < n stands for symbol k; 255 says that the next byte is itself (a literal). A code never crosses the
-boundary of two strings. Example: with symbols ("http", "://"), the codes 00 01 ff 61 mean "http://a".
+Codes: k < n is symbol k. After 255 the next byte is a literal. A code never crosses the boundary of two
+strings. Example: with symbols ("http", "://"), the codes 00 01 ff 61 mean "http://a".
 
 (Lance file format, FSST.)
 
 Codes are expanded in pairs: two codes are an index into a table of 65536 byte strings, which Arrow's `take`
-copies to one place. A pair (255, x) is an escape with its literal. A pair (x, 255) ends with an escape whose
-literal begins the next pair: 255 in the second place means nothing, and pairs that begin with a literal are
-looked up in a second table behind the first. A process that decodes much text does it with a compiled loop
-instead, see `kernels/accelerate.py`.
+copies. A pair (255, x) is an escape with its literal. A pair (x, 255) ends with an escape whose literal
+starts the next
+pair: the 255 adds no bytes, and pairs that start with a literal use a second table after the first one. A
+process that decodes a lot of text uses a compiled loop instead, see `kernels/accelerate.py`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from spark_lance.file.kernels.accelerate import Kernel, compiled
 SYMBOL_TABLE_SIZE = 2312
 _MAGIC = b"TSSF"
 _ESCAPE = 255
-# The token that stands for no bytes; those after it are literals.
+# The token without bytes. The tokens after it are literals.
 _NOTHING = 256
-# Below this many codes the table of pairs costs more than it saves.
+# Below this many codes, building the table of pairs costs more than it saves.
 _PAIRS_FROM = 1 << 16
 _PAIRS = 1 << 16
-# Tokens per step; a step's output is below 2 GiB, as Arrow's 32 bit offsets need.
+# Tokens per step, so that a step's output is below 2 GiB, the limit of Arrow's 32-bit offsets.
 _STEP = 1 << 24
-# The compiled loop counts output bytes in 32 bits, and a code makes at most 8 of them.
+# The compiled loop counts output bytes in 32 bits, and a code expands to at most 8 bytes.
 _MAX_COMPILED = (1 << 28) - FSST_ROOM
 _SAMPLES = 4096
 _SPARE = 1.1
@@ -96,7 +96,7 @@ def decode_fsst(symbol_table: bytes, offsets: npt.NDArray[Any], data: _Bytes) ->
 
 
 def _symbol_lengths(table: bytes) -> bytes | None:
-    """Return the length of every symbol of a table; None if nothing is coded."""
+    """Return the length of every symbol of a table; None if the data is stored plain."""
     if len(table) < SYMBOL_TABLE_SIZE or table[4:8] != _MAGIC:
         raise FormatError("not an FSST symbol table")
     if table[3] == 0:
@@ -110,7 +110,7 @@ def _symbol_lengths(table: bytes) -> bytes | None:
 
 @lru_cache(maxsize=16)
 def _symbols(table: bytes, lengths: bytes) -> pa.BinaryArray:
-    """Return 256 symbols (empty where there is none), nothing, and 256 literals."""
+    """Return 256 symbols (empty if unused), one empty string, and 256 literals."""
     symbols = [table[8 + 8 * k : 8 + 8 * k + length] for k, length in enumerate(lengths)]
     missing = [b""] * (256 - len(lengths))
     return pa.array([*symbols, *missing, b"", *(bytes([k]) for k in range(256))], type=pa.binary())
@@ -119,7 +119,7 @@ def _symbols(table: bytes, lengths: bytes) -> pa.BinaryArray:
 def _expand_compiled(
     kernel: Kernel, table: bytes, lengths: bytes, codes: _Bytes, bounds: npt.NDArray[Any]
 ) -> tuple[_Ends, _Bytes]:
-    """Expand code by code in a compiled loop."""
+    """Expand codes in a compiled loop."""
     count = len(lengths)
     words = np.zeros(256, dtype=np.uint64)
     words[:count] = np.frombuffer(table, dtype="<u8", count=count, offset=8)
@@ -128,7 +128,7 @@ def _expand_compiled(
     strings = np.ascontiguousarray(bounds, dtype=np.int32)
     codes = np.ascontiguousarray(codes)
     ends = np.zeros(len(strings), dtype=np.int32)
-    # The estimate from a sample of the codes, and some more; memory that is not touched costs nothing.
+    # Estimated from a sample of the codes, with a margin. Untouched memory costs nothing.
     sample = sizes[codes[:: len(codes) // _SAMPLES + 1]]
     most = 8 * len(codes) + FSST_ROOM
     room = min(most, int(len(codes) * float(sample[sample <= 8].sum() / len(sample)) * _SPARE) + FSST_ROOM)
@@ -149,7 +149,7 @@ def _expand_compiled(
 
 
 def _find_escapes(codes: _Bytes, count: int, bounds: npt.NDArray[Any]) -> _Places:
-    """Return the places of escapes; check that all other codes are symbols of a table of `count`."""
+    """Return the positions of escapes, after checking that all other codes are among `count` symbols."""
     marks = np.flatnonzero(codes >= count)
     if not len(marks):
         return marks
@@ -157,7 +157,7 @@ def _find_escapes(codes: _Bytes, count: int, bounds: npt.NDArray[Any]) -> _Place
     escapes = _even_places(marks[marked == _ESCAPE])
     literals = np.zeros(len(codes) + 1, dtype=np.bool_)
     literals[escapes + 1] = True
-    # A 255 that is not an escape is a literal; what else is no symbol has to be one.
+    # A 255 that is not an escape is a literal. Any other code that is not a symbol must be a literal, too.
     if not bool(literals[marks[marked != _ESCAPE]].all()):
         raise FormatError("an FSST code has no symbol in the table")
     if len(escapes) and bool(_look_up(literals.view(np.uint8), bounds).any()):
@@ -166,7 +166,7 @@ def _find_escapes(codes: _Bytes, count: int, bounds: npt.NDArray[Any]) -> _Place
 
 
 def _even_places(marks: _Places) -> _Places:
-    """Return the even places of every unbroken run of places: of a run of 255s, these are escapes."""
+    """Return every second position of each run of positions. In a run of 255s these are escapes."""
     starts = np.flatnonzero(np.diff(marks, prepend=-2) != 1)
     runs = np.diff(starts, append=len(marks))
     in_run = np.arange(len(marks)) - np.repeat(starts, runs)
@@ -174,21 +174,21 @@ def _even_places(marks: _Places) -> _Places:
     return even
 
 
-def _take(symbols: pa.BinaryArray, tokens: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], _Bytes]:
-    """Return the offsets and bytes of symbols[token] for all tokens, which must exist."""
+def _take_symbols(symbols: pa.BinaryArray, tokens: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], _Bytes]:
+    """Return the offsets and bytes of symbols[token] for all tokens. All tokens must exist."""
     _, offsets, data = pc.take(symbols, of_numbers(tokens), boundscheck=False).buffers()
     ends = np.frombuffer(offsets, dtype=np.int32)[: len(tokens) + 1]
     return ends, as_bytes(data)[: int(ends[-1])] if data is not None else np.zeros(0, dtype=np.uint8)
 
 
-def _take_steps(symbols: pa.BinaryArray, tokens: npt.NDArray[Any]) -> tuple[_Ends, _Bytes]:
-    """Do as `_take`, however long the result is."""
+def _take_symbols_in_steps(symbols: pa.BinaryArray, tokens: npt.NDArray[Any]) -> tuple[_Ends, _Bytes]:
+    """Return the same as `_take_symbols`, for results of any length."""
     if len(tokens) <= _STEP:
-        return _take(symbols, tokens)
+        return _take_symbols(symbols, tokens)
     ends = np.zeros(len(tokens) + 1, dtype=np.int64)
     pieces: list[_Bytes] = []
     for start in range(0, len(tokens), _STEP):
-        step, piece = _take(symbols, tokens[start : start + _STEP])
+        step, piece = _take_symbols(symbols, tokens[start : start + _STEP])
         np.add(step[1:], ends[start], out=ends[start + 1 : start + len(step)])
         pieces.append(piece)
     return ends, np.concatenate(pieces)
@@ -205,7 +205,7 @@ def _expand_single(
         keep[escapes] = False
         tokens = tokens[keep]
         bounds = bounds - np.searchsorted(escapes, bounds)
-    ends, data = _take(symbols, tokens)
+    ends, data = _take_symbols(symbols, tokens)
     return ends[bounds], data
 
 
@@ -224,8 +224,8 @@ def _expand_pairs(
         tokens = tokens.astype(np.uint32)
         tokens[split // 2 + 1] += _PAIRS
     pairs, firsts = _pair_table(key, lengths, len(split) > 0)
-    ends, data = _take_steps(pairs, tokens)
-    # A string that starts in the second half of a pair starts after the pair's first symbol.
+    ends, data = _take_symbols_in_steps(pairs, tokens)
+    # A string that starts at the second code of a pair starts after the pair's first symbol.
     places = bounds >> 1
     within = _look_up(firsts, _look_up(tokens, np.minimum(places, len(tokens) - 1)))
     within *= (bounds & 1).astype(np.uint8)
@@ -233,13 +233,13 @@ def _expand_pairs(
 
 
 def _look_up(values: npt.NDArray[Any], places: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return values[places], which are there; Arrow needs a fifth of numpy's time."""
+    """Return values[places] for valid places. Arrow is five times as fast as numpy."""
     return numbers_of(pc.take(of_numbers(values), of_numbers(places), boundscheck=False))
 
 
 @cache
 def _pair_tokens(after_escape: bool) -> _Tokens:
-    """Return first and second token of all pairs, in turn; after an escape the first code is a literal."""
+    """Return the first and second tokens of all pairs, interleaved. After an escape comes a literal."""
     pairs = np.arange(_PAIRS)
     first, second = pairs & 255, pairs >> 8
     second = np.where(second == _ESCAPE, _NOTHING, second)
@@ -255,11 +255,11 @@ def _pair_tokens(after_escape: bool) -> _Tokens:
 
 @lru_cache(maxsize=4)
 def _pair_table(table: bytes, lengths: bytes, split: bool) -> tuple[pa.BinaryArray, _Bytes]:
-    """Return what every pair of codes stands for, and how many bytes of it its first code makes.
+    """Return the bytes of every pair of codes, and the number of bytes of its first code.
 
     Args:
         table, lengths: the symbols.
-        split: whether the pairs follow that begin with the literal of an escape before them.
+        split: whether to append the pairs that start with the literal of a preceding escape.
     """
     symbols = _symbols(table, lengths)
     tokens = np.concatenate([_pair_tokens(False), _pair_tokens(True)]) if split else _pair_tokens(False)

@@ -1,8 +1,8 @@
-"""How much memory the bytes of a file may ask for.
+"""Limits of the memory that the bytes of a file can request.
 
-A few bytes can claim gigabytes: a compressed frame, a fixed-size type, the length prefix of an Arrow buffer.
-Claims are checked here before anything is allocated. If the data still does not fit into memory when it is
-decoded, a `FormatError` names the file.
+A few bytes can state a size of gigabytes: a compressed frame, a fixed-size type, the length prefix of an
+Arrow buffer. These checks run before memory is allocated. If memory is still insufficient during decoding, a
+`FormatError` names the file.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError
 
-# Limits of this reader. Claims below `_FREE` bytes are allowed; larger ones need one stored byte for each
-# `_RATIO`. Writers begin a page after 8 to 32 MB of values, so a legal page has a larger claim only if a
-# single value is larger than `_FREE` and compresses 1000 times: then another reader has to store it plain.
+# Limits of this reader. Sizes below `_FREE` bytes are allowed. Larger ones need one stored byte per `_RATIO`
+# bytes. Writers start a new page after 8 to 32 MB of values, so a valid page exceeds this only if a single
+# value is larger than `_FREE` and compresses by a factor of 1000.
 _FREE = 1 << 28
 _RATIO = 1000
-# Limits of this reader, too. Scans read values below this size in batches of limited bytes.
+# Further limits of this reader. Scans read values below this size in batches of limited bytes.
 _LARGE_VALUE = 1 << 20
 _MOST_BYTES = 1 << 29
 
 
 def most_bytes(stored_bytes: int) -> int:
-    """Return how many bytes may be decoded from so many stored bytes."""
+    """Return the maximum bytes that may be decoded from this many stored bytes."""
     return max(_FREE, _RATIO * stored_bytes)
 
 
 def check_claim(claim: int, stored_bytes: int, what: str) -> None:
-    """Refuse bytes that claim to stand for far more bytes than they can.
+    """Raise an error if a stated size is impossible for the stored bytes.
 
     Args:
-        claim: bytes that are about to be allocated.
-        stored_bytes: bytes that they are decoded from.
-        what: the data, for the message.
+        claim: number of bytes to allocate.
+        stored_bytes: number of bytes to decode.
+        what: description of the data, for the message.
 
     Raises:
-        FormatError: the claim is too large.
+        FormatError: the stated size is too large.
     """
     if claim > most_bytes(stored_bytes):
         raise FormatError(
@@ -49,15 +49,15 @@ def check_claim(claim: int, stored_bytes: int, what: str) -> None:
 
 
 def check_fixed_size(kind: pa.DataType, rows: int, stored_bytes: int = 0) -> None:
-    """Refuse to make rows of a type whose values are huge, unless the file is large itself.
+    """Raise an error if rows of a type with huge values need too much memory for the size of the file.
 
     Args:
-        kind: the type of a column.
-        rows: how many are about to be made.
-        stored_bytes: bytes of the file that has them.
+        kind: type of the column.
+        rows: number of rows to allocate.
+        stored_bytes: bytes of the file.
 
     Raises:
-        FormatError: they would take too much memory.
+        FormatError: the rows would need too much memory.
     """
     width = _fixed_bytes(kind)
     if width > _LARGE_VALUE and width * rows > max(_MOST_BYTES, _RATIO * stored_bytes):
@@ -68,7 +68,7 @@ def check_fixed_size(kind: pa.DataType, rows: int, stored_bytes: int = 0) -> Non
 
 
 def _fixed_bytes(kind: pa.DataType) -> int:
-    """Return how many bytes a null or empty value of a type takes at least."""
+    """Return the minimum bytes of a null or empty value of a type."""
     if pa.types.is_fixed_size_list(kind):
         return int(kind.list_size) * max(1, _fixed_bytes(kind.value_type))
     if pa.types.is_struct(kind):
@@ -83,7 +83,7 @@ def _fixed_bytes(kind: pa.DataType) -> int:
 
 @contextmanager
 def decoding(path: str) -> Iterator[None]:
-    """Turn a lack of memory while a file is decoded into a `FormatError`.
+    """Convert a MemoryError during the decoding of a file to a `FormatError`.
 
     Args:
         path: the file, for the message.
@@ -99,24 +99,24 @@ def decoding(path: str) -> Iterator[None]:
 
 
 def check_arrow_stream(data: bytes | memoryview) -> None:
-    """Refuse an Arrow stream whose compressed buffers claim far more bytes than it has.
+    """Raise an error if the compressed buffers of an Arrow stream state impossible sizes.
 
     Raises:
-        FormatError: the claims are too large, or the stream is damaged.
+        FormatError: a stated size is too large, or the stream is damaged.
     """
     view, position, claim = memoryview(data), 0, 0
     while (message := _message(view, position)) is not None:
         body = position + message[0]
-        claim += _claim_of(view, message[1], body)
+        claim += _stated_size(view, message[1], body)
         position = body + message[2]
     check_claim(claim, len(view), "an Arrow stream")
 
 
 def check_arrow_file(data: bytes | memoryview) -> None:
-    """Refuse an Arrow file whose compressed buffers claim far more bytes than it has.
+    """Raise an error if the compressed buffers of an Arrow file state impossible sizes.
 
     Raises:
-        FormatError: the claims are too large, or the file is damaged.
+        FormatError: a stated size is too large, or the file is damaged.
     """
     view = memoryview(data)
     claim = 0
@@ -128,14 +128,14 @@ def check_arrow_file(data: bytes | memoryview) -> None:
                 offset, before_body = struct.unpack_from("<qi", footer.view, place)
                 message = _message(view, offset)
                 if message is not None:
-                    claim += _claim_of(view, message[1], offset + before_body)
+                    claim += _stated_size(view, message[1], offset + before_body)
     except (struct.error, ValueError, IndexError) as error:
         raise FormatError(f"the footer of an Arrow file is damaged: {error}") from error
     check_claim(claim, len(view), "an Arrow file")
 
 
 def _message(view: memoryview, position: int) -> tuple[int, memoryview, int] | None:
-    """Return of a message the bytes before its body, its description and the bytes of its body."""
+    """Return the size of a message's header, its description, and the size of its body."""
     try:
         (size,) = struct.unpack_from("<i", view, position)
         prefix = 4
@@ -147,17 +147,17 @@ def _message(view: memoryview, position: int) -> tuple[int, memoryview, int] | N
         description = view[position + prefix : position + prefix + size]
         (length,) = struct.unpack("<q", _Table.root(description).scalar(3, 8) or bytes(8))
     except (struct.error, ValueError, IndexError):
-        return None  # Arrow says what is wrong with it
+        return None  # Arrow reports the error
     return (prefix + size, description, length) if length >= 0 else None
 
 
-def _claim_of(view: memoryview, description: memoryview, body: int) -> int:
-    """Return the bytes that the compressed buffers of a message claim."""
+def _stated_size(view: memoryview, description: memoryview, body: int) -> int:
+    """Return the total decompressed size that the buffers of a message state."""
     try:
         message = _Table.root(description)
         header = message.scalar(1, 1)
         batch = message.table(2)
-        if header == b"\2" and batch is not None:  # a dictionary has a batch inside
+        if header == b"\2" and batch is not None:  # a dictionary contains a batch
             batch = batch.table(1)
         if header not in (b"\2", b"\3") or batch is None or batch.table(3) is None:
             return 0
@@ -173,7 +173,7 @@ def _claim_of(view: memoryview, description: memoryview, body: int) -> int:
 
 
 class _Table:
-    """A table of FlatBuffers, which describes a message of Arrow: fields by number, found by offsets."""
+    """A FlatBuffers table, which describes an Arrow message. Fields are found by number."""
 
     def __init__(self, view: memoryview, position: int) -> None:
         self.view, self._position = view, position
@@ -187,7 +187,7 @@ class _Table:
     def root(cls, view: memoryview) -> _Table:
         return cls(view, *struct.unpack_from("<I", view))
 
-    def _place(self, number: int) -> int | None:
+    def _field_position(self, number: int) -> int | None:
         entry = 4 + 2 * number
         if entry + 2 > self._size:
             return None
@@ -195,18 +195,18 @@ class _Table:
         return self._position + offset if offset else None
 
     def scalar(self, number: int, size: int) -> bytes:
-        place = self._place(number)
+        place = self._field_position(number)
         return b"" if place is None else bytes(self.view[place : place + size])
 
     def table(self, number: int) -> _Table | None:
-        place = self._place(number)
+        place = self._field_position(number)
         if place is None:
             return None
         return _Table(self.view, place + struct.unpack_from("<I", self.view, place)[0])
 
     def structs(self, number: int, size: int) -> range:
-        """Return the positions of the structs of a vector, of so many bytes each."""
-        place = self._place(number)
+        """Return the positions of the structs in a vector, each of `size` bytes."""
+        place = self._field_position(number)
         if place is None:
             return range(0)
         start = place + struct.unpack_from("<I", self.view, place)[0]

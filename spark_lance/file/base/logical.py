@@ -1,11 +1,11 @@
-"""The strings that name types in a Lance schema ("logical types"), to Arrow types and back.
+"""Converts Lance's logical types, the type names in a Lance schema, to Arrow types and back.
 
     int32  double  halffloat  string  large_binary        plain names
     date32:day  time64:us  timestamp:us:UTC  timestamp:ns:-  duration:ms
     decimal:128:10:2                                      width, precision, scale
     fixed_size_binary:16
     fixed_size_list:float:768                             item type, length; nested: the outer length is last
-    fixed_size_list:lance.bfloat16:768                    numbers that Arrow has no type of its own for
+    fixed_size_list:lance.bfloat16:768                    numbers without an Arrow type of their own
     dict:string:int32:false                               value type, index type, ordered
     list  list.struct  large_list  struct  map            these have child fields
 
@@ -59,25 +59,25 @@ _PLAIN: dict[str, pa.DataType] = {
 _PLAIN_NAMES: dict[pa.DataType, str] = {
     arrow: name for name, arrow in _PLAIN.items() if name not in ("json", _BFLOAT16)
 }
-# In Arrow an extension type over two bytes, which fields name.
+# In Arrow this is an extension type over two bytes.
 _EXTENSION = b"ARROW:extension:name"
 _ITEM_METADATA = {_BFLOAT16: {_EXTENSION: _BFLOAT16.encode()}}
 
 
-# Types inside of types are in one name, so damage could nest them without an end.
+# One name contains all nested types, so damage could nest them without limit.
 _MAX_PARTS = 100
 
 
 def is_nested_logical(logical: str) -> bool:
-    """Tell whether a logical type has child fields (list, struct, map, fixed-size list of structs)."""
+    """Return whether a logical type has child fields: list, struct, map, fixed-size list of structs."""
     return logical in LIST_TYPES or logical in ("struct", "map") or logical.startswith(STRUCT_FSL_PREFIX)
 
 
 def from_logical(logical: str) -> pa.DataType:
-    """Return the Arrow type of a logical type that has no child fields.
+    """Return the Arrow type of a logical type without child fields.
 
     Raises:
-        UnsupportedFormatError: a name that is not known here.
+        UnsupportedFormatError: the name is unknown.
     """
     if logical in _PLAIN:
         return _PLAIN[logical]
@@ -137,13 +137,13 @@ _PARAMETRIC: dict[str, Callable[[str], pa.DataType]] = {
 
 
 def to_logical(arrow: pa.DataType) -> str:
-    """Return the logical type of an Arrow type; nested types give the part that their own field carries.
+    """Return the logical type of an Arrow type. For a nested type, it is the name without the child fields.
 
     Raises:
         SchemaError: Lance has no such type.
     """
     if isinstance(arrow, pa.BaseExtensionType):
-        # Inside of other types; a column of such a type is stored as what lies below it.
+        # Only for nested types: a column of an extension type is stored as its storage type.
         if arrow.extension_name == _BFLOAT16:
             return _BFLOAT16
         raise SchemaError(
@@ -185,7 +185,7 @@ def _is_fixed_width(arrow: pa.DataType) -> bool:
 def _name_dictionary(arrow: pa.DataType) -> str:
     value = to_logical(arrow.value_type)
     if is_nested_logical(value) or ":" in value:
-        # The name of a type with parameters could not be told apart from the index type behind it.
+        # The name of a type with parameters would be ambiguous before the index type.
         raise SchemaError(f"Lance stores dictionaries of values whose type has no parameters, not {arrow}")
     return f"dict:{value}:{to_logical(arrow.index_type)}:{'true' if arrow.ordered else 'false'}"
 

@@ -70,7 +70,7 @@ class Footer:
         """Parse the footer at the end of `tail`, the last bytes of a file (40 or more).
 
         Raises:
-            FormatError: too short, or the magic is missing.
+            FormatError: `tail` is too short, or the magic is missing.
         """
         if len(tail) < FOOTER_SIZE:
             raise FormatError(f"a data file has at least {FOOTER_SIZE} bytes, this one has {len(tail)}")
@@ -92,7 +92,7 @@ _M = TypeVar("_M", bound=Message)
 
 @dataclass(frozen=True)
 class Page:
-    """One page of a column: where its buffers are, and the undecoded description of their content.
+    """One page of a column: the positions of its buffers, and the undecoded description of their content.
 
     `buffers` are absolute (offset, size) pairs in bytes. `length` counts rows (2.0: the column's items).
     """
@@ -104,14 +104,14 @@ class Page:
     type_url: str
 
     def says(self, type_url: str) -> bool:
-        """Tell whether the page's encoding is the message that `type_url` names."""
+        """Return whether `type_url` is the type of the page's encoding message."""
         return self.type_url.rpartition("/")[2] == type_url.rpartition("/")[2]
 
     def layout(self, kind: type[_M], type_url: str) -> _M:
         """Decode the page's encoding as a message of class `kind`, whose type url must be `type_url`.
 
         Raises:
-            UnsupportedFormatError: the encoding is of another kind.
+            UnsupportedFormatError: the encoding has another type.
             FormatError: the message is damaged.
         """
         if not self.says(type_url):
@@ -126,8 +126,8 @@ class Page:
 class ColumnMetadata:
     """All pages of one column, in row order.
 
-    `blob` tells a 2.0 column of blob descriptors. `items` is the column of the bytes of strings that Lance
-    0.13 wrote as lists of bytes.
+    `blob` marks a 2.0 column of blob descriptors. `items` is the column with the bytes of strings, which
+    Lance 0.13 wrote as lists of bytes.
     """
 
     index: int
@@ -143,7 +143,7 @@ class ColumnMetadata:
 
     @property
     def has_lists(self) -> bool:
-        """Whether a 2.0 column tells where lists end, whose items are in the next one."""
+        """Whether a 2.0 column contains list offsets; the next column has the items."""
         if not self.pages or not self.pages[0].says(ARRAY_ENCODING_URL):
             return False
         encoding = self.pages[0].layout(encodings20_pb2.ArrayEncoding, ARRAY_ENCODING_URL)
@@ -152,7 +152,7 @@ class ColumnMetadata:
 
 @dataclass(frozen=True)
 class EncodedPage:
-    """One page as a field writer makes it: buffers not yet placed in a file, and their description."""
+    """A page from a field writer: buffers without positions in a file, and their description."""
 
     column: int
     buffers: Sequence[BytesLike]
@@ -165,8 +165,8 @@ def parse_column(index: int, data: bytes, file_size: int) -> ColumnMetadata:
     """Parse the metadata block of column number `index` in a file of `file_size` bytes.
 
     Raises:
-        FormatError: not a valid message, or a buffer that reaches beyond the file.
-        UnsupportedFormatError: an encoding that is stored elsewhere in the file.
+        FormatError: the message is invalid, or a buffer reaches beyond the file.
+        UnsupportedFormatError: an encoding is stored elsewhere in the file.
     """
     try:
         message = file2_pb2.ColumnMetadata.FromString(data)

@@ -1,8 +1,10 @@
-"""Zipping parts of one nested field, which were read on their own, back to the whole.
+"""Merges separately read parts of a nested field.
 
-Every part is an array of the field's type with only some of its leaves. All parts repeat the structure above
-their leaves: which structs are null, how long each list is. The whole takes it from the first part, except
-that a struct is null only where all parts say so: what was added later may know better, as in pylance.
+Each part is an array of the field's type with only some of its leaves. All parts repeat the structure above
+their
+leaves: null structs and list lengths. The result takes the structure from the first part, except that a
+struct is
+null only where it is null in all parts: as in pylance, a part that was added later may have a value there.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from spark_lance.file.base.schema import Field
 
 
 def has_lists(field: Field) -> bool:
-    """Whether a field is a list or map, or has one inside."""
+    """Return whether a field is or contains a list or map."""
     return field.kind in ("list", "map") or any(has_lists(child) for child in field.children)
 
 
@@ -30,13 +32,13 @@ def merge_paths(
     """Combine parts of a field.
 
     Args:
-        field: the whole field.
-        arrays: one or more arrays of the same rows, of the field's type with different leaves left out. A map
-            that lacks its key or value is a list of structs with one child.
-        ignored: rows in which the parts may differ; they come out null.
+        field: the complete field.
+        arrays: one or more arrays of the same rows, with the field's type reduced to different leaves. A
+            map without its key or value is a list of structs with one child.
+        ignored: rows in which the parts may differ; they become null.
 
     Returns:
-        An array of type `field.arrow_type()`; leaves that no part has are null.
+        An array of type `field.arrow_type()`. Leaves that are in no part are null.
 
     Raises:
         FormatError: the parts do not have the same number of rows or lists of the same lengths.
@@ -66,7 +68,7 @@ def _merge(field: Field, arrays: list[pa.Array], target: pa.DataType) -> pa.Arra
 
 
 def _retype(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Give an array a type that differs at most in names, nullability and metadata."""
+    """Return an array with another type, which differs only in names, nullability and metadata."""
     if array.type.equals(target, check_metadata=True):
         return array
     return array.cast(target)
@@ -74,11 +76,11 @@ def _retype(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _merge_struct(field: Field, arrays: list[pa.Array], target: pa.StructType) -> pa.Array:
     children = []
-    validity, agreed = _united_validity(arrays)
+    validity, agreed = _merge_validity(arrays)
     for i, child in enumerate(field.children):
         arrow = target.field(i).type
         homes = [array for array in arrays if array.type.get_field_index(child.name) >= 0]
-        # Below a null struct that turns out not to be null there may be anything.
+        # The children of a struct that is null in this part but not in another one are arbitrary.
         parts = [
             array.field(child.name) if agreed else array.flatten()[array.type.get_field_index(child.name)]
             for array in homes
@@ -92,7 +94,7 @@ def _merge_struct(field: Field, arrays: list[pa.Array], target: pa.StructType) -
     return pa.Array.from_buffers(target, len(arrays[0]), [validity], children=children)
 
 
-def _united_validity(arrays: list[pa.Array]) -> tuple[pa.Buffer | None, bool]:
+def _merge_validity(arrays: list[pa.Array]) -> tuple[pa.Buffer | None, bool]:
     """Return the validity bitmap of what any array has a value for, and whether all are null in one place."""
     nulls = {array.null_count for array in arrays}
     if nulls == {0}:
@@ -126,7 +128,7 @@ def _merge_list(field: Field, arrays: list[pa.Array], target: pa.DataType) -> pa
         offsets = offsets - offsets.dtype.type(first)
     if len(merged) != last - first:
         raise FormatError(f"the lists of field {field.name!r} do not cover their items")
-    # Arrow does not raise on such a map but ends the process.
+    # Arrow would crash the process on such a map instead of raising an error.
     if field.kind == "map" and (merged.null_count or merged.field(0).null_count):
         raise FormatError(f"map {field.name!r} has null keys")
     buffers = [_validity(arrays[0]), pa.py_buffer(np.ascontiguousarray(offsets))]
@@ -145,7 +147,7 @@ def _merge_fixed_list(field: Field, arrays: list[pa.Array], target: pa.FixedSize
 
 
 def _offsets(array: pa.Array) -> npt.NDArray[np.int32] | npt.NDArray[np.int64]:
-    """Return the offsets of a list or map array, honouring its slice."""
+    """Return the offsets of a list or map array, which may be a slice."""
     large = pa.types.is_large_list(array.type)
     dtype = np.int64 if large else np.int32
     if len(array) == 0:

@@ -1,4 +1,4 @@
-"""The module family that decodes and encodes the pages of each file version."""
+"""The modules that decode and encode the pages of each file version."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from spark_lance.file.base.version import FileVersion
 
 
 class FieldReader(Protocol):
-    """Decodes one top-level field of one file; `field` may be pruned to some of its leaves."""
+    """Decodes one top-level field of one file. `field` may be pruned to some of its leaves."""
 
     @property
     def num_rows(self) -> int:
-        """Rows of the field, as its pages say."""
+        """Number of rows of the field, from its page descriptions."""
 
     def ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the (offset, size) byte ranges that rows [start, stop) surely need."""
+        """Return the (offset, size) byte ranges that are known to be needed for rows [start, stop)."""
 
     def read(self, start: int, stop: int) -> pa.ChunkedArray:
         """Return rows [start, stop) as the field's Arrow type.
@@ -38,24 +38,24 @@ class FieldReader(Protocol):
 
 @runtime_checkable
 class RowReader(Protocol):
-    """The other methods of a field reader if its file version lets single rows be decoded."""
+    """Further methods of field readers for file versions that can decode single rows."""
 
     def take(self, rows: npt.NDArray[np.int64]) -> pa.ChunkedArray:
-        """Return rows by ascending number, without repeats; raises as `FieldReader.read`."""
+        """Return the rows with these ascending unique numbers. Errors as for `FieldReader.read`."""
 
     def plan_read(self, start: int, stop: int) -> Plan:
-        """Return the byte ranges that `read` needs, step by step; raises as `FieldReader.read`."""
+        """Return the byte ranges that `read` needs, step by step. Errors as for `FieldReader.read`."""
         ...
 
     def plan_take(self, rows: npt.NDArray[np.int64]) -> Plan:
-        """Return the byte ranges that `take` needs, step by step; raises as `FieldReader.read`."""
+        """Return the byte ranges that `take` needs, step by step. Errors as for `FieldReader.read`."""
         ...
 
     def lies_flat(self) -> bool:
-        """Tell whether reads are slices of the file, without a copy."""
+        """Return whether reads are slices of the file, without a copy."""
 
     def is_light(self) -> bool:
-        """Tell whether no page that was decoded is held for the next read."""
+        """Return whether no decoded page is kept for the next read."""
 
 
 class FieldWriter(Protocol):
@@ -66,7 +66,7 @@ class FieldWriter(Protocol):
 
 
 class OpenFieldReader(Protocol):
-    """Makes a FieldReader; `columns` maps the id of each owning field to its column."""
+    """Creates a FieldReader. `columns` maps the id of each owning field to its column."""
 
     def __call__(
         self, field: Field, columns: Mapping[int, ColumnMetadata], source: PageSource, version: FileVersion
@@ -76,7 +76,7 @@ class OpenFieldReader(Protocol):
 
 
 class OpenFieldWriter(Protocol):
-    """Makes a FieldWriter whose owned columns are numbered from `column_base`."""
+    """Creates a FieldWriter whose columns are numbered from `column_base`."""
 
     def __call__(self, field: Field, column_base: int, version: FileVersion) -> FieldWriter:
         """Return the writer of a field."""
@@ -86,7 +86,7 @@ class OpenFieldWriter(Protocol):
 class PageFormat(NamedTuple):
     """Reader, writer and the type url of the page encodings of one family of file versions.
 
-    The modules are named, and imported when they are first used: a process that reads loads no writer.
+    The modules are imported when first used, so a process that only reads loads no writer.
     """
 
     reader_module: str
@@ -95,12 +95,12 @@ class PageFormat(NamedTuple):
 
     @property
     def reader(self) -> OpenFieldReader:
-        """Makes readers."""
+        """The factory of readers."""
         return cast("OpenFieldReader", import_module(self.reader_module).FieldReader)
 
     @property
     def writer(self) -> OpenFieldWriter:
-        """Makes writers."""
+        """The factory of writers."""
         return cast("OpenFieldWriter", import_module(self.writer_module).FieldWriter)
 
 

@@ -43,9 +43,9 @@ _CLUSTERING_KEY = "lance-schema:unenforced-clustering-key"
 class Field:
     """One field of a table: a top-level column or a part of one.
 
-    `kind` says how it is stored. The children of "list", "map", "struct" and "fsl_struct" (fixed-size list of
+    `kind` describes the storage. The children of "list", "map", "struct" and "fsl_struct" (fixed-size list of
     structs) are stored on their own. "packed_struct" and "blob" are one column whatever their children;
-    everything else is a "leaf".
+    every other field is a "leaf".
     """
 
     id: int
@@ -73,12 +73,12 @@ class Field:
 
     @property
     def is_packed(self) -> bool:
-        """Whether the field metadata asks for one row-major column for all children."""
+        """Whether the field metadata requests one row-major column for all children."""
         return any(self.metadata.get(key, "").lower() in _TRUE for key in ("lance-encoding:packed", "packed"))
 
     @property
     def key_position(self) -> int | None:
-        """The place in the primary key, from 1 on; 0: after those that have one; None: not in the key."""
+        """Position in the primary key, starting at 1. 0: after all numbered fields. None: not in the key."""
         position = self.metadata.get(_PRIMARY_KEY + ":position", "")
         if position.isdecimal():
             return int(position)
@@ -86,7 +86,7 @@ class Field:
 
     @property
     def is_blob(self) -> bool:
-        """Whether values are kept outside the column, with a descriptor in it."""
+        """Whether values are stored outside the column, which contains descriptors."""
         return (
             self.metadata.get("lance-encoding:blob", "").lower() in _TRUE
             or self.metadata.get(EXTENSION_NAME) == "lance.blob.v2"
@@ -98,7 +98,7 @@ class Field:
         return self.metadata.get(EXTENSION_NAME) == JSON_EXTENSION
 
     def described(self) -> Field:
-        """Return the field as scans yield it: blobs, here or further down, as structs that describe them.
+        """Return the field as scans return it: blobs, also nested ones, become descriptor structs.
 
         Version 1 blobs (logical type large_binary) become struct<position, size>, version 2 blobs (struct)
         become struct<kind, position, size, blob_id, blob_uri>. (Lance file format, blobs.)
@@ -116,7 +116,7 @@ class Field:
 
     @property
     def is_descriptor(self) -> bool:
-        """Whether this is a blob as `described`; its children are not fields of the table and have id -1."""
+        """Whether this is a descriptor from `described`, whose children are no table fields and have id -1."""
         return self.kind == "blob" and bool(self.children) and all(c.id == -1 for c in self.children)
 
     @property
@@ -124,7 +124,7 @@ class Field:
         """Length of a fixed-size list of structs.
 
         Raises:
-            FormatError: the logical type names no length.
+            FormatError: the logical type has no length.
         """
         length = self.logical_type.removeprefix(STRUCT_FSL_PREFIX)
         if not (length.isdecimal() and len(length) <= 10 and 0 < int(length) < 2**31):
@@ -132,10 +132,10 @@ class Field:
         return int(length)
 
     def arrow_type(self) -> pa.DataType:
-        """Return the Arrow type, built from this field and the children it still has.
+        """Return the Arrow type of this field with its remaining children.
 
         Raises:
-            UnsupportedFormatError: the logical type is not known.
+            UnsupportedFormatError: the logical type is unknown.
         """
         logical = self.logical_type
         if not is_nested_logical(logical):
@@ -157,23 +157,23 @@ class Field:
     def arrow_field(self) -> pa.Field:
         """Return the Arrow field: name, type, nullability and metadata."""
         arrow = self.arrow_type()
-        # Arrow has no null column that must not be null; the nulls are what there is.
+        # Arrow's null type must be nullable.
         return pa.field(
             self.name, arrow, self.nullable or pa.types.is_null(arrow), dict(self.metadata) or None
         )
 
     def read_field(self) -> pa.Field:
-        """Return the Arrow field as users read it: blobs described, JSON as text."""
+        """Return the Arrow field as users read it: blobs as descriptors, JSON as text."""
         return text_field(self.described().arrow_field())
 
     def walk(self) -> Iterator[Field]:
-        """Yield this field and everything below it, parents first."""
+        """Yield this field and all its descendants, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def along(self, names: Sequence[str]) -> tuple[Field, ...] | None:
-        """Return this field and those that names lead to from it, through structs; None if one is missing."""
+        """Return this field and the nested fields along `names`, through structs; None if one is missing."""
         fields = [self]
         for name in names:
             children = fields[-1].children if fields[-1].kind == "struct" else ()
@@ -184,9 +184,9 @@ class Field:
         return tuple(fields)
 
     def prune(self, keep: Callable[[Field], bool]) -> Field | None:
-        """Return the field with only those leaves below it (or itself) for which `keep` is true.
+        """Return the field with only the leaves for which `keep` is true.
 
-        Lists, maps and structs that lose all their children vanish; None if nothing is left.
+        Lists, maps and structs without remaining children are removed. Returns None if nothing remains.
         """
         if self.kind not in ("list", "map", "struct", "fsl_struct"):
             return self if keep(self) else None
@@ -213,12 +213,12 @@ _DESCRIPTORS: dict[str, tuple[tuple[Field, ...], dict[str, str]]] = {
 
 
 def _from_arrow(arrow: pa.Field, ids: Iterator[int], depth: int = 0) -> Field:
-    """Build a field tree, taking ids depth first, parents before children."""
+    """Build a field tree. Ids are assigned depth first, parents before children."""
     if depth > _MAX_DEPTH:
         raise SchemaError(f"column {arrow.name!r} is nested more than {_MAX_DEPTH} levels deep")
     own_id = next(ids)
     arrow = stored_field(arrow)
-    metadata = _texts(arrow.metadata, f"column {arrow.name!r}")
+    metadata = _decode_metadata(arrow.metadata, f"column {arrow.name!r}")
     if is_json_field(arrow):
         return Field(own_id, arrow.name, "json", arrow.nullable, (), metadata)
     kind = arrow.type
@@ -244,7 +244,7 @@ def _from_arrow(arrow: pa.Field, ids: Iterator[int], depth: int = 0) -> Field:
     return Field(own_id, arrow.name, logical, arrow.nullable, children, metadata)
 
 
-def _texts(metadata: Mapping[bytes, bytes] | None, where: str) -> dict[str, str]:
+def _decode_metadata(metadata: Mapping[bytes, bytes] | None, where: str) -> dict[str, str]:
     try:
         return {key.decode(): value.decode() for key, value in (metadata or {}).items()}
     except UnicodeDecodeError:
@@ -252,7 +252,7 @@ def _texts(metadata: Mapping[bytes, bytes] | None, where: str) -> dict[str, str]
 
 
 def _encoding_hint(logical: str) -> int:
-    """Return the 0.1-era encoding number, which writers still fill in and readers of 2.x ignore."""
+    """Return the encoding number of version 0.1, which writers still set and readers of 2.x ignore."""
     if logical in ("struct", "null", "map"):
         return 0
     if logical.removeprefix("large_") in ("string", "binary") or logical == "json":
@@ -272,19 +272,19 @@ class Schema:
         """Build a schema with new ids, depth first from `first_id`.
 
         Args:
-            reserved: whether columns may have the names of system columns, as those of index files do.
+            reserved: whether columns may have the names of system columns, as in index files.
 
         Raises:
-            SchemaError: a type that Lance lacks, or a column name that it reserves or that occurs twice.
+            SchemaError: Lance does not support a type, or a column name is reserved or occurs twice.
         """
         ids = iter(range(first_id, 2**31))
         fields = tuple(_from_arrow(arrow, ids) for arrow in schema)
         if not reserved:
             _check_names(fields)
-        return cls(fields, _texts(schema.metadata, "the schema"))
+        return cls(fields, _decode_metadata(schema.metadata, "the schema"))
 
     def to_arrow(self) -> pa.Schema:
-        """Return the Arrow schema, metadata included."""
+        """Return the Arrow schema, including metadata."""
         return pa.schema([f.arrow_field() for f in self.fields], dict(self.metadata) or None)
 
     @classmethod
@@ -294,7 +294,7 @@ class Schema:
         """Rebuild the trees from the flattened list.
 
         Raises:
-            FormatError: an id twice, or a parent that is missing or stands after its child.
+            FormatError: an id occurs twice, or a parent is missing or comes after its child.
         """
         flat = list(messages)
         children: dict[int, list[file_pb2.Field]] = {-1: []}
@@ -305,8 +305,8 @@ class Schema:
                     f"field {message.name!r} names a parent {message.parent_id} that is not before it"
                 )
             if message.id < 0:
-                # In file schemas the children of blob descriptors have neither an id nor a parent; they
-                # follow their field, and are not parents of anything.
+                # In file schemas the children of blob descriptors have neither id nor parent. They follow
+                # their field and have no children.
                 parent = described if message.parent_id == -1 else message.parent_id
                 children[parent].append(message)
                 continue
@@ -350,7 +350,7 @@ class Schema:
                 message.unenforced_clustering_key_position = int(position)
             out.append(message)
             for child in node.children:
-                # The children of blob descriptors name no parent in files; see `from_protos`.
+                # In files the children of blob descriptors have no parent; see `from_protos`.
                 emit(child, node.id if child.id >= 0 else -1)
 
         for top in self.fields:
@@ -361,7 +361,7 @@ class Schema:
         """Return the top-level field called `name`.
 
         Raises:
-            SchemaError: there is none; the message lists those that exist.
+            SchemaError: the field does not exist; the message lists the existing ones.
         """
         for candidate in self.fields:
             if candidate.name == name:
@@ -372,16 +372,17 @@ class Schema:
         )
 
     def find(self, path: str, *, only_structs: bool = False) -> tuple[Field, ...]:
-        """Return the field that a path with dots names, after the fields that it is in.
+        """Return the field at a dotted path, preceded by its ancestors.
 
-        A top-level column of the whole name, dots included, goes first.
+        A top-level column whose name is the whole path, including dots, takes precedence.
 
         Args:
             path: a column, or a field in it: `d.e`. Names with dots are in backticks: d.`e.f`
-            only_structs: find no parts of lists, maps and blobs, of which a row has other than one.
+            only_structs: exclude parts of lists, maps and blobs, because a row may have none or several of
+                them.
 
         Raises:
-            ColumnNotFoundError: there is no such field; the message lists those beside it.
+            ColumnNotFoundError: the field does not exist; the message lists its siblings.
         """
         steps = [path] if any(top.name == path for top in self.fields) else split_path(path)
         result = [self.field(steps[0])]
@@ -399,12 +400,12 @@ class Schema:
         return tuple(result)
 
     def along(self, names: Sequence[str]) -> tuple[Field, ...] | None:
-        """Return the fields that names lead to, through structs; None if one is missing."""
+        """Return the fields along `names`, through structs; None if one is missing."""
         top = next((top for top in self.fields if top.name == names[0]), None)
         return None if top is None else top.along(names[1:])
 
     def path_of(self, field_id: int) -> str:
-        """Return the path of a field, as in `find`.
+        """Return the path of a field, in the form that `find` accepts.
 
         Raises:
             ColumnNotFoundError: the schema does not have the field.
@@ -416,7 +417,7 @@ class Schema:
 
     @cached_property
     def paths(self) -> dict[int, str]:
-        """Field ids -> paths, as in `find`."""
+        """Field id -> path, in the form that `find` accepts."""
         paths: dict[int, str] = {}
         for node in self.walk():
             path = paths.setdefault(node.id, node.name)
@@ -434,7 +435,7 @@ class Schema:
             yield from top.walk()
 
     def prune(self, ids: Collection[int]) -> Schema:
-        """Return the schema with only those leaves whose id is in `ids`."""
+        """Return the schema with only the leaves whose id is in `ids`."""
         pruned = (top.prune(lambda leaf: leaf.id in ids) for top in self.fields)
         return Schema(tuple(top for top in pruned if top is not None), self.metadata)
 
@@ -450,7 +451,7 @@ _STEP = re.compile(r"(?:`((?:[^`]|``)+)`|([^.]*))(?:\.|$)")
 
 
 def split_path(path: str) -> list[str]:
-    """Return the names of a path with dots; a name in backticks can have dots, and `` for a backtick."""
+    """Return the names in a dotted path. A name in backticks can have dots, and `` for a backtick."""
     if "`" not in path:
         return path.split(".")
     names, position = [], 0
@@ -466,7 +467,7 @@ def split_path(path: str) -> list[str]:
 
 
 def quote_name(name: str) -> str:
-    """Return a name as a step of a path: in backticks if it has dots or begins with a backtick."""
+    """Return a name as a step of a path: in backticks if it has dots or starts with a backtick."""
     return f"`{name.replace('`', '``')}`" if "." in name or name.startswith("`") else name
 
 

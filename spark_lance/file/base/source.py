@@ -1,8 +1,8 @@
-"""The bytes of one open data file, by (offset, size).
+"""Reads the bytes of one open data file by (offset, size).
 
-Rows are read in two steps: all byte ranges that the columns say they need are fetched in few requests
-(`prefetch`, `prefetch_in_steps`), then decoded from memory (`get`). Local files are memory mapped, so there
-`get` is a slice and nothing is fetched.
+Rows are read in two steps: all byte ranges that the columns need are fetched in few requests (`prefetch`,
+`prefetch_in_steps`), then decoded from memory (`get`). Local files are memory-mapped: `get` returns a slice,
+and nothing is fetched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Bytes = npt.NDArray[np.uint8]
 Plan: TypeAlias = Iterator[Sequence[tuple[int, int]]]
 
 _EMPTY = pa.py_buffer(b"")
-# The ends of immutable files that were opened before.
+# The ends of immutable files that were opened earlier.
 _TAILS: CacheSection[pa.Buffer] = CacheSection("file tails", CACHE, share=1 / 16, counted=False)
 
 
@@ -39,8 +39,8 @@ class PageSource:
 
     Args:
         store, path, size: the object.
-        immutable: whether no other content ever has this path, as files of tables have unique names. Then the
-            process caches the end of the file.
+        immutable: whether the content of this path never changes, as for a table's files, which have unique
+            names. Then the process caches the end of the file.
     """
 
     def __init__(self, store: Store, path: str, size: int, immutable: bool = False) -> None:
@@ -49,7 +49,7 @@ class PageSource:
         self._immutable = immutable
         self._store = store
         self._mapped = store.map(path)
-        # The first byte of each fetched block, ascending, and the blocks. They do not overlap.
+        # Ascending start offsets of the fetched blocks, and the blocks, which do not overlap.
         self._starts: list[int] = []
         self._blocks: list[pa.Buffer] = []
         self._tail: tuple[int, pa.Buffer] | None = None
@@ -63,12 +63,12 @@ class PageSource:
 
     @cached_property
     def state(self) -> Hashable | None:
-        """The identity of the file and its bytes; None if it would have to be fetched."""
-        return None if self._mapped is None else _state(self.path)
+        """The identity of the file and its content; None if determining it needs a request."""
+        return None if self._mapped is None else _file_state(self.path)
 
     def is_current(self) -> bool:
-        """Tell whether a local file is still there, and the same as when `state` was first asked for."""
-        return self.state is not None and _state(self.path) == self.state
+        """Return whether a local file still exists and has not changed since `state` was first read."""
+        return self.state is not None and _file_state(self.path) == self.state
 
     @cached_property
     def _bytes(self) -> Bytes:
@@ -96,7 +96,7 @@ class PageSource:
         return block[1].slice(offset - block[0], size)
 
     def tail(self, size: int) -> pa.Buffer:
-        """Return the last `size` bytes of the file; those of an object on a store stay in memory.
+        """Return the last `size` bytes of the file. For an object on a store they stay in memory.
 
         Raises:
             FormatError: the file is shorter.
@@ -117,7 +117,7 @@ class PageSource:
         return cached.slice(cached.size - size)
 
     def gather(self, offsets: Ints, sizes: Ints) -> tuple[Bytes, Ints]:
-        """Return bytes that have these ranges of the file in them, and where each range starts there.
+        """Return bytes that contain these ranges of the file, and the start of each range in them.
 
         Args:
             offsets, sizes: int64, ascending.
@@ -140,7 +140,7 @@ class PageSource:
         return np.frombuffer(b"".join(pieces), dtype=np.uint8), np.cumsum(sizes) - sizes
 
     def prefetch(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Fetch all the ranges that are not in memory yet, in few requests."""
+        """Fetch all ranges that are not in memory yet, in few requests."""
         if self._mapped is not None:
             return
         missing = [r for r in dict.fromkeys(ranges) if r[1] > 0 and self._block(*r) is None]
@@ -155,16 +155,16 @@ class PageSource:
         self._blocks = [blocks[start] for start in self._starts]
 
     def prefetch_in_steps(self, plans: Iterable[Plan]) -> None:
-        """Fetch the ranges of plans: of each step, all ranges of all plans together."""
+        """Fetch the ranges of several plans, all ranges of a step together."""
         for ranges in () if self._mapped is not None else merge_plans(plans):
             self.prefetch(ranges)
 
     def release(self) -> None:
-        """Forget what `prefetch` fetched."""
+        """Release the fetched blocks."""
         self._starts, self._blocks = [], []
 
     def _block(self, offset: int, size: int) -> tuple[int, pa.Buffer] | None:
-        """Return a block in memory that has a range, and where it begins in the file."""
+        """Return the block in memory that contains a range, and its start in the file."""
         if self._tail is not None and offset >= self._tail[0]:
             return self._tail
         at = bisect_right(self._starts, offset) - 1
@@ -174,7 +174,7 @@ class PageSource:
 
 
 def merge_plans(plans: Iterable[Plan]) -> Plan:
-    """Return one plan for several: each step has the ranges of a step of each of them."""
+    """Merge several plans: each step has the ranges of one step of every plan."""
     under_way = list(plans)
     while under_way:
         steps = [(plan, next(plan, None)) for plan in under_way]
@@ -182,7 +182,7 @@ def merge_plans(plans: Iterable[Plan]) -> Plan:
         yield [byte_range for _, ranges in steps for byte_range in ranges or ()]
 
 
-def _state(path: str) -> Hashable | None:
+def _file_state(path: str) -> Hashable | None:
     try:
         status = Path(path).stat()
     except OSError:

@@ -13,7 +13,7 @@ from spark_lance.errors import OptionError, UnsupportedFormatError
 
 
 class FileVersion(enum.Enum):
-    """A data-file version that is read: (text, footer numbers, manifest numbers)."""
+    """A supported data file version: (text, footer numbers, manifest numbers)."""
 
     V0_1 = ("0.1", (0, 2), (0, 2))
     V2_0 = ("2.0", (0, 3), (2, 0))
@@ -38,9 +38,9 @@ class FileVersion(enum.Enum):
 
     @property
     def writable(self) -> bool:
-        """Whether files of this version are written, too.
+        """Whether we can write files of this version.
 
-        Legacy files lose nulls, and the grammar of 2.3 is not settled: both are only read.
+        Legacy files lose nulls, and the grammar of 2.3 is not final: both are read-only.
         """
         return self not in (FileVersion.V0_1, FileVersion.V2_3)
 
@@ -49,8 +49,8 @@ class FileVersion(enum.Enum):
         """Return the version to write that is called `name` ("2.0", "2.1", "2.2", or the alias "stable").
 
         Raises:
-            OptionError: no such version.
-            UnsupportedFormatError: a known version that is not written here ("legacy", "2.3", "next").
+            OptionError: the version does not exist.
+            UnsupportedFormatError: the version is known but cannot be written ("legacy", "2.3", "next").
         """
         text = _ALIASES.get(name.strip().lower(), name.strip())
         choices = ", ".join(version.text for version in WRITABLE_VERSIONS)
@@ -65,10 +65,10 @@ class FileVersion(enum.Enum):
 
     @classmethod
     def from_data_format(cls, name: str) -> FileVersion:
-        """Return the version that a manifest's data format names; "0.1" and "2.3" are among them.
+        """Return the version that a manifest's data format names, including "0.1" and "2.3".
 
         Raises:
-            OptionError, UnsupportedFormatError: as `parse`.
+            OptionError, UnsupportedFormatError: as for `parse`.
         """
         return next((version for version in cls if version.text == name), None) or cls.parse(name)
 
@@ -77,7 +77,7 @@ class FileVersion(enum.Enum):
         """Return the version whose footer carries these numbers.
 
         Raises:
-            UnsupportedFormatError: versions newer than 2.3.
+            UnsupportedFormatError: the version is newer than 2.3.
         """
         if (major, minor) == (2, 0):
             return cls.V2_0
@@ -95,7 +95,7 @@ class FileVersion(enum.Enum):
         """Return the version that a manifest's DataFile names by these numbers.
 
         Raises:
-            UnsupportedFormatError: as `from_footer`.
+            UnsupportedFormatError: as for `from_footer`.
         """
         return cls.from_footer(major, minor)
 
