@@ -116,7 +116,7 @@ class Field:
 
     @property
     def is_descriptor(self) -> bool:
-        """Whether this is a descriptor from `described`, whose children are no table fields and have id -1."""
+        """Whether this is a descriptor from `described`. Its children are no table fields and have id -1."""
         return self.kind == "blob" and bool(self.children) and all(c.id == -1 for c in self.children)
 
     @property

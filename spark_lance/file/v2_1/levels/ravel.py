@@ -307,14 +307,14 @@ def _list_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> tup
     if has_empties:
         marks.append((empties, 2 * k + 2))
     layer = _LIST_KINDS[nulls is not None, has_empties]
-    with_codes = replace(
+    list_levels = replace(
         levels,
         layers=(*levels.layers, layer),
         nullable=(*levels.nullable, field.nullable),
         codes=levels.with_codes(marks),
         spread_at=k,
     )
-    return _expand_lists(with_codes, lengths, valueless), _items(array, offsets, lengths)
+    return _expand_lists(list_levels, lengths, valueless), _items(array, offsets, lengths)
 
 
 def _expand_lists(levels: _Levels, lengths: Ints, valueless: Bools) -> _Levels:
