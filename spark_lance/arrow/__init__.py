@@ -1,1 +1,1 @@
-"""Operations on Arrow arrays and their buffers that every reader and writer shares."""
+"""Operations on Arrow arrays and their buffers that all readers and writers share."""

@@ -1,10 +1,9 @@
-"""Arrow operations that have to be done with care.
+"""Arrow operations with workarounds for Arrow's bugs.
 
-Arrow (seen in releases up to 26) picks wrong items when it takes from or filters fixed-size lists of
-fixed-size lists that start at an offset. It concatenates half-float dictionaries into wrong values. It
-cannot concatenate dictionaries that hold null items, or more items together than their index type can number.
-It reads the offsets of texts and lists even where there are none, as in empty arrays that Java's Arrow has
-written.
+Observed in Arrow releases up to 26: `take` and `filter` return wrong items for fixed-size lists of fixed-size
+lists that start at an offset. Concatenating half-float dictionaries returns wrong values. Dictionaries with
+null items, or with more items in total than their index type can number, cannot be concatenated. Arrow reads
+the offsets of strings and lists even if they are missing, as in empty arrays from Java's Arrow.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ _VARIABLE = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, p
 
 
 class CapacityError(Exception):
-    """The asked values do not fit one Arrow array of their type (32-bit offsets): ask for fewer rows."""
+    """The values do not fit into one Arrow array of their type (32-bit offsets): request fewer rows."""
 
 
 def join(arrays: Sequence[pa.Array]) -> list[pa.Array]:
     """Return arrays of one type as one array.
 
-    They are returned as they are if their dictionaries cannot be united, or if they hold more together than
-    the offsets of their type can tell.
+    The arrays are returned unchanged if their dictionaries cannot be merged, or if together they exceed the
+    offsets of their type.
     """
     if len(arrays) < 2:
         return list(arrays)
@@ -42,10 +41,10 @@ def join(arrays: Sequence[pa.Array]) -> list[pa.Array]:
 
 @cache
 def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
-    """Return numpy's type for integers or floats of Arrow, whose own `to_pandas_dtype` would load pandas.
+    """Return the numpy type of an Arrow integer or float type. Arrow's `to_pandas_dtype` would import pandas.
 
     Raises:
-        TypeError: the type is another one.
+        TypeError: the type is neither an integer nor a float type.
     """
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise TypeError(f"{kind} is no type of numbers")
@@ -54,10 +53,11 @@ def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array, a single chunk as it is.
+    """Return a column as one array. A single chunk is returned unchanged.
 
     Raises:
-        pa.ArrowInvalid: dictionaries of chunks cannot be united, or the chunks hold too much for one array.
+        pa.ArrowInvalid: the dictionaries of the chunks cannot be merged, or the chunks do not fit into one
+            array.
     """
     if isinstance(column, pa.Array):
         return column
@@ -67,10 +67,10 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def of_numbers(numbers: npt.NDArray[Any]) -> pa.Array:
-    """Return numbers as an array of Arrow's that shares their memory.
+    """Return numbers as an Arrow array that shares their memory.
 
-    `pa.array` imports pandas when it is first called, where that is installed: 0.3 s of every process that
-    Spark starts for Python.
+    On its first call `pa.array` imports pandas, if installed. This would cost every Python process of Spark
+    0.3 s.
     """
     contiguous = np.ascontiguousarray(numbers)
     return pa.Array.from_buffers(
@@ -79,18 +79,18 @@ def of_numbers(numbers: npt.NDArray[Any]) -> pa.Array:
 
 
 def of_flags(flags: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """Return bools as an array of Arrow's; see `of_numbers`."""
+    """Return bools as an Arrow array; see `of_numbers`."""
     bits = np.packbits(flags, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(flags), [None, pa.py_buffer(bits)])
 
 
 def empty_text(arrow: pa.DataType) -> pa.Array:
-    """Return an array of one value without bytes, of a string or binary type; see `of_numbers`."""
+    """Return an array of one empty value of a string or binary type; see `of_numbers`."""
     return pa.Array.from_buffers(arrow, 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])
 
 
 def flags_of(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """Return the values of bools, whatever stands for nulls; `to_numpy` imports pandas, see `of_numbers`."""
+    """Return the values of bools, arbitrary for nulls. `to_numpy` would import pandas, see `of_numbers`."""
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros(0, np.bool_)
@@ -101,7 +101,7 @@ def flags_of(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
 
 
 def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
-    """Return the values of numbers, whatever stands for nulls, in Arrow's memory; see `of_numbers`."""
+    """Return the values of numbers, arbitrary for nulls, without a copy; see `of_numbers`."""
     buffer, dtype = array.buffers()[1], numpy_type(array.type)
     if buffer is None:
         return np.zeros(0, dtype)
@@ -109,7 +109,7 @@ def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def dictionary_types(arrow: pa.DataType) -> Iterator[pa.DictionaryType]:
-    """Yield the dictionary types at and below a type."""
+    """Yield the dictionary types in a type, including itself."""
     if isinstance(arrow, pa.BaseExtensionType):
         yield from dictionary_types(arrow.storage_type)
     elif pa.types.is_dictionary(arrow):
@@ -120,15 +120,15 @@ def dictionary_types(arrow: pa.DataType) -> Iterator[pa.DictionaryType]:
 
 
 def make_filterable(array: pa.Array) -> pa.Array:
-    """Return an equal array for which `take` and `filter` pick the right rows."""
+    """Return an equal array for which `take` and `filter` return the correct rows."""
     return pa.concat_arrays([array]) if _nests_fixed_lists(array.type) else array
 
 
 def filter_rows(table: pa.Table, keep: pa.Array | pa.ChunkedArray) -> pa.Table:
     """Return the rows of a table for which `keep`, a bool per row, is true.
 
-    Arrow filters a table in slices that end where a chunk of any column does, and goes wrong where fixed-size
-    lists of such lists are sliced so.
+    Arrow filters a table in slices at the chunk boundaries of all columns, which returns wrong rows for
+    nested fixed-size lists.
     """
     nested = [_nests_fixed_lists(field.type) for field in table.schema]
     if not any(nested):
@@ -148,9 +148,9 @@ def filter_rows(table: pa.Table, keep: pa.Array | pa.ChunkedArray) -> pa.Table:
 
 
 def normalise_offsets(array: pa.Array) -> pa.Array:
-    """Return an equal array in which empty texts and lists have offsets, at any depth.
+    """Return an equal array in which empty strings and lists have offsets, at any depth.
 
-    Arrow would read them for the size of the array or for a cast, and so end the process.
+    Arrow reads the offsets to compute sizes and to cast, and would crash the process if they are missing.
     """
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
@@ -192,7 +192,7 @@ def _pick(column: pa.ChunkedArray, indices: np.ndarray) -> pa.ChunkedArray:
     chunks = join(column.chunks)
     if len(chunks) == 1:
         return pa.chunked_array([make_filterable(chunks[0]).take(pa.array(indices))], column.type)
-    # Chunks whose dictionaries cannot be united: every row keeps the dictionary of its chunk.
+    # The dictionaries of the chunks cannot be merged, so every row keeps the dictionary of its chunk.
     ends = np.cumsum([len(chunk) for chunk in chunks])
     homes = np.searchsorted(ends, indices, side="right")
     places = indices - np.concatenate([[0], ends])[homes]

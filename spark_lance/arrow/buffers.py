@@ -25,7 +25,7 @@ def as_bytes(data: Any) -> np.ndarray:
 
 
 def view_as(data: np.ndarray, dtype: Any) -> np.ndarray:
-    """Return uint8 data as `dtype` values; copies only when its address does not suit the type.
+    """Return uint8 data as `dtype` values. Copies only if the data is not aligned for the type.
 
     Raises:
         FormatError: the length is not a multiple of the item size.
@@ -37,7 +37,7 @@ def view_as(data: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def padding(size: int, alignment: int) -> int:
-    """Return how many bytes bring `size` to the next multiple of `alignment`."""
+    """Return the number of bytes from `size` to the next multiple of `alignment`."""
     return -size % alignment
 
 
@@ -45,7 +45,7 @@ def unpack_bits(data: np.ndarray, count: int) -> np.ndarray:
     """Return the first `count` bits (LSB first) of uint8 `data` as a bool array.
 
     Raises:
-        FormatError: there are fewer bits.
+        FormatError: `data` has fewer bits.
     """
     if count > data.nbytes * 8:
         raise FormatError(f"a bitmap of {data.nbytes} bytes cannot hold {count} bits")
@@ -60,17 +60,17 @@ def pack_bits(flags: np.ndarray) -> np.ndarray:
 
 
 def bitmap_buffer(valid: np.ndarray | None) -> pa.Buffer | None:
-    """Return a validity bitmap for Arrow, or None when everything is valid (or `valid` is None)."""
+    """Return a validity bitmap for Arrow; None if all values are valid (or `valid` is None)."""
     if valid is None or bool(valid.all()):
         return None
     return pa.py_buffer(pack_bits(valid))
 
 
 def check_offsets(offsets: np.ndarray, limit: int) -> None:
-    """Check that offsets start at 0 or later, never fall, and end at or before `limit`.
+    """Check that offsets start at 0 or above, do not descend, and end at `limit` or below.
 
     Raises:
-        FormatError: they do not; an Arrow array built on them would read foreign memory.
+        FormatError: they do not. An Arrow array with these offsets would read out of bounds.
     """
     if offsets.size == 0:
         raise FormatError("an offsets array is empty")
@@ -82,7 +82,7 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 def is_ascii(data: np.ndarray) -> bool:
-    """Tell whether no byte of uint8 `data` has its high bit set: such text is UTF-8 however it is cut."""
+    """Return whether no byte of uint8 `data` has its high bit set. Any slice of such text is valid UTF-8."""
     words = len(data) // 8 * 8
     high = np.bitwise_or.reduce(data[:words].view(np.uint64)) & _HIGH_BITS
     return not high and not (data[words:] & 0x80).any()

@@ -1,7 +1,7 @@
-"""Text is UTF-8: checked before it is stored, because a single wrong byte makes the whole page unreadable.
+"""Checks that text is UTF-8 before it is stored, because one invalid byte makes the whole page unreadable.
 
-The check of a batch is one call of Arrow's for each column of text. Rows are looked at only if it fails, to
-name the first one.
+The check is one Arrow call per text column of a batch. Only if it fails, the rows are checked one by one, to
+report the first invalid row.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ _REMEDY = (
 
 
 def check_texts(array: pa.Array, name: str, first_row: int) -> None:
-    """Check the text of a column, also inside of lists, structs, maps and dictionaries.
+    """Check that the text of a column is UTF-8, including text in lists, structs, maps and dictionaries.
 
     Args:
-        array: the values of a top-level column.
-        name: of the column.
-        first_row: the number of the first value among the rows that are written.
+        array: values of a top-level column.
+        name: name of the column.
+        first_row: position of the first value among the rows to write.
 
     Raises:
         SchemaError: a text is not UTF-8; the message names the field, the row and the byte.
     """
-    if not _has_text(array.type) or all(_is_valid(leaf) for _, leaf in _leaves(array, name)):
+    if not _has_text(array.type) or all(_is_valid(leaf) for _, leaf in _text_arrays(array, name)):
         return
     start, stop = 0, len(array)
-    if not _wrong(array, name):
-        # Wrong bytes under nulls are never stored.
+    if not _invalid_texts(array, name):
+        # Invalid bytes under nulls are never stored.
         return
     while stop - start > 1:
         middle = (start + stop) // 2
-        if _wrong(array.slice(start, middle - start), name):
+        if _invalid_texts(array.slice(start, middle - start), name):
             stop = middle
         else:
             start = middle
-    path, leaf = _wrong(array.slice(start, 1), name)[0]
+    path, leaf = _invalid_texts(array.slice(start, 1), name)[0]
     value = next(value for value in _as_bytes(leaf).to_pylist() if value is not None and not _decodes(value))
     try:
         value.decode()
@@ -54,11 +54,11 @@ def check_texts(array: pa.Array, name: str, first_row: int) -> None:
 
 
 def check_stored_text(array: pa.Array) -> None:
-    """Check text or binary that was decoded: other writers may have stored text unchecked.
+    """Check decoded text or binary, because other writers may store text unchecked.
 
     Raises:
-        FormatError: offsets are damaged; or a text is not UTF-8, and the message names its first wrong byte
-            and the option that reads it.
+        FormatError: offsets are damaged, or a text is not UTF-8. The message names its first invalid byte and
+            the option to read it.
     """
     if _is_valid(array):
         return
@@ -89,33 +89,35 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _leaves(array: pa.Array, name: str, *, visible: bool = False) -> Iterator[tuple[str, pa.Array]]:
-    """Yield the arrays of text inside an array, with their paths; `visible` leaves out values under nulls."""
+def _text_arrays(array: pa.Array, name: str, *, visible: bool = False) -> Iterator[tuple[str, pa.Array]]:
+    """Yield the text arrays in an array, with their paths. `visible` excludes values under nulls."""
     kind = array.type
     if not _has_text(kind):
         return
     if isinstance(array, pa.ExtensionArray):
-        yield from _leaves(array.storage, name, visible=visible)
+        yield from _text_arrays(array.storage, name, visible=visible)
     elif isinstance(array, pa.DictionaryArray):
         words = array.dictionary
         if visible:
             words = words.take(array.indices.drop_null().unique())
-        yield from _leaves(words, name, visible=visible)
+        yield from _text_arrays(words, name, visible=visible)
     elif isinstance(array, pa.StructArray):
         parts = array.flatten() if visible else [array.field(place) for place in range(kind.num_fields)]
         for place, part in enumerate(parts):
-            yield from _leaves(part, f"{name}.{kind.field(place).name}", visible=visible)
+            yield from _text_arrays(part, f"{name}.{kind.field(place).name}", visible=visible)
     elif isinstance(array, pa.MapArray):
         entries = _entries(array.drop_null() if visible else array)
-        yield from _leaves(entries, name, visible=visible)
+        yield from _text_arrays(entries, name, visible=visible)
     elif kind.num_fields:
-        yield from _leaves(array.flatten() if visible else _items(array), f"{name}.item", visible=visible)
+        yield from _text_arrays(
+            array.flatten() if visible else _items(array), f"{name}.item", visible=visible
+        )
     else:
         yield name, array
 
 
 def _items(array: pa.Array) -> pa.Array:
-    """Return the items of lists, with those that nulls may hide."""
+    """Return the items of lists, including items under nulls."""
     if isinstance(array, pa.FixedSizeListArray):
         size = array.type.list_size
         return array.values.slice(array.offset * size, len(array) * size)
@@ -141,9 +143,9 @@ def _is_valid(leaf: pa.Array) -> bool:
     return True
 
 
-def _wrong(array: pa.Array, name: str) -> list[tuple[str, pa.Array]]:
-    """Return the arrays of visible text that hold a value that is not UTF-8."""
-    return [leaf for leaf in _leaves(array, name, visible=True) if not _is_valid(leaf[1])]
+def _invalid_texts(array: pa.Array, name: str) -> list[tuple[str, pa.Array]]:
+    """Return the arrays of visible text with a value that is not UTF-8."""
+    return [leaf for leaf in _text_arrays(array, name, visible=True) if not _is_valid(leaf[1])]
 
 
 def _as_bytes(leaf: pa.Array) -> pa.Array:

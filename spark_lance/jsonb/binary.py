@@ -1,12 +1,12 @@
-"""JSON texts to stored documents and back; `jsonb.values` has the grammar of the stored bytes.
+"""Converts JSON texts to stored documents and back. `jsonb.values` documents the stored bytes.
 
-Texts of a column are mostly alike: the same keys in the same order, arrays of the same length. The shape of
-one of them says which marks and keys a text must have (`jsonb.scan` finds them). The values of texts with
-this shape are checked, encoded and put together by columns. Texts of other shapes, and those with escapes or
-whole numbers beyond 18 digits, are left to the caller.
+The texts of a column usually have the same shape: the same keys in the same order, and arrays of the same
+length. A shape determines the marks and keys of a text (`jsonb.scan` finds them). The values of all texts
+with this shape are checked and encoded column by column. Texts with other shapes, escapes, or integers above
+18 digits are encoded one by one.
 
-The same holds on the way back. Objects of one shape have the same bytes in header, entries of keys and keys,
-so their values are found by their place, without a look at each entry.
+Decoding works the same way. Objects of one shape have equal header, key entries and key bytes, so the
+position determines the value, without parsing each entry.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from spark_lance.jsonb.values import (
 )
 
 _LENGTH = 0x0FFFFFFF
-# More values are not looked at place by place.
+# Maximum number of values of a shape that is processed by columns.
 _MOST_SHAPE_VALUES = 256
 _MOST_KEY_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class SameShape:
-    """Containers that have the shape of the first of some.
+    """Containers with the same shape as the first one.
 
     Attributes:
-        same: which these are.
-        keys: the names of the values, null in arrays.
-        columns: the values at each place, of all of these containers.
+        same: flags of these containers.
+        keys: names of the values; null in arrays.
+        columns: the values at each position, for all of these containers.
     """
 
     same: Bools
@@ -65,15 +65,15 @@ class SameShape:
 
 
 def alike(containers: JsonValues) -> SameShape | None:
-    """Return the containers that are like the first one; None if it has too many values, or long keys.
+    """Return the containers with the shape of the first one; None if it has too many values, or long keys.
 
     Raises:
-        FormatError, UnsupportedFormatError: a container is damaged, or of an unknown kind.
+        FormatError, UnsupportedFormatError: a container is damaged or has an unknown kind.
     """
     assert bool((containers.kinds == CONTAINER).all())
     first = containers.take(np.zeros(1, np.int64)).children()
     count, is_object = int(first.counts[0]), _is_object(containers)
-    # Header and entries of keys stand before the entries of values, the keys behind these.
+    # Order: header, key entries, value entries, keys.
     head = 4 + 4 * count * is_object
     entries = head + 4 * count
     key_bytes = int(first.keys.lengths.sum()) if is_object else 0
@@ -105,9 +105,9 @@ Words = npt.NDArray[np.uint32]
 
 Places = npt.NDArray[np.int64]
 
-# Larger shapes are not worth it, or not possible.
+# Larger shapes are too slow or not possible.
 _MOST_VALUES, _MOST_DEPTH = 256, 24
-# More digits may not fit into 64 bits.
+# More digits may exceed 64 bits.
 _MOST_DIGITS = 18
 _QUOTE = ord('"')
 _INTEGER = r"\A-?(?:0|[1-9][0-9]*)\z"
@@ -120,18 +120,18 @@ for _letter, _kind in (('"', STRING), ("t", TRUE), ("f", FALSE), ("n", NULL)):
 
 @dataclass(frozen=True)
 class _Container:
-    """An object, or an array without keys, of a shape."""
+    """The shape of an object, or of an array, which has no keys."""
 
     keys: tuple[str, ...] | None
     parts: tuple[_Shape, ...]
 
 
-# None is a value that is no container.
+# None is a value that is not a container.
 _Shape = Union[_Container, None]  # noqa: UP007 (evaluated at run time on Python 3.10)
 
 
 class _UnlikeError(ValueError):
-    """A text has no shape that could serve as a template for others."""
+    """The shape of a text cannot be used for other texts."""
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> _Container:
@@ -143,7 +143,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> _Container:
 
 
 def _is_half(letter: str) -> bool:
-    """Return whether a letter is half of a surrogate pair, which no text that is stored has."""
+    """Return whether a character is half of a surrogate pair, which stored text cannot contain."""
     return "\ud800" <= letter <= "\udfff"
 
 
@@ -160,25 +160,25 @@ def _shape_of(text: str) -> _Shape:
     """Return the shape of a text.
 
     Raises:
-        ValueError, RecursionError: it is no JSON, or has no shape that is used.
+        ValueError, RecursionError: the text is not JSON, or its shape cannot be used.
     """
     shape = _shape(_shapes.decode(text))
-    values, depth = _size(shape)
+    values, depth = _measure_shape(shape)
     if values > _MOST_VALUES or depth > _MOST_DEPTH:
         raise _UnlikeError
     return shape
 
 
-def _size(shape: _Shape) -> tuple[int, int]:
-    """Return how many values a shape has, and how deep it is."""
+def _measure_shape(shape: _Shape) -> tuple[int, int]:
+    """Return the number of values and the depth of a shape."""
     if shape is None:
         return 1, 0
-    sizes = [_size(part) for part in shape.parts]
+    sizes = [_measure_shape(part) for part in shape.parts]
     return sum(values for values, _ in sizes) + 1, 1 + max([depth for _, depth in sizes], default=0)
 
 
 def _outline(shape: _Shape, marks: bytearray, gaps: list[bytes | None]) -> None:
-    """Add the marks of a shape, and what is in the gaps between them: a key, nothing, or None for a value."""
+    """Append the marks of a shape, and its gaps: a key, "" for nothing, or None for a value."""
     if shape is None:
         gaps.append(None)
         return
@@ -198,12 +198,12 @@ def _outline(shape: _Shape, marks: bytearray, gaps: list[bytes | None]) -> None:
 
 
 def encode_alike(scan: TextScan, rows: Places, like: str) -> tuple[Bools, pa.Array] | None:
-    """Return which texts are of the shape of another, and these as stored documents; None if it has none.
+    """Return the texts with a given shape, as flags and as documents; None if `like` has no usable shape.
 
     Args:
-        scan: of all texts.
-        rows: the numbers of those that are asked for, ascending.
-        like: the text whose shape is looked for.
+        scan: scan of all texts.
+        rows: ascending numbers of the texts to consider.
+        like: a text with the shape.
     """
     try:
         shape = _shape_of(like)
@@ -220,10 +220,10 @@ def encode_alike(scan: TextScan, rows: Places, like: str) -> tuple[Bools, pa.Arr
     fits = np.ones(count, np.bool_)
     for number, text in enumerate(documents):
         if text is not None:
-            fits &= _are(scan, gaps.starts[number], gaps.stops[number], text)
+            fits &= _equals_text(scan, gaps.starts[number], gaps.stops[number], text)
     fit, words, data = _stored_values(scan, gaps.starts[own], gaps.stops[own])
     fits &= fit.all(axis=0)
-    # Keys and strings have a quote at each end; if a text has no others, there are none inside.
+    # Keys and strings have a quote at each end. If a text has no other quotes, no string contains one.
     keys = sum(1 for text in documents if text)
     fits &= gaps.quotes == 2 * (keys + (words >> np.uint32(28) == STRING).sum(axis=0))
     columns = ((words[number], data.slice(number * count, count)) for number in range(len(own)))
@@ -238,8 +238,8 @@ def encode_alike(scan: TextScan, rows: Places, like: str) -> tuple[Bools, pa.Arr
     return same, data.cast(pa.large_binary())
 
 
-def _are(scan: TextScan, starts: Places, stops: Places, text: bytes) -> Bools:
-    """Return between which places a text is."""
+def _equals_text(scan: TextScan, starts: Places, stops: Places, text: bytes) -> Bools:
+    """Return which byte ranges are equal to `text`."""
     fits: Bools = stops - starts == len(text)
     here = starts if fits.all() else starts[fits]
     same = np.ones(len(here), np.bool_)
@@ -250,7 +250,7 @@ def _are(scan: TextScan, starts: Places, stops: Places, text: bytes) -> Bools:
 
 
 def _container_words(shape: _Shape, columns: Any, count: int) -> tuple[Words, pa.Array]:
-    """Return the entries and the bytes of values of a shape, which are in columns, in their order."""
+    """Return the entries and the bytes of the values of a shape, given as columns, in their order."""
     if shape is None:
         column: tuple[Words, pa.Array] = next(columns)
         return column
@@ -288,27 +288,27 @@ def _rows(matrix: npt.NDArray[np.uint8]) -> pa.Array:
 
 
 def _stored_values(scan: TextScan, starts: Places, stops: Places) -> tuple[Bools, Words, pa.Array]:
-    """Return which values are stored as they are here, their entries, and their bytes.
+    """Return which values can be stored directly, their entries, and their bytes.
 
     Args:
-        scan: of the texts.
-        starts, stops: a row per place of the shape, a column per text.
+        scan: scan of the texts.
+        starts, stops: byte ranges, one row per position of the shape, one column per text.
 
     Returns:
-        The first two as `starts` is, the last as one array of its rows. Of values that do not fit, the last
-        two mean nothing.
+        The first two with the shape of `starts`, the bytes as one array of its rows. Entries and bytes of
+        other values are arbitrary.
     """
     places, count = starts.shape
     fits = starts < stops
     kinds = np.full(starts.shape, NUMBER, np.uint32)
     kinds[fits] = _KINDS[scan.data[starts[fits]]]
-    # An unclosed string is not a JSON value, so it is no number, either.
+    # An unclosed string is not a valid JSON value, and not a number, either.
     strings = np.nonzero(kinds == STRING)
     closed = (scan.data[stops[strings] - 1] == _QUOTE) & (stops[strings] - starts[strings] > 1)
     kinds[strings] = np.where(closed, np.uint32(STRING), np.uint32(NUMBER))
     for kind, text in _LITERALS:
         here = np.nonzero(kinds == kind)
-        fits[here] &= _are(scan, starts[here], stops[here], text)
+        fits[here] &= _equals_text(scan, starts[here], stops[here], text)
     is_string = kinds == STRING
     literal = ~is_string & (kinds != NUMBER)
     inner = starts + is_string
@@ -327,14 +327,14 @@ def _stored_values(scan: TextScan, starts: Places, stops: Places) -> tuple[Bools
 
 
 def _stored_numbers(texts: pa.Array) -> tuple[Bools, pa.Array]:
-    """Return which numbers fit into 64 bits as they are written, and their stored form.
+    """Return which numbers fit into 64 bits, and their stored form.
 
-    That is, integers in as few bytes as they need, and doubles.
+    The stored form is an integer with the minimum number of bytes, or a double.
     """
     count = len(texts)
     whole = pc.match_substring_regex(texts, _INTEGER).to_numpy(zero_copy_only=False)
     fits = np.array(whole)
-    # A tag and 8 bytes for each; the last bytes are kept.
+    # A tag and 8 bytes for each number; only the last bytes are used.
     rows = np.zeros((count, 9), np.uint8)
     widths = np.zeros(count, np.int64)
     here = np.flatnonzero(~whole)
@@ -362,7 +362,7 @@ def _stored_numbers(texts: pa.Array) -> tuple[Bools, pa.Array]:
 
 
 def _widths(whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return how many bytes integers need: none for 0, else 1, 2, 4 or 8; negative ones with their sign."""
+    """Return the bytes that integers need: 0 for zero, else 1, 2, 4 or 8, including the sign."""
     size = np.where(whole < 0, ~whole, whole)
     shift = np.where(whole < 0, 1, 0)
     result = np.full(len(whole), 8, np.int64)
@@ -374,13 +374,13 @@ def _widths(whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 JSON_EXTENSION = "lance.json"
 
-# As deep as the usual parsers go.
+# The limit of common parsers.
 _MAX_DEPTH = 128
-# Bytes of documents that are worked on at once, and of texts, whose marks take many times their bytes.
+# Maximum bytes of documents per step, and of texts, whose marks need many times their bytes.
 _WINDOW_BYTES, _ENCODED_BYTES = 8 << 20, 2 << 20
-# Windows of this size, which few long texts make, are left to the decoder of single texts.
+# Windows with fewer texts, which are long, are decoded text by text.
 _MOST_ENCODED = 256 << 20
-# Where so large a part of the first texts is distinct, equal ones are not looked for.
+# If this fraction of the first texts is distinct, duplicates are not searched.
 _SAMPLE, _MOSTLY_DISTINCT = 1000, 0.9
 _NAMES = ("null", "false", "true", None)
 _NAME_PLACES = {NULL: 0, FALSE: 1, TRUE: 2, MISSING: 3}
@@ -390,18 +390,18 @@ _SPECIAL = r'[\x00-\x1f"\\]'
 
 
 def json_texts(array: pa.Array) -> pa.Array:
-    """Return stored documents as an array of strings: JSON without spaces, keys in the order of their bytes.
+    """Return stored documents as an array of strings: JSON without spaces, with keys in byte order.
 
     Raises:
         FormatError: the bytes of a document are damaged.
-        UnsupportedFormatError: a value of a kind that is not known, or nested too deeply.
+        UnsupportedFormatError: a value has an unknown kind, or is nested too deeply.
     """
     parts = [texts_of(JsonValues.of(part)) for part in _windows(array)]
     return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
 
 
 def _windows(array: pa.Array, nbytes: int = _WINDOW_BYTES) -> Iterator[pa.Array]:
-    """Yield an array in parts of about as many bytes."""
+    """Yield slices of an array of about `nbytes` bytes."""
     rows = len(array)
     if not rows:
         return
@@ -411,11 +411,11 @@ def _windows(array: pa.Array, nbytes: int = _WINDOW_BYTES) -> Iterator[pa.Array]
 
 
 def texts_of(values: JsonValues, depth: int = 0) -> pa.Array:
-    """Return values as JSON text, null where they are missing; errors as `json_texts`.
+    """Return values as JSON text, null where missing. Errors as for `json_texts`.
 
     Args:
         values: the values.
-        depth: how many containers they are in.
+        depth: number of containers around the values.
     """
     if depth > _MAX_DEPTH:
         raise UnsupportedFormatError(f"a JSON value that is nested more than {_MAX_DEPTH} levels deep")
@@ -425,7 +425,7 @@ def texts_of(values: JsonValues, depth: int = 0) -> pa.Array:
         here = np.flatnonzero(values.kinds == kind)
         part = values.take(here)
         if kind == STRING:
-            texts.append(_quoted(strings_of(part)))
+            texts.append(_quote(strings_of(part)))
         elif kind == NUMBER:
             texts.append(numbers_of(part).texts())
         elif kind == CONTAINER:
@@ -443,7 +443,7 @@ def texts_of(values: JsonValues, depth: int = 0) -> pa.Array:
 
 
 def _container_texts(containers: JsonValues, depth: int) -> pa.Array:
-    """Return containers as text: those of frequent shapes by columns, the rest value by value."""
+    """Return containers as text: frequent shapes by columns, other containers value by value."""
     rest = np.arange(len(containers))
     places: list[Any] = []
     texts: list[pa.Array] = []
@@ -471,7 +471,7 @@ def _alike_texts(containers: JsonValues, shape: SameShape, depth: int) -> pa.Arr
     opening, closing = ("{", "}") if is_object else ("[", "]")
     if not shape.columns:
         return pa.array([opening + closing] * int(shape.same.sum()), pa.string())
-    keys = _quoted(strings_of(shape.keys)).to_pylist() if is_object else [""] * len(shape.columns)
+    keys = _quote(strings_of(shape.keys)).to_pylist() if is_object else [""] * len(shape.columns)
     parts: list[Any] = []
     for number, (key, column) in enumerate(zip(keys, shape.columns, strict=True)):
         before = "," if number else opening
@@ -484,7 +484,7 @@ def _mixed_texts(containers: JsonValues, depth: int) -> pa.Array:
     texts = texts_of(children.values, depth + 1)
     named = np.flatnonzero(children.keys.kinds == STRING)
     if len(named):
-        keys = _quoted(strings_of(children.keys.take(named)))
+        keys = _quote(strings_of(children.keys.take(named)))
         if len(named) == len(texts):
             texts = pc.binary_join_element_wise(keys, texts, ":")
         else:
@@ -502,7 +502,7 @@ def strings_of(values: JsonValues) -> pa.Array:
     """Return strings without quotes.
 
     Raises:
-        FormatError: the bytes of one are no UTF-8.
+        FormatError: a string is not UTF-8.
     """
     offsets, data = values.bytes_of()
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
@@ -514,7 +514,7 @@ def strings_of(values: JsonValues) -> pa.Array:
     return result.cast(pa.string())
 
 
-def _quoted(strings: pa.Array) -> pa.Array:
+def _quote(strings: pa.Array) -> pa.Array:
     data = np.frombuffer(strings.buffers()[2] or b"", np.uint8)
     if bool(((data < 0x20) | (data == 0x22) | (data == 0x5C)).any()):
         special = pc.match_substring_regex(strings, _SPECIAL)
@@ -527,8 +527,8 @@ def json_documents(texts: pa.Array) -> pa.Array:
     """Return JSON texts as stored documents, a large_binary array.
 
     Raises:
-        SchemaError: a text is not JSON, names a key of an object twice, has a number beyond the range of
-            doubles, is nested too deeply, or is not UTF-8.
+        SchemaError: a text is not JSON, an object has a key twice, a number exceeds the range of doubles, or
+            a text is nested too deeply or is not UTF-8.
     """
     try:
         texts.validate(full=True)
@@ -537,26 +537,26 @@ def json_documents(texts: pa.Array) -> pa.Array:
     if pa.types.is_string_view(texts.type):
         texts = texts.cast(pa.large_string())
     if pc.count_distinct(texts.slice(0, _SAMPLE)).as_py() > _MOSTLY_DISTINCT * min(_SAMPLE, len(texts)):
-        return _encoded(texts) if not texts.null_count else _with_nulls(texts)
+        return _encode_texts(texts) if not texts.null_count else _with_nulls(texts)
     encoded = texts.dictionary_encode()
-    return _encoded(encoded.dictionary).take(encoded.indices)
+    return _encode_texts(encoded.dictionary).take(encoded.indices)
 
 
 def _with_nulls(texts: pa.Array) -> pa.Array:
-    """Return texts as documents; some may be null."""
+    """Return texts, which may be null, as documents."""
     there = texts.is_valid()
     places = np.cumsum(there.to_numpy(zero_copy_only=False)) - 1
-    return _encoded(texts.drop_null()).take(pc.if_else(there, pa.array(places), None))
+    return _encode_texts(texts.drop_null()).take(pc.if_else(there, pa.array(places), None))
 
 
-def _encoded(texts: pa.Array) -> pa.Array:
+def _encode_texts(texts: pa.Array) -> pa.Array:
     """Return texts without nulls as documents."""
     parts = [_documents(part) for part in _windows(texts, _ENCODED_BYTES)]
     return pa.concat_arrays(parts) if parts else pa.array([], pa.large_binary())
 
 
 def _documents(texts: pa.Array) -> pa.Array:
-    """Return texts as documents: those that are like one of them together, the others one by one."""
+    """Return texts as documents: texts of the same shape together, others one by one."""
     left = np.arange(len(texts))
     places, parts = [], []
     scan = TextScan(texts) if len(texts) >= _LEAST_ALIKE and texts.nbytes < _MOST_ENCODED else None
@@ -581,10 +581,10 @@ def _documents(texts: pa.Array) -> pa.Array:
 
 
 class _StoredValue(bytes):
-    """A container in its stored form, in contrast to a string.
+    """A container in its stored form, as opposed to a string.
 
     Attributes:
-        depth: the containers on the longest way to a value in it, itself included.
+        depth: maximum nesting depth, including the container itself.
     """
 
     depth: int
@@ -607,7 +607,7 @@ def _document(text: str) -> bytes:
 
 
 def _entry(value: Any) -> tuple[int, bytes]:
-    """Return kind and bytes of a value as the decoder yields it."""
+    """Return the kind and the bytes of a value from the JSON decoder."""
     kind = type(value)
     if kind is str:
         return STRING, _utf8(value)
@@ -633,20 +633,20 @@ def _object(pairs: list[tuple[str, Any]]) -> _StoredValue:
 
 
 def _order_keys(names: tuple[str, ...]) -> tuple[tuple[int, ...], bytes, bytes]:
-    """Return the order of the keys of an object, the header with their entries, and their bytes."""
+    """Return the order of an object's keys, the header with the key entries, and the bytes of the keys."""
     texts = tuple(_utf8(name) for name in names)
     if len(set(texts)) < len(texts):
         raise _UnfitError("an object has a key twice")
     return key_entries(texts)
 
 
-# Documents repeat their keys. Objects with many keys are left out, as the cache has no limit of bytes.
+# Documents repeat their keys. Objects with many keys are not cached, because the cache has no byte limit.
 _MOST_CACHED_KEYS = 64
 _keys = lru_cache(maxsize=1024)(_order_keys)
 
 
 def _container(head: bytes, texts: bytes, values: list[Any]) -> _StoredValue:
-    """Return a container of its header with the entries of keys, the bytes of the keys, and its values."""
+    """Return a container, built from the header with key entries, the bytes of the keys, and the values."""
     entries = [_entry(value) for value in values]
     words = [kind << 28 | len(data) for kind, data in entries]
     parts = [data for _, data in entries]

@@ -1,9 +1,9 @@
-"""Columns of JSON: documents in their stored form here, text in Arrow's type of JSON to users.
+"""JSON columns: stored as documents, presented to users as text of Arrow's JSON type.
 
     stored    large_binary, metadata ARROW:extension:name = lance.json    logical type "json"
     outside   extension arrow.json over text
 
-JSON may also stand inside of structs, lists and maps. (Lance table format, JSON columns.)
+JSON can also be nested in structs, lists and maps. (Lance table format, JSON columns.)
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _HAS_TYPE = hasattr(pa, "json_")
 
 
 def is_json_field(field: pa.Field) -> bool:
-    """Whether a field holds documents in their stored form."""
+    """Return whether a field contains documents in their stored form."""
     return pa.types.is_large_binary(field.type) and _name(field) == JSON_EXTENSION.encode()
 
 
 def is_json_text(field: pa.Field) -> bool:
-    """Whether a field holds JSON text: by its type, or by its metadata where pyarrow has no such type."""
+    """Return whether a field is JSON text: by its type, or by its metadata if pyarrow has no JSON type."""
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType):
         return bool(kind.extension_name == _ARROW_JSON.decode())
@@ -37,7 +37,7 @@ def is_json_text(field: pa.Field) -> bool:
 
 
 def json_field(name: str, nullable: bool = True) -> pa.Field:
-    """Return a field of JSON text, as users have it."""
+    """Return a field of JSON text, as users see it."""
     field = pa.field(name, pa.large_binary(), nullable, _STORED_METADATA)
     return text_field(field)
 
@@ -51,7 +51,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def holds_json(field: pa.Field) -> bool:
-    """Whether a field holds stored documents, itself or inside."""
+    """Return whether a field is or contains stored documents."""
     if is_json_field(field):
         return True
     kind = field.type
@@ -61,7 +61,7 @@ def holds_json(field: pa.Field) -> bool:
 
 
 def stored_field(field: pa.Field) -> pa.Field:
-    """Return a field of JSON text as the field of what is stored, any other as it is."""
+    """Return the stored field of a JSON text field. Other fields are returned unchanged."""
     if not is_json_text(field):
         return field
     metadata = {**(field.metadata or {}), **_STORED_METADATA}
@@ -69,7 +69,7 @@ def stored_field(field: pa.Field) -> pa.Field:
 
 
 def text_field(field: pa.Field) -> pa.Field:
-    """Return a field as users have it: where documents are stored, here or inside, JSON text."""
+    """Return a field as users see it: stored documents, also nested ones, become JSON text."""
     if not holds_json(field):
         return field
     if is_json_field(field):
@@ -82,7 +82,7 @@ def text_field(field: pa.Field) -> pa.Field:
 
 
 def _with_parts(kind: pa.DataType, change: Callable[[pa.Field], pa.Field]) -> pa.DataType:
-    """Return a nested type with its fields changed."""
+    """Return a nested type with `change` applied to its fields."""
     if pa.types.is_struct(kind):
         return pa.struct([change(part) for part in kind])
     if pa.types.is_map(kind):
@@ -94,14 +94,14 @@ def _with_parts(kind: pa.DataType, change: Callable[[pa.Field], pa.Field]) -> pa
 
 
 def text_array(array: pa.Array, field: pa.Field) -> pa.Array:
-    """Return the values of a field with stored documents, here or inside, as text.
+    """Return the values of a field with its stored documents, also nested ones, as text.
 
     Args:
         array: the values.
-        field: of what is stored.
+        field: the stored field.
 
     Raises:
-        FormatError, UnsupportedFormatError: a document is damaged or has what is not known here.
+        FormatError, UnsupportedFormatError: a document is damaged or has an unknown kind of value.
     """
     if not holds_json(field):
         return array
@@ -132,7 +132,7 @@ def text_array(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def documents_of(array: pa.Array) -> pa.Array | None:
-    """Return values as stored documents: text that is JSON, stored documents or nulls; None for other types.
+    """Return values as stored documents. Accepts JSON text, stored documents and nulls; None for other types.
 
     Raises:
         SchemaError: a text is not JSON, or bytes are not documents.

@@ -1,4 +1,4 @@
-"""Numbers inside of stored JSON documents, many at once; `jsonb.values` has the grammar of their bytes."""
+"""Decodes the numbers in stored JSON documents, many at once. `jsonb.values` documents their bytes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _SIGNED, _UNSIGNED, _DOUBLE, _DECIMAL = 0x40, 0x50, 0x60, 0x70
 _SPECIAL = {_NAN: np.nan, _INFINITY: np.inf, _MINUS_INFINITY: -np.inf}
 _WIDTHS = (1, 2, 4, 8)
 _DECIMAL_WIDTHS = (9, 17, 33)
-# Between these, numbers have no exponent here, and seldom in Arrow.
+# Between these bounds we write no exponent, and Arrow seldom does.
 _LEAST_PLAIN, _MOST_PLAIN = 1e-5, 1e15
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Numbers in the type that each is stored in; a place of `which` tells where to look.
+    """Numbers in their stored types. `which` selects the attribute with the value of each number.
 
     Attributes:
-        which: "i", "u", "f" or "d" of each.
-        signed, unsigned, doubles: the values of the three types, anything elsewhere.
-        decimals: the place of a decimal -> its value.
+        which: type of each number: "i" signed, "u" unsigned, "f" double, "d" decimal.
+        signed, unsigned, doubles: values of the three types; arbitrary for numbers of other types.
+        decimals: position of a decimal -> its value.
     """
 
     which: npt.NDArray[np.str_]
@@ -44,7 +44,8 @@ class Numbers:
         """Return the numbers as JSON text.
 
         Args:
-            special: write NaN and the infinities by their names; otherwise as null, as JSON has none of them.
+            special: write NaN and infinities by name. Otherwise they become null, because JSON has none of
+                them.
         """
         out = np.empty(len(self.which), object)
         parts: tuple[tuple[str, Callable[[Any], pa.Array]], ...] = (
@@ -70,7 +71,7 @@ class Numbers:
         return result
 
     def as_integers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return 64-bit integers, fractions rounded (a half away from 0), and which numbers have none."""
+        """Return 64-bit integers, rounded half away from 0, and which numbers do not fit."""
         doubles = np.where(np.isin(self.which, ("f", "d")), self.as_doubles(), 0.0)
         rounded, outside = rounded_doubles(doubles)
         whole = np.where(self.which == "i", self.signed, rounded)
@@ -79,7 +80,7 @@ class Numbers:
 
 
 def rounded_doubles(doubles: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return doubles as 64-bit integers, a half rounded away from 0, and which do not fit."""
+    """Return doubles as 64-bit integers, rounded half away from 0, and which do not fit."""
     cut = np.trunc(doubles)
     with np.errstate(invalid="ignore"):
         rounded = cut + np.where(np.abs(doubles - cut) >= 0.5, np.copysign(1.0, doubles), 0.0)
@@ -88,11 +89,11 @@ def rounded_doubles(doubles: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.in
 
 
 def numbers_of(values: JsonValues) -> Numbers:
-    """Return the numbers of values that are all numbers.
+    """Decode values that are all numbers.
 
     Raises:
-        FormatError: one is damaged.
-        UnsupportedFormatError: one is of an unknown kind.
+        FormatError: a number is damaged.
+        UnsupportedFormatError: a number has an unknown kind.
     """
     assert bool((values.kinds == NUMBER).all())
     count = len(values)
@@ -117,7 +118,7 @@ def numbers_of(values: JsonValues) -> Numbers:
             words = _words(values, places, width)
             if tag == _SIGNED:
                 which[places] = "i"
-                # The sign of a short number is that of its first bits.
+                # The sign of a short number is in its first bit.
                 signed[places] = words.view(np.int64) >> (64 - 8 * width)
             elif tag == _UNSIGNED:
                 unsigned[places] = words >> np.uint64(64 - 8 * width)
@@ -135,16 +136,16 @@ def numbers_of(values: JsonValues) -> Numbers:
 
 
 def _words(values: JsonValues, places: npt.NDArray[Any], width: int) -> npt.NDArray[np.uint64]:
-    """Return numbers of a width as the upper bits of 64-bit numbers."""
+    """Return numbers of `width` bytes in the upper bits of 64-bit numbers."""
     rows = np.zeros((len(places), 8), np.uint8)
     rows[:, :width] = values.data[values.starts[places, None] + 1 + np.arange(width)]
     return rows.view(">u8").reshape(-1).astype(np.uint64)
 
 
 def double_texts(doubles: npt.NDArray[np.float64], special: bool = False) -> pa.Array:
-    """Return doubles as the shortest text that is read as them, with a point or an exponent.
+    """Return the shortest text of each double that is parsed as the same double, with a point or an exponent.
 
-    Exponents begin below 1e-5 and at 1e16, as the reference writes them.
+    Exponents are used below 1e-5 and from 1e16 on, as in the reference implementation.
     """
     texts = pc.cast(pa.array(doubles), pa.string())
     size = np.abs(doubles)

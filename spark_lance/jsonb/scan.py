@@ -1,13 +1,14 @@
-"""Where the marks of JSON texts are, `{}[],:` outside of strings, found for all texts of an array together.
+"""Finds the marks of JSON texts, `{}[],:` outside strings, for all texts of an array together.
 
     {"a": 1, "b": [true]}       marks  {  :  ,  :  [  ]  }
                                 gaps   -  "a"  1  "b"  -  true  -  -
 
-Between two marks, before the first and behind the last, there is a gap: a key, a value that is no container,
-or nothing; spaces on either side do not count. Two texts with the same marks and keys have one shape.
+Before the first mark, between two marks, and after the last mark is a gap: a key, a value that is not a
+container, or nothing. Spaces around it are ignored. Two texts with the same marks and keys have the same
+shape.
 
-Texts with backslashes are not scanned, nor those with an odd number of quotes or control characters in
-strings. The content of a gap is not checked here.
+Texts with backslashes, an odd number of quotes, or control characters in strings are not scanned. The content
+of gaps is not checked here.
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ _CLASSES[list(b"{}[],:")] = _MARK
 _CLASSES[_QUOTE], _CLASSES[_BACKSLASH] = _QUOTES, _ESCAPE
 _IS_SPACE = np.zeros(256, np.bool_)
 _IS_SPACE[list(_SPACES)] = True
-# Texts with more spaces in one place are not looked into.
+# Texts with more consecutive spaces are not scanned.
 _MOST_SPACES = 64
 
 
 @dataclass(frozen=True)
 class TokenOffsets:
-    """The gaps of texts that have the same marks.
+    """The gaps of texts with the same marks.
 
     Attributes:
-        starts, stops: a row per gap, a column per text: the bytes in it, without spaces around.
-        quotes: how many there are in each text.
+        starts, stops: byte ranges of the gaps without surrounding spaces, one row per gap, one column per
+            text.
+        quotes: number of quotes in each text.
     """
 
     starts: Places
@@ -62,7 +64,7 @@ class TextScan:
         offsets = np.frombuffer(texts.buffers()[1] or b"", np.int64 if wide else np.int32)
         offsets = offsets[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
         first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
-        # Only the bytes of these texts, not of the whole column, so that places in them are small numbers.
+        # Only the bytes of these texts, not of the whole column, so that positions are small numbers.
         self.data: Bytes = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[first:last]
         offsets -= first
         self._starts, self._stops = offsets[:-1], offsets[1:]
@@ -85,11 +87,11 @@ class TextScan:
         self._bounds = np.searchsorted(self._marks, offsets)
 
     def gaps(self, rows: Places, marks: bytes) -> tuple[Bools, TokenOffsets]:
-        """Return which of some texts have certain marks and can be looked into, and the gaps of these.
+        """Return which texts were scanned and have exactly these marks, and their gaps.
 
         Args:
-            rows: the numbers of texts.
-            marks: in their order.
+            rows: numbers of the texts.
+            marks: the marks, in order.
         """
         firsts = self._bounds[rows]
         same = self._plain[rows] & (self._bounds[rows + 1] - firsts == len(marks))
@@ -109,7 +111,7 @@ class TextScan:
         return same, TokenOffsets(starts, stops, self._quotes[some])
 
     def _strip(self, starts: Places, stops: Places) -> Places:
-        """Leave out the spaces around gaps, and return the columns where there are too many."""
+        """Strip the spaces around gaps, and return the columns with too many spaces."""
         first, last = starts.ravel(), stops.ravel()
         left = []
         for bounds, before, step in ((first, 0, 1), (last, 1, -1)):
@@ -124,7 +126,7 @@ class TextScan:
         return np.concatenate(left)
 
     def slots(self, starts: Places, stops: Places) -> pa.Array:
-        """Return bytes between ascending places as binary values, each followed by what is behind it."""
+        """Return the bytes of ascending ranges as binary values, each followed by the bytes after it."""
         offsets = np.empty(2 * len(starts) + 1, np.int32)
         offsets[0:-1:2], offsets[1::2] = starts, stops
         offsets[-1] = stops[-1] if len(stops) else 0

@@ -1,16 +1,16 @@
-"""Values of JSON columns in the binary form in which they are stored: finding them, many documents at once.
+"""Finds values in stored (binary) JSON documents, in many documents at once.
 
 All numbers of the form are big-endian; a document is a container:
 
     container   u32: kind in the upper 3 bits, number of values in the other 29
                   0x80000000 array    0x40000000 object    0x20000000 one scalar (no number of values)
-    entries     u32 for each value, of an object first for all keys, then for all values: kind and length
+    entries     u32 for each value: kind and length; in an object first all keys, then all values
                   0x00000000 null    0x10000000 string    0x20000000 number
                   0x30000000 false   0x40000000 true      0x50000000 container
                 the kind is in bits 28 to 30, the length in the 28 below
     data        the bytes of keys and values in the order of the entries; strings in UTF-8, containers as here
 
-Keys of objects ascend by their bytes, and none occurs twice. A number begins with a byte that tells its kind:
+Keys of objects ascend by their bytes and are unique. A number starts with a byte for its kind:
 0x00 zero (alone), 0x10 NaN, 0x20 and 0x30 the infinities (alone), 0x40 signed, 0x50 unsigned, both in 1, 2, 4
 or 8 bytes, 0x60 a double, 0x70 a decimal: 8, 16 or 32 bytes and one with the number of its fractional digits.
 Example: `{"a":7}` is 40000001 | 10000001 20000002 | 61 | 50 07. (Lance table format, JSON columns.)
@@ -38,13 +38,13 @@ _LENGTH = 0x0FFFFFFF
 
 @dataclass(frozen=True)
 class JsonValues:
-    """Values somewhere inside of documents, or `MISSING` ones.
+    """Values at any depth in documents; `MISSING` where there is no value.
 
     Attributes:
         data: the bytes of all documents.
-        kinds: the kind of each value.
-        starts: where its bytes begin.
-        lengths: how many there are.
+        kinds: kind of each value.
+        starts: start of each value's bytes.
+        lengths: number of each value's bytes.
     """
 
     data: npt.NDArray[np.uint8]
@@ -57,7 +57,7 @@ class JsonValues:
 
     @classmethod
     def of(cls, documents: pa.Array) -> JsonValues:
-        """Return the outermost values of stored documents, a binary array; nulls are missing.
+        """Return the outermost values of stored documents, given as a binary array. Nulls are missing.
 
         Raises:
             FormatError: the bytes of a document are damaged.
@@ -71,10 +71,10 @@ class JsonValues:
         lengths = np.diff(offsets) if len(documents) else np.empty(0, np.int64)
         kinds = np.where(there, CONTAINER, MISSING).astype(np.uint8)
         values = cls(data, kinds, starts.copy(), lengths)
-        return values._without_scalars(np.flatnonzero(there))
+        return values._unwrap_scalars(np.flatnonzero(there))
 
-    def _without_scalars(self, places: Ints) -> JsonValues:
-        """Return the values with containers of a scalar at some places replaced by the scalar."""
+    def _unwrap_scalars(self, places: Ints) -> JsonValues:
+        """Return the values with scalar containers at the given positions replaced by their scalars."""
         kinds, starts, lengths = self.kinds.copy(), self.starts.copy(), self.lengths.copy()
         headers = self.take(places)._numbers_at(starts[places])
         scalars = places[(headers & ~np.int64(_COUNT)) == SCALAR]
@@ -88,11 +88,11 @@ class JsonValues:
         return JsonValues(self.data, kinds, starts, lengths)
 
     def take(self, places: npt.NDArray[Any]) -> JsonValues:
-        """Return the values at some places."""
+        """Return the values at the given positions."""
         return JsonValues(self.data, self.kinds[places], self.starts[places], self.lengths[places])
 
     def joined(self, other: JsonValues) -> JsonValues:
-        """Return these values and others of the same documents."""
+        """Return these values followed by other values of the same documents."""
         return JsonValues(
             self.data,
             np.concatenate([self.kinds, other.kinds]),
@@ -101,13 +101,13 @@ class JsonValues:
         )
 
     def _numbers_at(self, positions: Ints) -> Ints:
-        """Return a 32-bit number for each value, which lies inside of its bytes."""
+        """Return a 32-bit number for each value, after checking that it is within the value's bytes."""
         if bool((positions + 4 > self.starts + self.lengths).any()):
             raise FormatError("a JSON container ends within its header")
         return big_endian(self.data, positions)
 
     def headers(self) -> tuple[Ints, Ints]:
-        """Return kind and number of values of containers; both are 0 for other values.
+        """Return the kind and the number of values of each container; both are 0 for other values.
 
         Raises:
             FormatError, UnsupportedFormatError: a container is damaged, or of an unknown kind.
@@ -124,7 +124,7 @@ class JsonValues:
         return kinds, counts
 
     def children(self, kind: int | None = None) -> Children:
-        """Return what is directly inside of arrays and objects, or of those of one kind, in their order.
+        """Return the direct children of arrays and objects, or only of one kind, in their order.
 
         Raises:
             FormatError, UnsupportedFormatError: a container is damaged, or of an unknown kind.
@@ -146,7 +146,7 @@ class JsonValues:
         if bool((data_starts + sums[firsts + entry_counts] - sums[firsts] > ends).any()):
             raise FormatError("the values of a JSON container are longer than its bytes")
         places = np.repeat(data_starts, entry_counts) + before
-        # In an object, the entries of the keys precede those of the values.
+        # In an object, the key entries precede the value entries.
         key_of = np.repeat(np.where(is_object, counts, 0), entry_counts)
         values = np.flatnonzero(ranks >= key_of)
         keys = values - key_of[values]
@@ -168,12 +168,12 @@ class JsonValues:
         )
 
     def bytes_of(self) -> tuple[Ints, npt.NDArray[np.uint8]]:
-        """Return the bytes of all values, one behind the other, and where each begins and the last ends."""
+        """Return the contiguous bytes of all values, the start of each value, and the end of the last one."""
         offsets = np.concatenate([[0], np.cumsum(self.lengths)])
         return offsets, self.data[expand_ranges(self.starts, self.lengths)]
 
     def are(self, text: bytes) -> Bools:
-        """Return which values have just these bytes."""
+        """Return which values have exactly these bytes."""
         result: Bools = self.lengths == len(text)
         places = np.flatnonzero(result)
         rows = self.data[self.starts[places, None] + np.arange(len(text))]
@@ -181,7 +181,7 @@ class JsonValues:
         return result
 
     def documents(self) -> pa.Array:
-        """Return the values as documents of their own, null where they are missing."""
+        """Return the values as separate documents; null where missing."""
         inner = self.kinds == CONTAINER
         there = self.kinds != MISSING
         head = np.where(there & ~inner, 8, 0)
@@ -202,14 +202,14 @@ class JsonValues:
 
 @dataclass(frozen=True)
 class Children:
-    """The values inside of containers.
+    """The children of containers.
 
     Attributes:
-        values: those of the first container, of the second, ...
-        owners: the place of the container of each, among the values that were asked.
-        ranks: the place of each in its container.
-        counts: how many values each container has, of those that are arrays or objects.
-        keys: strings, the names of values of objects; missing for those of arrays.
+        values: children of the first container, of the second, ...
+        owners: index of each child's container in the parent values.
+        ranks: position of each child in its container.
+        counts: number of children of each parent value; only arrays and objects have any.
+        keys: names of the children of objects, as strings; missing for children of arrays.
     """
 
     values: JsonValues
@@ -220,7 +220,7 @@ class Children:
 
 
 def big_endian(data: npt.NDArray[np.uint8], positions: Ints) -> Ints:
-    """Return the 32-bit numbers at some positions."""
+    """Return the 32-bit numbers at the given positions."""
     rows = data[positions[:, None] + np.arange(4)]
     numbers: Ints = rows.view(">u4").reshape(-1).astype(np.int64)
     return numbers

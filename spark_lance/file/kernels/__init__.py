@@ -1,7 +1,7 @@
-"""Loops over bytes that a compiler does better than numpy: compiled twins of a few kernels, by numba.
+"""Compiled versions (numba) of a few kernels for which compiled loops are faster than numpy.
 
-numba is optional. Every kernel here has a twin in numpy, in the module of its encoding. The twin does the
-same and runs where numba is missing.
+numba is optional. Every kernel has an equivalent numpy version in the module of its encoding, which is used
+without numba.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 # or a position is not inside the array.
 CUT, NO_SYMBOL, OUTSIDE = -1, -2, -3
 
-# The length of an FSST symbol that does not exist. It has the only bit that no true length has.
+# The length of a missing FSST symbol: the only bit that no valid length has.
 FSST_MISSING = 128
-# Bytes behind the output that eight codes at once, one after the other, may touch.
+# Bytes after the output that writing eight codes at once may overwrite.
 FSST_ROOM = 8 * FSST_MISSING + 8

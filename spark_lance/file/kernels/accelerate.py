@@ -1,15 +1,15 @@
-"""When compiled kernels take the place of the numpy ones.
+"""Decides when compiled kernels replace the numpy kernels.
 
-Loading numba costs about half a second, once per process (and two more the first time on a machine, when the
-kernels are compiled and kept on disk). A process that decodes little would lose by it. So a process counts
-the time that compiled kernels would have saved it, and loads them once that exceeds the cost. Whatever
-follows, it pays at most twice the cost of the better choice.
+Loading numba takes about half a second per process, and two more seconds the first time on a machine, when
+the kernels are compiled and cached on disk. A process that decodes little data would not benefit. So a
+process adds up the time that compiled kernels would have saved, and loads them when it exceeds the loading
+time. In the worst case this costs twice as much as the better choice.
 
-The environment variable SPARK_LANCE_NUMBA overrides that: "off" never loads numba, "on" loads it at once and
+The environment variable SPARK_LANCE_NUMBA overrides this: "off" never loads numba, "on" loads it at once and
 fails if it is missing, "auto" is the default described above. It is read once per process.
 
-Compiled code is kept where numba keeps it: next to this package if its folder can be written, in the user's
-cache, or in NUMBA_CACHE_DIR.
+numba caches compiled code next to this package if that folder is writable, in the user's cache, or in
+NUMBA_CACHE_DIR.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LOG = logging.getLogger(__name__)
 
 Kernel: TypeAlias = Callable[..., Any]
 
-# The cost of loading, in seconds.
+# Loading time in seconds.
 START_COST = 0.5
-# The saving of a kernel, in seconds per byte of input of its twin (FSST: codes; bit unpacking: values).
+# Time saved by a kernel, in seconds per input byte of its numpy version (FSST: codes; bit unpacking: values).
 SAVED: Mapping[str, float] = {"fsst": 4.5e-9, "unpack": 0.3e-9}
 
 
 class Accelerator:
-    """Decides for one process, and holds the compiled kernels once there are any.
+    """Decides for one process, and holds the compiled kernels after loading them.
 
     Raises:
         OptionError: `mode` is not off, auto or on; or it is on and numba is not installed.
@@ -52,9 +52,9 @@ class Accelerator:
         self._kernels: Mapping[str, Kernel] | None = {} if mode == "off" else None
 
     def kernel(self, name: str, size: int) -> Kernel | None:
-        """Return the compiled kernel `name` for an input of `size` bytes; None means the numpy twin."""
+        """Return the compiled kernel `name` for an input of `size` bytes; None to use the numpy version."""
         if self._kernels is None:
-            # Threads may lose each other's bytes here: it is an estimate.
+            # Not locked: threads may lose updates, but this is only an estimate.
             self._saved += SAVED[name] * size
             if self._mode == "auto" and self._saved < START_COST:
                 return None
@@ -83,14 +83,14 @@ _process: list[Accelerator] = []
 
 
 def compiled(name: str, size: int) -> Kernel | None:
-    """Return the compiled kernel `name` if this process uses it by now, else None.
+    """Return the compiled kernel `name` if this process already uses it, else None.
 
     Args:
         name: a key of `SAVED`.
-        size: bytes of the input at hand, which count for the decision.
+        size: bytes of the current input, which count for the decision.
 
     Raises:
-        OptionError: the environment asks for something that cannot be.
+        OptionError: the environment variable is invalid, or requires numba and it is missing.
     """
     if not _process:
         _process.append(Accelerator(os.environ.get(VARIABLE, "auto").strip().lower() or "auto"))

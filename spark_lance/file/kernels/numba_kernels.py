@@ -1,7 +1,7 @@
-"""The compiled kernels. Importing this module needs numba and compiles them, or loads them from its cache.
+"""The compiled kernels. Importing this module requires numba and compiles them or loads them from its cache.
 
-Every kernel checks each position that comes from a file before it touches memory there: damaged input makes
-it return a negative number, never read or write elsewhere. Each kernel says what the numbers mean.
+Every kernel checks each position from a file before it accesses memory there. For damaged input it returns a
+negative number, documented at each kernel, and never reads or writes out of bounds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OUT_WORDS = types.Array(types.uint64, 1, "C")
 
 
 def _own_folder() -> str | None:
-    """Return a folder for compiled code that nobody else can write into; None if there is none."""
+    """Return a folder for compiled code that nobody else can write to; None if there is none."""
     path = Path(tempfile.gettempdir()) / f"spark-lance-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -45,11 +45,11 @@ def _own_folder() -> str | None:
 
 
 def _compile(signature: Any, function: _Kernel) -> _Kernel:
-    """Compile a function for one signature, or load it if it was compiled before."""
+    """Compile a function for one signature, or load it from the cache."""
     try:
         kernel: _Kernel = numba.njit([signature], nogil=True, cache=True)(function)
     except RuntimeError:
-        # Neither the package's folder nor the user's cache can be written.
+        # Neither the package's folder nor the user's cache is writable.
         folder = _own_folder() if hasattr(os, "getuid") else None
         if folder is not None:
             config: Any = numba.config
@@ -59,7 +59,7 @@ def _compile(signature: Any, function: _Kernel) -> _Kernel:
 
 
 def _load(context: Any, array: Any, position: Any) -> Any:
-    """Return the 8 bytes at a position, wherever it is; nothing is checked."""
+    """Return the 8 bytes at any position, unchecked."""
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = target.make_array(signature.args[0])(target, builder, arguments[0]).data
@@ -70,7 +70,7 @@ def _load(context: Any, array: Any, position: Any) -> Any:
 
 
 def _store(context: Any, array: Any, position: Any, value: Any) -> Any:
-    """Write 8 bytes to a position, wherever it is; nothing is checked."""
+    """Write 8 bytes at any position, unchecked."""
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = target.make_array(signature.args[0])(target, builder, arguments[0]).data
@@ -95,14 +95,14 @@ _EIGHT = np.uint64(8)
 def _fsst(
     codes: Any, bounds: Any, symbols: Any, lengths: Any, first: int, at: int, out: Any, ends: Any
 ) -> int:
-    """Expand the strings from number `first` on, to `out` from `at` on.
+    """Expand the strings starting at number `first` to `out`, starting at position `at`.
 
     Args:
         codes: uint8.
         bounds: int32, string s has the codes bounds[s] to bounds[s + 1].
-        symbols, lengths: 256 words and their lengths in bytes, 128 = there is no such symbol. Those of the
-            escape do not count.
-        out: uint8; FSST_ROOM bytes at its end are not used for output.
+        symbols, lengths: 256 words and their lengths in bytes, 128 = missing symbol. The entries of the
+            escape are ignored.
+        out: uint8; its last FSST_ROOM bytes are not used for output.
         ends: int32; ends[s + 1] becomes the end of string s in `out`.
 
     Returns:
@@ -155,9 +155,9 @@ def _fsst(
     return len(bounds) - 1
 
 
-# Number of the value with which each group of 8 rows begins, for words of 64 bits; narrower ones: the first.
+# Number of the first value of each group of 8 rows, for words of 64 bits. Narrower words use the first ones.
 _GROUP_STARTS = np.array([0, 4, 2, 6, 1, 5, 3, 7], dtype=np.int64) * 16
-# One row of all lanes, whatever the width of the words.
+# One row of all lanes, for any width of the words.
 _ROW_WORDS = 16
 _ROW_BYTES = 128
 _BLOCK = 1024
@@ -171,9 +171,9 @@ def _unpack(data: Any, starts: Any, widths: Any, bits: int, out: Any) -> int:
 
     Args:
         data: uint8.
-        starts: int64, where each block begins.
+        starts: int64, start of each block.
         widths: int64, bits per packed value of each block.
-        bits: 8, 16, 32 or 64, the width of a value.
+        bits: width of a value: 8, 16, 32 or 64.
         out: uint64 words, bits * 16 for each block.
 
     Returns:

@@ -1,13 +1,13 @@
-"""Opens one legacy (0.1) data file and reads columns of row ranges from it.
+"""Opens one legacy (0.1) data file and reads rows of its columns.
 
-Its methods are those of `spark_lance.file.reader.FileReader`. It decodes a whole batch of rows at a time; on
-local disks that copies nothing but the offsets of strings and lists.
+It has the methods of `spark_lance.file.reader.FileReader`. It decodes whole batches of rows. For local files
+that copies only the offsets of strings and lists.
 
     last 16 bytes   i64 position of the metadata, i16 major (0), i16 minor (1 or 2), "LANC"
     metadata        u32 length, message Metadata: batch offsets (cumulative rows, first 0), positions of the
                     schema and of the page table, and optionally statistics
-    schema          u32 length, message Manifest of which only the fields count; position 0 = not in the file
-    page table      i64 pairs (position, length), [highest field id - lowest field id + 1][batches];
+    schema          u32 length, message Manifest, of which only the fields are used; position 0 = not in the
+    file page table      i64 pairs (position, length), [highest field id - lowest field id + 1][batches];
                     ids without pages, such as structs, have (0, 0)
 
 Rows are stored in batches. A page holds the values of one field in one batch; its length counts array
@@ -17,19 +17,19 @@ elements, for lists one more than lists. All integers are little-endian. (Lance 
     bool            bitmap, lowest bit first
     string, binary  i64 offsets, one more than values, absolute in the file; an empty value of a nullable
                     field is null
-    dictionary      plain keys; the values stand once in the file, where the schema's field says, and empty
-                    ones are null likewise
+    dictionary      plain keys; the values are stored once, at the position in the schema's field; empty ones
+                    are null, too
     list            i32 (large_list: i64) offsets from 0, one more than lists, and the pages of the items
     struct          nothing; the pages of its children
     null            nothing
 
-Example, strings "ab", "c" whose bytes begin at 64:  40 00.. 42 00.. 43 00..
+Example, strings "ab", "c" whose bytes start at 64:  40 00.. 42 00.. 43 00..
 (Lance file format 0.1, pages.)
 
-Statistics are the null count, the least and the greatest value of every page, which show which pages may hold
-a value. The bounds are of the values that were written. Nulls of fixed-width types read back as zeros, which
-the bounds do not cover, so a page with nulls is never ruled out for such a type. Bounds of floats leave NaN
-out, which differs from every value. (Lance file format 0.1, statistics.)
+Statistics are the null count, minimum and maximum of every page. They show which pages can contain a value.
+The bounds apply to the written values. Nulls of fixed-width types are read as zeros, which the bounds do not
+cover, so a page with nulls is never pruned for such a type. Bounds of floats exclude NaN, which differs from
+every value. (Lance file format 0.1, statistics.)
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _ENTRY_SIZE = 16
 
 @dataclass(frozen=True)
 class PageTable:
-    """Where each page is: int64 (fields, batches, 2) of (position, length); row 0 is field `first_id`."""
+    """The page table: int64 (fields, batches, 2) of (position, length). Row 0 is field `first_id`."""
 
     first_id: int
     entries: npt.NDArray[np.int64]
@@ -94,7 +94,7 @@ class PageTable:
         """Read the table at a position.
 
         Raises:
-            FormatError: it is not inside the file.
+            FormatError: the table is not inside the file.
         """
         data = source.get(position, num_fields * num_batches * _ENTRY_SIZE)
         entries = np.frombuffer(data, dtype="<i8").reshape(num_fields, num_batches, 2)
@@ -130,7 +130,7 @@ def read_metadata(source: PageSource) -> file_pb2.Metadata:
     """Read the file's metadata message.
 
     Raises:
-        FormatError: this is not a legacy file, or it is damaged.
+        FormatError: this is not a legacy file, or the message is damaged.
     """
     data = _read_message(source, footer_position(source), "metadata")
     try:
@@ -140,10 +140,10 @@ def read_metadata(source: PageSource) -> file_pb2.Metadata:
 
 
 def read_schema(source: PageSource, position: int) -> table_pb2.Manifest:
-    """Read the message that holds the file's fields.
+    """Read the message with the file's fields.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: the message is damaged.
     """
     data = _read_message(source, position, "schema")
     try:
@@ -153,10 +153,10 @@ def read_schema(source: PageSource, position: int) -> table_pb2.Manifest:
 
 
 def batch_offsets(metadata: file_pb2.Metadata) -> list[int]:
-    """Return the row with which each batch begins, and the number of rows.
+    """Return the first row of each batch, and the number of rows.
 
     Raises:
-        FormatError: they do not rise from 0.
+        FormatError: the offsets do not ascend from 0.
     """
     offsets = list(metadata.batch_offsets) or [0]
     if offsets[0] != 0 or any(b < a for a, b in pairwise(offsets)):
@@ -170,7 +170,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class LegacyPages:
-    """The bytes and tables of one file: what all nodes share.
+    """The bytes and tables of one file, shared by all nodes.
 
     `dictionaries` maps the id of a dictionary field to (position, length) of its values.
     """
@@ -180,10 +180,10 @@ class LegacyPages:
     dictionaries: Mapping[int, tuple[int, int]]
 
     def page(self, field: Field, batch: int, length: int) -> int:
-        """Return the position of a page that must have `length` elements.
+        """Return the position of a page, after checking that it has `length` elements.
 
         Raises:
-            FormatError: it has another number of elements.
+            FormatError: the page has another number of elements.
         """
         position, page_length = self.table.page(field.id, batch)
         if page_length != length:
@@ -192,24 +192,24 @@ class LegacyPages:
 
 
 class Node(Protocol):
-    """A field and what is below it."""
+    """A field and its descendants."""
 
     def ranges(self, batch: int, count: int) -> list[Range]:
-        """Return the (offset, size) of the bytes that are known to be needed for `count` values."""
+        """Return the (offset, size) of the byte ranges that are known to be needed for `count` values."""
 
     def late_ranges(self, batch: int, count: int) -> list[Range]:
-        """Return further ranges, which are known once `ranges` have been fetched."""
+        """Return further byte ranges, which are known after `ranges` have been fetched."""
 
     def read(self, batch: int, count: int) -> pa.Array:
-        """Return the batch's values, which must be `count` many."""
+        """Return the batch's values, which must be `count` values."""
 
 
 def open_node(field: Field, pages: LegacyPages) -> Node:
     """Return the node of a field.
 
     Raises:
-        UnsupportedFormatError: a type that legacy files do not have.
-        FormatError: a dictionary without values.
+        UnsupportedFormatError: legacy files do not have the type.
+        FormatError: a dictionary has no values.
     """
     kind = field.arrow_type()
     if pa.types.is_struct(kind):
@@ -232,7 +232,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def _bits(kind: pa.DataType) -> int | None:
-    """Return the bits of one value, None if values have no fixed width."""
+    """Return the bits of one value; None if values have no fixed width."""
     if pa.types.is_fixed_size_list(kind):
         item = _bits(kind.value_type)
         return None if item is None else item * kind.list_size
@@ -252,7 +252,7 @@ def _fixed_array(kind: pa.DataType, count: int, data: pa.Buffer) -> pa.Array:
 
 
 class _Fixed:
-    """Values of one width, bools included: Arrow's own layout, so nothing is copied."""
+    """Fixed-width values, including bools. They have Arrow's layout, so nothing is copied."""
 
     def __init__(self, field: Field, kind: pa.DataType, pages: LegacyPages) -> None:
         self._field = field
@@ -326,7 +326,7 @@ def _read_binary(
 
 
 class _Dictionary:
-    """Keys per batch, values once per file."""
+    """Dictionaries: keys per batch, values once per file."""
 
     def __init__(self, field: Field, kind: pa.DictionaryType, pages: LegacyPages) -> None:
         if field.id not in pages.dictionaries:
@@ -348,7 +348,7 @@ class _Dictionary:
         keys = _read_fixed(self._pages.source, self._kind.index_type, position, count)
         values = self._dictionary()
         numbers = keys.to_numpy(zero_copy_only=False)
-        # Unsigned, negative keys are larger than any length.
+        # As unsigned numbers, negative keys are larger than any length.
         if count and int(numbers.view(f"u{numbers.itemsize}").max()) >= len(values):
             raise FormatError(f"keys beyond the {len(values)} values of a dictionary")
         return pa.DictionaryArray.from_arrays(keys, values, ordered=self._kind.ordered, safe=False)
@@ -369,7 +369,7 @@ class _Dictionary:
 
 
 class _List:
-    """Offsets into the items of the same batch."""
+    """Lists: offsets into the items of the same batch."""
 
     def __init__(self, field: Field, kind: pa.DataType, pages: LegacyPages, items: Node) -> None:
         self._field = field
@@ -384,7 +384,7 @@ class _List:
 
     def late_ranges(self, batch: int, count: int) -> list[Range]:
         number = int(self._offsets(batch, count)[-1])
-        # The items' own offsets may have to be fetched one by one.
+        # The items' own offsets may need further requests.
         return [*self._items.ranges(batch, number), *self._items.late_ranges(batch, number)]
 
     def read(self, batch: int, count: int) -> pa.Array:
@@ -398,13 +398,13 @@ class _List:
         position = self._pages.page(self._field, batch, count + 1)
         data = self._pages.source.get(position, (count + 1) * self._dtype.itemsize)
         offsets = np.frombuffer(data, dtype=self._dtype)
-        # No item takes less than nothing, so only the order can be checked here.
+        # The number of items is not known here, so only the order can be checked.
         check_offsets(offsets, 2**62)
         return offsets
 
 
 class _Struct:
-    """Children of equal length; structs are never null."""
+    """Structs: children of equal length. Structs are never null."""
 
     def __init__(self, kind: pa.StructType, children: list[Node]) -> None:
         self._kind = kind
@@ -422,7 +422,7 @@ class _Struct:
 
 
 class _Null:
-    """Nothing but a count."""
+    """Nulls: only a count."""
 
     def __init__(self, field: Field, pages: LegacyPages) -> None:
         self._field = field
@@ -439,7 +439,7 @@ class _Null:
         return pa.nulls(count)
 
 
-# Comparison -> whether a page with these bounds may have a value for which it is true.
+# Comparison -> whether a page with these bounds may contain a matching value.
 COMPARISONS: Mapping[str, Callable[[pa.Array, pa.Array, pa.Scalar], pa.Array]] = MappingProxyType(
     {
         "==": lambda low, high, value: pc.and_kleene(
@@ -455,13 +455,13 @@ COMPARISONS: Mapping[str, Callable[[pa.Array, pa.Array, pa.Scalar], pa.Array]] =
 
 
 def possible_pages(statistics: pa.Table, kind: pa.DataType, comparison: str, value: Any) -> pa.Array:
-    """Return per page whether it may hold a value for which the comparison with `value` is true.
+    """Return for each page whether it may contain a value for which the comparison with `value` is true.
 
     Args:
         statistics: null_count, min_value and max_value, one row per page.
         kind: the column's type.
         comparison: one of `COMPARISONS`.
-        value: what values are compared with; if it is not of the column's type, every page is possible.
+        value: right side of the comparison. If it does not have the column's type, every page is possible.
 
     Raises:
         OptionError: an unknown comparison.
@@ -473,7 +473,7 @@ def possible_pages(statistics: pa.Table, kind: pa.DataType, comparison: str, val
         return every
     low, high = (statistics.column(name).combine_chunks() for name in ("min_value", "max_value"))
     try:
-        # Arrow compares in a type that holds both; a cast of the value to the column's type could round it.
+        # Arrow compares in a common type. Casting the value to the column's type could round it.
         bound = value if isinstance(value, pa.Scalar) else pa.scalar(value)
         if not bound.is_valid:
             return every
@@ -482,14 +482,14 @@ def possible_pages(statistics: pa.Table, kind: pa.DataType, comparison: str, val
         return every
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return possible
-    # Not only 0 may hide behind nulls: how a type shows its zeros is not looked into here.
+    # Nulls are read as zeros of the type, whatever value these represent, so such pages are possible.
     return pc.or_kleene(
         possible, pc.fill_null(pc.greater(statistics.column("null_count"), 0), True).combine_chunks()
     )
 
 
 def runs_of_rows(possible: pa.Array, starts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the rows [start, stop) of possible pages, neighbours joined; `starts` ends with all rows."""
+    """Return the row ranges [start, stop) of possible pages, merged. `starts` ends with the row count."""
     runs: list[tuple[int, int]] = []
     for is_possible, (start, stop) in zip(possible.to_pylist(), pairwise(starts), strict=True):
         if not is_possible:
@@ -502,13 +502,13 @@ def runs_of_rows(possible: pa.Array, starts: Sequence[int]) -> list[tuple[int, i
 
 
 class LegacyFieldReader:
-    """Rows of one top-level field."""
+    """Reads rows of one top-level field."""
 
     def __init__(self, field: Field, pages: LegacyPages, starts: Sequence[int]) -> None:
-        """Prepare to read; `starts` has the first row of each batch and the number of rows.
+        """Prepare to read. `starts` has the first row of each batch and the number of rows.
 
         Raises:
-            UnsupportedFormatError: a type that legacy files do not have.
+            UnsupportedFormatError: legacy files do not have the type.
         """
         self._kind = field.arrow_type()
         self._root: Node = open_node(field, pages)
@@ -522,7 +522,7 @@ class LegacyFieldReader:
         return self._starts[-1]
 
     def _batches(self, start: int, stop: int) -> list[int]:
-        """Return the numbers of the batches that have rows [start, stop)."""
+        """Return the numbers of the batches that contain rows [start, stop)."""
         if not 0 <= start <= stop <= self._starts[-1]:
             raise FormatError(f"rows {start} to {stop} of a file of {self._starts[-1]} rows")
         batches = []
@@ -541,16 +541,16 @@ class LegacyFieldReader:
         return [batch for batch in self._batches(start, stop) if batch != last]
 
     def ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the (offset, size) of bytes surely needed for rows [start, stop)."""
+        """Return the (offset, size) of byte ranges known to be needed for rows [start, stop)."""
         batches = self._unread(start, stop)
         return [each for batch in batches for each in self._root.ranges(batch, self._count(batch))]
 
     def read(self, start: int, stop: int) -> pa.ChunkedArray:
-        """Return rows [start, stop); chunks follow the batches.
+        """Return rows [start, stop). Chunks follow the batches.
 
         Raises:
             FormatError: the pages are damaged or the file has fewer rows.
-            UnsupportedFormatError: strings of more than 2 GiB in one batch.
+            UnsupportedFormatError: a batch has more than 2 GiB of strings.
         """
         unread = self._unread(start, stop)
         self._source.prefetch(
@@ -590,13 +590,13 @@ class LegacyFileReader:
     """An open legacy file.
 
     Args:
-        store, path: where the file is.
-        size: its length in bytes if known.
-        field_ids: the ids of all fields in the file, as the manifest's DataFile lists them; needed only for
-            files that carry no schema.
+        store, path: location of the file.
+        size: size of the file in bytes, if known.
+        field_ids: ids of all fields in the file, from the manifest's DataFile; needed only for files
+            without a schema.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         FormatError: it is not a legacy file, or its metadata is damaged.
     """
 
@@ -633,7 +633,7 @@ class LegacyFileReader:
 
     @property
     def num_rows(self) -> int:
-        """Rows in the file, deleted ones included."""
+        """Number of rows in the file, including deleted ones."""
         return self._contents.starts[-1]
 
     @property
@@ -643,10 +643,10 @@ class LegacyFileReader:
 
     @property
     def schema(self) -> Schema:
-        """The schema that the file itself carries.
+        """The schema stored in the file.
 
         Raises:
-            FormatError: it carries none.
+            FormatError: the file has no schema.
         """
         if self._contents.schema is None:
             raise FormatError("the file carries no schema", self.path)
@@ -665,8 +665,8 @@ class LegacyFileReader:
         """Return a reader of one top-level field, which may be pruned to some of its leaves.
 
         Raises:
-            FormatError: the file lacks one of its leaves.
-            UnsupportedFormatError: a type that legacy files do not have.
+            FormatError: the file lacks a leaf of the field.
+            UnsupportedFormatError: legacy files do not have the type.
         """
         for node in field.walk():
             if node.kind == "blob":
@@ -680,7 +680,7 @@ class LegacyFileReader:
             raise error.at(self.path, f"column {field.name!r}") from error
 
     def prefetch(self, readers: Iterable[FieldReader], start: int, stop: int) -> None:
-        """Fetch in few requests what the readers are known to need for rows [start, stop)."""
+        """Fetch the byte ranges known to be needed for rows [start, stop), in few requests."""
         self.source.release()
         self.source.prefetch([r for reader in readers for r in reader.ranges(start, stop)])
 
@@ -688,18 +688,18 @@ class LegacyFileReader:
         """Do nothing: rows of legacy files are read in runs."""
 
     def stored_bytes(self, field: Field) -> int:
-        """Estimate the stored bytes of a field: the share of its pages in the file."""
+        """Return the estimated bytes of a field in the file, from its share of the pages."""
         pages = max(1, len(self.columns))
         share = sum(1 for node in field.walk() if not node.children)
         return self.source.size * share // pages
 
     def page_ranges_maybe(self, field: Field, comparison: str, value: Any) -> list[tuple[int, int]]:
-        """Return the runs of rows [start, stop) in which a leaf field may meet `comparison` with `value`.
+        """Return the row ranges [start, stop) in which a leaf field may satisfy `comparison` with `value`.
 
-        Rows outside of them do not meet it, as the statistics of pages tell; without statistics all rows may.
+        The page statistics exclude all other rows. Without statistics all rows are possible.
 
         Args:
-            field: a leaf field outside of lists, whose pages have as many values as their batches rows.
+            field: a leaf field outside lists, whose pages have one value per row.
             comparison: "==", "!=", "<", "<=", ">" or ">=".
             value: a Python value or Arrow scalar of the field's type.
 
@@ -714,13 +714,15 @@ class LegacyFileReader:
         return runs_of_rows(possible, self.batch_starts)
 
     def statistics(self, field_id: int) -> pa.Table | None:
-        """Return what the file says about each page of a leaf field; None if it says nothing.
+        """Return the statistics of each page of a leaf field; None if the file has none.
 
         Returns:
-            One row per batch with `null_count` (int64), `min_value` and `max_value` (null: not known).
-            They describe what was written: nulls count as nulls, though numbers read back as 0 or false.
-            A page with nulls may therefore hold these values, too, whatever the bounds say. Bounds of long
-            strings are cut to 64 bytes (the upper one raised), so they are bounds only.
+            One row per batch with `null_count` (int64), `min_value` and `max_value` (null: unknown).
+            They describe the written values: nulls are counted as nulls, although numbers are read as 0 or
+                false.
+            A page with nulls may therefore contain these values outside the bounds. Bounds of long strings
+            are truncated to 64 bytes, and the upper bound is increased, so they need not be values of the
+            page.
 
         Raises:
             FormatError: the statistics are damaged.

@@ -32,7 +32,7 @@ ARRAY_ENCODINGS: dict[str, Open | None] = {
     "bitpacked": open_bitpacked,
     "fixed_size_binary": open_fixed_size_binary,
     "bitpacked_for_non_neg": open_bitpacked_for_non_neg,
-    # None is refused: these were tried out before version 2.1 was stable and never stood in a 2.0 file.
+    # None raises an error: these were experiments before version 2.1 was stable and are in no 2.0 file.
     "constant": None,
     "inline_bitpacking": None,
     "out_of_line_bitpacking": None,

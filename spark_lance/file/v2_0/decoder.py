@@ -1,14 +1,14 @@
-"""The common part of the 2.0 codecs: the interfaces of a decoder and a page, and compressed buffers.
+"""Shared by the 2.0 codecs: the interfaces of decoders and pages, and compressed buffers.
 
 A 2.0 page is a tree of `ArrayEncoding` messages over the page's buffers. A codec opens one message of the
 tree. It checks the message against the Arrow type and the expected number of values, opens its inner
 encodings through the page, and returns a decoder. Opening reads no data. A decoder then reads any range of
-values by fetching only the bytes of that range, if the layout lets it.
+values and fetches only the bytes of that range, if the layout allows it.
 
-The bytes of a `Flat` encoding are stored as they are, or compressed as a whole:
+The bytes of a `Flat` encoding are stored plain, or compressed as a whole:
 
     none, ""   the bytes
-    zstd       u64 length of the bytes, then a zstd frame; old writers left the length out (then the buffer
+    zstd       u64 length of the bytes, then a zstd frame; old writers omitted the length (then the buffer
                starts with the frame magic 28 b5 2f fd)
     lz4        u32 length of the bytes, then an LZ4 block (no frame)
 
@@ -36,12 +36,12 @@ Range = tuple[int, int]
 class Decoder(Protocol):
     """Reads the values of one encoded array.
 
-    A range that starts at a multiple of eight gives an array without offset, so that bitmaps of an outer
-    encoding can be put around it.
+    A range that starts at a multiple of eight is returned as an array without offset, so that an outer
+    encoding can add its bitmap.
     """
 
     def ranges(self, start: int, stop: int) -> list[Range]:
-        """Return the bytes that `read(start, stop)` surely needs and that can be told without reading."""
+        """Return the byte ranges that `read(start, stop)` needs, as far as they are known without reading."""
         ...
 
     def read(self, start: int, stop: int) -> pa.Array:
@@ -50,10 +50,10 @@ class Decoder(Protocol):
 
 
 class Items(Protocol):
-    """The items of the lists of one page, counted from the page's first item."""
+    """The items of the lists of one page, numbered from the page's first item."""
 
     def ranges(self, start: int, stop: int) -> list[Range]:
-        """Return the bytes that surely belong to items [start, stop)."""
+        """Return the byte ranges that are known to belong to items [start, stop)."""
         ...
 
     def read(self, start: int, stop: int) -> pa.Array:
@@ -70,7 +70,7 @@ class PageBuffer:
     size: int
 
     def range(self, start: int, stop: int) -> Range:
-        """Return where bytes [start, stop) of the buffer are in the file."""
+        """Return the file range of bytes [start, stop) of the buffer."""
         return self.offset + start, stop - start
 
     def read(self, start: int, stop: int) -> pa.Buffer:
@@ -88,7 +88,7 @@ class PageBuffer:
 
 @dataclass(frozen=True)
 class PageView:
-    """The page for a codec: the buffers, how to open inner encodings, and (of a list) the items."""
+    """A page as codecs see it: its buffers, its inner encodings, and for lists the items."""
 
     source: PageSource
     buffers: tuple[Range, ...]
@@ -109,7 +109,7 @@ class PageView:
         return PageBuffer(self.source, *self.buffers[reference.buffer_index])
 
     def open(self, encoding: pb.ArrayEncoding, kind: pa.DataType, count: int) -> Decoder:
-        """Open an inner encoding that should hold `count` values of the Arrow type `kind`."""
+        """Open an inner encoding with `count` values of the Arrow type `kind`."""
         return self.opener(encoding, kind, count, self)
 
 
@@ -122,8 +122,8 @@ are not decoded here.
 
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-# The most that one compressed byte can stand for: a zstd block of 128 KiB takes 4 bytes at least, and an LZ4
-# match grows by 255 per byte. A larger claim is damage and must not be allocated.
+# Maximum decompressed bytes per compressed byte: a zstd block of 128 KiB has at least 4 bytes, and an LZ4
+# match grows by 255 per byte. A larger stated size is damage and must not be allocated.
 _ZSTD_RATIO = 1 << 15
 _LZ4_RATIO = 256
 
@@ -137,11 +137,11 @@ class ByteRun(Protocol):
         ...
 
     def ranges(self, start: int, stop: int) -> list[Range]:
-        """Return where bytes [start, stop) are in the file."""
+        """Return the file ranges of bytes [start, stop)."""
         ...
 
     def whole(self) -> list[Range]:
-        """Return where all of the bytes are in the file."""
+        """Return the file range of all bytes."""
         ...
 
     def read(self, start: int, stop: int) -> pa.Buffer:
@@ -165,7 +165,7 @@ class _StoredBuffer:
 
 
 class _Compressed:
-    """Decompresses once and keeps the bytes for as long as the page is open."""
+    """Decompresses once and keeps the bytes while the page is open."""
 
     def __init__(self, buffer: PageBuffer, scheme: str) -> None:
         self._buffer = buffer
@@ -174,7 +174,7 @@ class _Compressed:
 
     @property
     def size(self) -> int:
-        return int(self._decompressed().size)
+        return int(self._decompressed_data().size)
 
     def ranges(self, start: int, stop: int) -> list[Range]:
         return self.whole() if start < stop else []
@@ -184,12 +184,12 @@ class _Compressed:
         return [self._buffer.range(0, self._buffer.size)] if is_lazy else []
 
     def read(self, start: int, stop: int) -> pa.Buffer:
-        data = self._decompressed()
+        data = self._decompressed_data()
         if not 0 <= start <= stop <= data.size:
             raise FormatError(f"bytes {start} to {stop} are needed of {data.size} decompressed bytes")
         return data.slice(start, stop - start)
 
-    def _decompressed(self) -> pa.Buffer:
+    def _decompressed_data(self) -> pa.Buffer:
         if self._bytes is None:
             buffer = self._buffer.read(0, self._buffer.size)
             self._bytes = decompress(buffer, self._scheme) if buffer.size else buffer
@@ -197,7 +197,7 @@ class _Compressed:
 
 
 def open_bytes(flat: pb.Flat, page: PageView) -> ByteRun:
-    """Open the buffer of a Flat message, whatever its values are.
+    """Open the buffer of a Flat message with any kind of values.
 
     Raises:
         FormatError: the page has no such buffer.
@@ -213,10 +213,10 @@ def open_bytes(flat: pb.Flat, page: PageView) -> ByteRun:
 
 
 def decompress(buffer: pa.Buffer, scheme: str) -> pa.Buffer:
-    """Undo `compress`.
+    """Return the decompressed bytes, the inverse of `compress`.
 
     Raises:
-        FormatError: the bytes cannot be decompressed, or not to the length that they state.
+        FormatError: the bytes cannot be decompressed, or have another length than stated.
     """
     head = buffer.slice(0, min(8, buffer.size)).to_pybytes()
     if scheme == "zstd":
@@ -250,7 +250,7 @@ def _decompress_bare_zstd(buffer: pa.Buffer) -> pa.Buffer:
 
 
 def compress(data: pa.Buffer, scheme: str) -> pa.Buffer:
-    """Return the stored form of `data`; `scheme` is "zstd" or "lz4"."""
+    """Return the compressed form of `data`. `scheme` is "zstd" or "lz4"."""
     prefix, codec = (8, "zstd") if scheme == "zstd" else (4, "lz4_raw")
     payload = pa.Codec(codec).compress(data)
     frame = np.empty(prefix + payload.size, dtype=np.uint8)

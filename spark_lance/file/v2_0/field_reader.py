@@ -1,8 +1,8 @@
-"""Reading one top-level field of a 2.0 file.
+"""Reads one top-level field of a 2.0 file.
 
-In version 2.0 each struct, list and leaf owns a column. A column counts *slots*: rows at the top level and in
-structs, items below a list. Each column is cut into pages at its own places. So a node of the tree reads a
-range of slots, from whatever pages hold it, and lists ask their child for a range of items.
+In version 2.0 each struct, list and leaf owns a column. A column consists of *slots*: rows at the top level
+and in structs, items below a list. Each column has its own page boundaries. So each node of the tree reads a
+range of slots from the pages that contain it, and lists request a range of items from their child.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from spark_lance.proto import encodings20_pb2 as pb
 
 
 class _Node(Protocol):
-    """A field and what is below it, as a sequence of slots."""
+    """A field and its descendants, as a sequence of slots."""
 
     num_rows: int
 
     def ranges(self, start: int, stop: int) -> list[Range]: ...
 
     def read(self, start: int, stop: int) -> list[pa.Array]:
-        """Return slots [start, stop) in one or more pieces; none if the range is empty."""
+        """Return slots [start, stop) as one or more arrays; no array if the range is empty."""
         ...
 
 
 class FieldReader:
-    """Decodes one top-level field of a 2.0 file; the field's children may be a part of those in the file."""
+    """Decodes one top-level field of a 2.0 file, or a subset of its children."""
 
     def __init__(
         self,
@@ -54,31 +54,32 @@ class FieldReader:
 
         Raises:
             FormatError: a column is missing.
-            UnsupportedFormatError: a type that 2.0 does not store, or a blob column not as descriptors.
+            UnsupportedFormatError: 2.0 does not store the type, or a blob column is not requested as
+                descriptors.
         """
         self._kind = field.arrow_type()
         self._root = _open_node(field, columns, source)
 
     @property
     def num_rows(self) -> int:
-        """Rows of the field, as its pages say."""
+        """Number of rows of the field, from its page descriptions."""
         return self._root.num_rows
 
     def ranges(self, start: int, stop: int) -> list[Range]:
-        """Return the (offset, size) of bytes surely needed for rows [start, stop)."""
+        """Return the (offset, size) of byte ranges known to be needed for rows [start, stop)."""
         return [each for each in self._root.ranges(start, stop) if each[1]]
 
     def read(self, start: int, stop: int) -> pa.ChunkedArray:
-        """Return rows [start, stop); chunks follow the pages and point into the file where the layout allows.
+        """Return rows [start, stop). Chunks follow the pages and reference the file's memory where possible.
 
         Raises:
-            FormatError: the pages are damaged or hold fewer rows.
-            UnsupportedFormatError: an encoding that is not decoded here.
+            FormatError: the pages are damaged or have fewer rows.
+            UnsupportedFormatError: an encoding is not supported.
         """
-        return pa.chunked_array(self._pieces(start, stop), type=self._kind)
+        return pa.chunked_array(self._read_pieces(start, stop), type=self._kind)
 
-    def _pieces(self, start: int, stop: int) -> list[pa.Array]:
-        """Read, in halves if one Arrow array cannot hold a page of it."""
+    def _read_pieces(self, start: int, stop: int) -> list[pa.Array]:
+        """Read slots, split in halves while one Arrow array cannot hold a page's part of them."""
         try:
             return self._root.read(start, stop)
         except CapacityError:
@@ -87,11 +88,11 @@ class FieldReader:
                     f"row {start} holds more than 2 GiB or 2^31 items; make the column large_*"
                 ) from None
         middle = (start + stop) // 2
-        return [*self._pieces(start, middle), *self._pieces(middle, stop)]
+        return [*self._read_pieces(start, middle), *self._read_pieces(middle, stop)]
 
 
 def _open_node(field: Field, columns: Mapping[int, ColumnMetadata], source: PageSource) -> _Node:
-    """Open the columns of a field and of the fields below it."""
+    """Open the columns of a field and its descendants."""
     if field.kind == "struct":
         return _Struct(field, [_open_node(child, columns, source) for child in field.children])
     if field.kind in ("map", "fsl_struct"):
@@ -108,7 +109,7 @@ def _open_node(field: Field, columns: Mapping[int, ColumnMetadata], source: Page
 
 
 class _Struct:
-    """Structs are never null in 2.0, so all there is to read are the children."""
+    """A struct. It is never null in 2.0, so only the children are read."""
 
     def __init__(self, field: Field, children: list[_Node]) -> None:
         kind = field.arrow_type()
@@ -123,14 +124,14 @@ class _Struct:
         columns = [child.read(start, stop) for child in self._children]
         if all(len(pieces) == 1 for pieces in columns):
             return [pa.StructArray.from_arrays([pieces[0] for pieces in columns], fields=self._fields)]
-        # Pages of the children end at different rows; batches are cut at all of these ends, without a copy.
+        # Pages of the children end at different rows. Batches are split at all of these ends, without a copy.
         chunked = [pa.chunked_array(p, type=f.type) for p, f in zip(columns, self._fields, strict=True)]
         table = pa.Table.from_arrays(chunked, names=[str(i) for i in range(len(chunked))])
         return [pa.StructArray.from_arrays(b.columns, fields=self._fields) for b in table.to_batches()]
 
 
 class _Column:
-    """One column: the slots of a leaf, or lists (then `items` is the node below)."""
+    """One column: the slots of a leaf, or of lists, whose child node is `items`."""
 
     def __init__(self, field: Field, column: ColumnMetadata, source: PageSource, items: _Node | None) -> None:
         self._field = field
@@ -141,15 +142,15 @@ class _Column:
         self._ends = list(itertools.accumulate(page.length for page in column.pages))
         self.num_rows = self._ends[-1] if self._ends else 0
         self._first_items: list[int] | None = None
-        # The last page read stays open, with what its decoder keeps (decompressed bytes, dictionary items):
-        # sequential reads do that work once per page.
+        # The last page stays open with its decoder's decompressed bytes and dictionary items, so that
+        # sequential reads decompress each page once.
         self._open_page: tuple[int, Decoder] | None = None
 
     def _spans(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Return (page, first slot in page, stop slot in page) for the pages of slots [start, stop).
 
         Raises:
-            FormatError: there are fewer slots.
+            FormatError: the column has fewer slots.
         """
         total = self._ends[-1] if self._ends else 0
         if not 0 <= start <= stop <= total:
@@ -174,25 +175,25 @@ class _Column:
             try:
                 result += self._decoder(page).ranges(first, last)
             except (FormatError, UnsupportedFormatError) as error:
-                raise self._located(error, page) from error
+                raise self._with_page(error, page) from error
         return result
 
     def read(self, start: int, stop: int) -> list[pa.Array]:
         return [self._read_page(*span) for span in self._spans(start, stop)]
 
     def _read_page(self, page: int, start: int, stop: int) -> pa.Array:
-        """Read slots [start, stop) of a page. The one place where errors get their page."""
+        """Read slots [start, stop) of a page, and add the page to errors."""
         try:
-            # A field that is not nullable may have nulls here, in rows that were deleted before the column
-            # was added: it became not nullable later.
+            # A non-nullable field may have nulls in rows that were deleted before the column was added:
+            # it became non-nullable later.
             return self._decoder(page).read(start, stop)
         except (FormatError, UnsupportedFormatError) as error:
-            raise self._located(error, page) from error
+            raise self._with_page(error, page) from error
         except pa.ArrowInvalid as error:
-            raise self._located(FormatError(f"not a valid Arrow array: {error}"), page) from error
+            raise self._with_page(FormatError(f"not a valid Arrow array: {error}"), page) from error
 
-    def _located(self, error: FormatError | UnsupportedFormatError, page: int) -> Exception:
-        # Errors of the items carry their own column. A copy, as no error may be its own cause.
+    def _with_page(self, error: FormatError | UnsupportedFormatError, page: int) -> Exception:
+        # Errors of the items have their own column. Copied, because an error must not be its own cause.
         if "column" in (error.place or ""):
             return error.at()
         return error.at(place=f"column {self._column.index}, page {page}")
@@ -211,7 +212,7 @@ class _Column:
         return self._column.pages[page].layout(pb.ArrayEncoding, ARRAY_ENCODING_URL)
 
     def _first_item(self, page: int) -> int:
-        """Return the item at which the lists of a page begin."""
+        """Return the number of the first item of a page's lists."""
         if self._first_items is None:
             counts = (self._encoding(k).list.num_items for k in range(len(self._column.pages)))
             self._first_items = list(itertools.accumulate(counts, initial=0))
@@ -219,7 +220,7 @@ class _Column:
 
 
 class _ListedBytes:
-    """Strings that Lance 0.13 wrote as lists of bytes: their ends in one column, the bytes in the next."""
+    """Strings that Lance 0.13 wrote as lists of bytes: offsets in one column, bytes in the next."""
 
     def __init__(
         self, field: Field, column: ColumnMetadata, items: ColumnMetadata, source: PageSource
@@ -237,10 +238,10 @@ class _ListedBytes:
         return self._lists.ranges(start, stop)
 
     def read(self, start: int, stop: int) -> list[pa.Array]:
-        return [self._joined(lists) for lists in self._lists.read(start, stop)]
+        return [self._join_bytes(lists) for lists in self._lists.read(start, stop)]
 
-    def _joined(self, lists: pa.Array) -> pa.Array:
-        """Return lists of bytes, which begin at offset 0, as values."""
+    def _join_bytes(self, lists: pa.Array) -> pa.Array:
+        """Return lists of bytes, whose offsets start at 0, as values."""
         valid, offsets = lists.buffers()[:2]
         items = lists.values
         if items.null_count:
@@ -253,7 +254,7 @@ class _ListedBytes:
 
 
 class _PageItems:
-    """The items of the lists of one page: a window of the child's slots."""
+    """The items of the lists of one page: a range of the child's slots."""
 
     def __init__(self, child: _Node, first: int, field: Field) -> None:
         self._child = child
@@ -270,12 +271,12 @@ class _PageItems:
         if len(pieces) == 1:
             return pieces[0]
         if _has_half_dictionary(self._kind):
-            # Arrow unifies such dictionaries into wrong values.
+            # Arrow merges such dictionaries into wrong values.
             raise UnsupportedFormatError("lists of dictionaries of half floats whose items span pages")
         try:
             return pa.concat_arrays(pieces)
         except pa.ArrowInvalid as error:
-            # Offsets (or the indices of a unified dictionary) outgrow their type; fewer rows may fit.
+            # Offsets, or the indices of a merged dictionary, exceed their type. Fewer rows may fit.
             raise CapacityError from error
 
 
@@ -286,7 +287,7 @@ def _has_half_dictionary(kind: pa.DataType) -> bool:
 
 
 def _open_encoding(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView) -> Decoder:
-    """Open an encoding by the name of its oneof arm."""
+    """Open an encoding by the name of its oneof field."""
     name = encoding.WhichOneof("array_encoding")
     if name is None:
         raise FormatError("an array encoding says nothing")

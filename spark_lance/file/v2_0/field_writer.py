@@ -1,4 +1,4 @@
-"""Writing one top-level field of a 2.0 file: the minimal encodings that every 2.0 reader knows.
+"""Writes one top-level field of a 2.0 file with the minimal encodings that every 2.0 reader supports.
 
     fixed width, bool       Nullable(Flat)
     fixed-size list         Nullable(FixedSizeList(Nullable(Flat)))
@@ -33,7 +33,7 @@ from spark_lance.file.v2_0.variable import Bounds, encode_binary, encode_list, i
 from spark_lance.proto import encodings20_pb2 as pb
 
 _COMPRESSION = "lance-encoding:compression"
-_REFUSED = {
+_UNSUPPORTED = {
     "map": "maps are stored by file version 2.2 and later, not 2.0",
     "fsl_struct": "fixed-size lists of structs are stored by file version 2.2 and later, not 2.0",
 }
@@ -42,37 +42,37 @@ _Encoded = tuple[pb.ArrayEncoding, list[BytesLike]]
 
 
 class FieldWriter:
-    """Encodes one top-level field; its columns are `column_base`, `column_base` + 1, ..."""
+    """Encodes one top-level field. Its columns are `column_base`, `column_base` + 1, ..."""
 
     def __init__(self, field: Field, column_base: int, version: FileVersion) -> None:
-        """Refuse what 2.0 cannot store.
+        """Check that 2.0 can store the field.
 
         Raises:
-            SchemaError: a map, or a fixed-size list of structs.
+            SchemaError: the field is or contains a map or a fixed-size list of structs.
         """
         for node in field.walk():
-            if node.kind in _REFUSED:
-                raise SchemaError(f"column {field.name!r}: {_REFUSED[node.kind]}")
+            if node.kind in _UNSUPPORTED:
+                raise SchemaError(f"column {field.name!r}: {_UNSUPPORTED[node.kind]}")
         self._field = field
         owners = owned_columns([field], version)
         self._columns = {owner.id: column_base + i for i, owner in enumerate(owners)}
 
     def encode(self, array: pa.Array, row_start: int) -> list[EncodedPage]:
-        """Encode a run of rows: one page for each column, in column order.
+        """Encode rows to one page per column, in column order.
 
         Args:
             array: rows of the field's Arrow type; may be a slice.
             row_start: number of the first row in the file.
 
         Raises:
-            SchemaError: a null struct, a null in a field that is not nullable, or nulls in a packed struct.
+            SchemaError: a struct, a non-nullable field, or a field of a packed struct has a null.
         """
         pages: list[EncodedPage] = []
         self._encode(self._field, array, row_start, pages)
         return pages
 
     def _encode(self, field: Field, array: pa.Array, row_start: int, pages: list[EncodedPage]) -> None:
-        """Append the pages of a field and of the fields below it."""
+        """Append the pages of a field and its descendants."""
         if not field.nullable and _has_nulls(array):
             raise NullValueError(f"column {self._name(field)} is not nullable but has nulls", field.name)
 
@@ -106,9 +106,9 @@ class FieldWriter:
 
 
 def _list_parts(array: pa.Array) -> tuple[Bounds, Bools | None, pa.Array]:
-    """Return where lists are in the items (from 0), which lists are null, and the items.
+    """Return the offsets of the lists (from 0), which lists are null, and the items.
 
-    Items outside of a slice or under null lists are left out.
+    Items outside the slice or under null lists are omitted.
     """
     width = np.int64 if pa.types.is_large_list(array.type) else np.int32
     skip = array.offset * np.dtype(width).itemsize
@@ -123,7 +123,7 @@ def _list_parts(array: pa.Array) -> tuple[Bounds, Bools | None, pa.Array]:
         lengths = np.diff(bounds)
         if lengths[nulls].any():
             lengths[nulls] = 0
-            # take() goes wrong on nested fixed-size lists with an offset; a copy has none.
+            # take() returns wrong items for nested fixed-size lists with an offset; a copy has none.
             items = pa.concat_arrays([items]).take(pa.array(expand_ranges(bounds[:-1], lengths)))
             bounds = np.concatenate([[0], np.cumsum(lengths)])
     first = int(bounds[0])
@@ -142,14 +142,14 @@ def _without_nulls(descriptors: pa.StructArray) -> pa.StructArray:
 
 
 def _has_nulls(array: pa.Array) -> bool:
-    """Tell whether a value is null, in dictionaries also by referring to a null item."""
+    """Return whether a value is null. In dictionaries it may also refer to a null item."""
     if pa.types.is_dictionary(array.type) and array.dictionary.null_count and not array.null_count:
         return bool(array.dictionary.is_null().take(array.indices).true_count)
     return bool(array.null_count)
 
 
 def _encode_leaf(array: pa.Array, scheme: str = "none", first_buffer: int = 0) -> _Encoded:
-    """Encode values that own one column; `first_buffer` is the number of their first buffer in the page."""
+    """Encode the values of one column. `first_buffer` is the number of their first buffer in the page."""
     kind = array.type
     if pa.types.is_struct(kind):
         return SIMPLE_STRUCT, []
@@ -169,7 +169,7 @@ def _encode_leaf(array: pa.Array, scheme: str = "none", first_buffer: int = 0) -
 
 
 def _encode_values(array: pa.Array, scheme: str, first_buffer: int) -> _Encoded:
-    """Encode the values of an array whose validity is stored around them."""
+    """Encode the values of an array whose validity is stored separately."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         indices = pc.fill_null(array.indices, 0)
@@ -193,7 +193,7 @@ def _encode_values(array: pa.Array, scheme: str, first_buffer: int) -> _Encoded:
 
 
 def _values(array: pa.Array, bits: int) -> BytesLike:
-    """Return the bytes of fixed-width values, without what is outside of the slice."""
+    """Return the bytes of fixed-width values, without bytes outside the slice."""
     data = array.buffers()[1]
     if bits > 1:
         return data.slice(array.offset * bits // 8, len(array) * bits // 8)

@@ -1,4 +1,4 @@
-"""Values of one width: Flat, Bitpacked, BitpackedForNonNeg; and FixedSizeList and Nullable over them.
+"""Fixed-width values: Flat, Bitpacked, BitpackedForNonNeg; and FixedSizeList and Nullable around them.
 
     Flat                values back to back
                         bits_per_value = 1      a bitmap, least significant bit first
@@ -19,14 +19,14 @@ uncompressed_bits_per_value and the width of the type. Example: 3-bit values 1, 
 
 (Lance file format 2.0, `Flat`, `Bitpacked`, `BitpackedForNonNeg`.)
 
-FixedSizeList has the items of all lists, back to back; list i has items [i * dimension, (i + 1) * dimension).
+FixedSizeList has the items of all lists back to back. List i has items [i * dimension, (i + 1) * dimension).
 
 Nulls of the lists are in a Nullable around this encoding, nulls of the items in a Nullable inside `items`.
-Null lists have their (arbitrary) items too.
+Null lists have (arbitrary) items, too.
 
 (Lance file format 2.0, `FixedSizeList`.)
 
-Nullable has values and, if some are null, a validity bitmap.
+Nullable has values and, if some values are null, a validity bitmap.
 
     no_nulls    values
     some_nulls  validity (Flat of 1 bit, 1 = valid), values with arbitrary content under nulls
@@ -62,7 +62,7 @@ class _SomeNulls:
         return [*self._validity.ranges(start, stop), *self._values.ranges(start, stop)]
 
     def read(self, start: int, stop: int) -> pa.Array:
-        # From a multiple of eight, so that bitmap and values start together, on a byte.
+        # Starts at a multiple of eight, so that bitmap and values start at the same byte boundary.
         aligned = start & -8
         valid = self._validity.read(aligned, stop)
         values = self._values.read(aligned, stop)
@@ -82,7 +82,7 @@ class _AllNulls:
 
 
 def _mask(values: pa.Array, valid: pa.BooleanArray) -> pa.Array:
-    """Return `values`, which have no offset, with nulls where `valid` is false."""
+    """Return `values` with nulls where `valid` is false. `values` must not have an offset."""
     if values.null_count:
         valid = pc.and_(valid, values.is_valid())
     kind = values.type
@@ -99,7 +99,7 @@ def _mask(values: pa.Array, valid: pa.BooleanArray) -> pa.Array:
 
 
 def open_nullable(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView) -> Decoder:
-    """Open a Nullable encoding; see `decoder.Open`."""
+    """Open a Nullable encoding, see `decoder.Open`."""
     nullable = encoding.nullable
     arm = nullable.WhichOneof("nullability")
     if arm == "all_nulls":
@@ -115,7 +115,7 @@ def open_nullable(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, pag
 
 
 def encode_nullable(values: pb.ArrayEncoding, validity: pb.ArrayEncoding | None) -> pb.ArrayEncoding:
-    """Describe values, with the bitmap that tells which are valid unless all are."""
+    """Return the description of values with their validity bitmap, or without one if all are valid."""
     if validity is None:
         return pb.ArrayEncoding(nullable=pb.Nullable(no_nulls=pb.Nullable.NoNull(values=values)))
     some = pb.Nullable.SomeNull(validity=validity, values=values)
@@ -151,14 +151,14 @@ def open_fixed_size_list(
 # The block size of BitpackedForNonNeg.
 _BLOCK = 1024
 _ORDER = np.array([0, 4, 2, 6, 1, 5, 3, 7])
-# Values per step: a value takes one byte per bit while it is unpacked.
+# Values per step. During unpacking, a value needs one byte per bit.
 _STEP = 1 << 17
 
 _Values = npt.NDArray[Any]
 
 
 def fixed_width(kind: pa.DataType) -> int | None:
-    """Return the bits per value of a type that Flat can hold, None for all other types."""
+    """Return the bits per value of a type that Flat can store; None for other types."""
     if pa.types.is_dictionary(kind) or pa.types.is_nested(kind) or pa.types.is_null(kind):
         return None
     try:
@@ -183,7 +183,7 @@ class _Flat:
 
     def read(self, start: int, stop: int) -> pa.Array:
         data = self._run.read(*self._bytes(start, stop))
-        # Arrow wants values on multiples of their width; the format does not promise that of 2.0 pages.
+        # Arrow requires aligned values; the format does not guarantee alignment in 2.0 pages.
         if data.address % min(8, (self._bits & -self._bits) // 8 or 1):
             data = pa.py_buffer(np.frombuffer(data, dtype=np.uint8).copy())
         offset = start % 8 if self._bits == 1 else 0
@@ -197,20 +197,20 @@ def open_flat(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: P
     if bits is None or flat.bits_per_value != bits:
         raise FormatError(f"values of {flat.bits_per_value} bits cannot be {kind}")
     run = open_bytes(flat, page)
-    # The size of a compressed run is only known after decompressing it; `read` checks its bounds then.
+    # The size of compressed bytes is known only after decompression; `read` checks the bounds then.
     if flat.compression.scheme in ("", "none") and count * bits > run.size * 8:
         raise FormatError(f"{count} values of {bits} bits do not fit a buffer of {run.size} bytes")
     return _Flat(run, kind, bits)
 
 
 def encode_flat(bits: int, buffer_index: int) -> pb.ArrayEncoding:
-    """Describe values of `bits` bits that are in buffer `buffer_index` of the page."""
+    """Return the description of values of `bits` bits in buffer `buffer_index` of the page."""
     flat = pb.Flat(bits_per_value=bits, buffer=pb.Buffer(buffer_index=buffer_index))
     return pb.ArrayEncoding(flat=flat)
 
 
-def _widen(bits: npt.NDArray[np.uint8], target: int, signed: bool) -> _Values:
-    """Return values of `target` bits from one row of bits (uint8, lowest first) per value."""
+def _bits_to_values(bits: npt.NDArray[np.uint8], target: int, signed: bool) -> _Values:
+    """Return values of `target` bits, given one row of bits (uint8, lowest first) per value."""
     width = bits.shape[1]
     wide = np.zeros((len(bits), target), dtype=np.uint8)
     wide[:, :width] = bits
@@ -238,11 +238,11 @@ class _Bitpacked:
         out = np.empty(stop - start, dtype=f"<u{self._kind.bit_width // 8}")
         for at in range(0, len(out), _STEP):
             count = min(_STEP, len(out) - at)
-            # _STEP is a multiple of 8, so every step begins at the same bit of a byte.
+            # _STEP is a multiple of 8, so every step starts at the same bit of a byte.
             first = at * self._width // 8
             bits = np.unpackbits(data[first:], count=skip + count * self._width, bitorder="little")[skip:]
             rows = bits.reshape(count, self._width)
-            out[at : at + count] = _widen(rows, self._kind.bit_width, self._signed)
+            out[at : at + count] = _bits_to_values(rows, self._kind.bit_width, self._signed)
         return pa.Array.from_buffers(self._kind, len(out), [None, pa.py_buffer(out)], null_count=0)
 
 
@@ -272,7 +272,7 @@ class _BitpackedForNonNeg:
             part = _unpack_blocks(blocks[at : at + step], self._width, self._kind.bit_width)
             out[at : at + step] = part
         array = pa.Array.from_buffers(self._kind, out.size, [None, pa.py_buffer(out)], null_count=0)
-        # A slice would have an offset, which the bitmap of an outer encoding does not have; a copy has none.
+        # Copied: a slice would have an offset, but the bitmap of an outer encoding has none.
         return pa.concat_arrays([array.slice(start - first * _BLOCK, stop - start)])
 
 
@@ -281,17 +281,17 @@ def _unpack_blocks(blocks: npt.NDArray[np.uint8], width: int, target: int) -> _V
     count, lanes, size = len(blocks), _BLOCK // target, target // 8
     streams = np.ascontiguousarray(blocks.reshape(count, width, lanes, size).transpose(0, 2, 1, 3))
     bits = np.unpackbits(streams, bitorder="little").reshape(-1, width)
-    values = _widen(bits, target, signed=False).reshape(count, lanes, size, 8)
+    values = _bits_to_values(bits, target, signed=False).reshape(count, lanes, size, 8)
     # Number order[row div 8] * 16 + (row mod 8) * 128 + lane, as axes: [row mod 8][order of row div 8][lane].
-    # order * 16 is a multiple of the number of lanes, the unit of the place.
+    # order * 16 is a multiple of the number of lanes, the unit of the position.
     out = np.empty((count, 8, size, lanes), dtype=values.dtype)
     places = _ORDER[:size] * 16 // lanes
     out[:, :, places, :] = values.transpose(0, 3, 2, 1)
     return out.reshape(count, _BLOCK)
 
 
-def _check(message: pb.Bitpacked | pb.BitpackedForNonNeg, kind: pa.DataType) -> int:
-    """Check the widths against the type and return the packed one."""
+def _check_widths(message: pb.Bitpacked | pb.BitpackedForNonNeg, kind: pa.DataType) -> int:
+    """Check the widths against the type and return the packed width."""
     bits = fixed_width(kind)
     if bits not in (8, 16, 32, 64) or message.uncompressed_bits_per_value != bits:
         raise FormatError(f"bit-packed values of {message.uncompressed_bits_per_value} bits cannot be {kind}")
@@ -303,7 +303,7 @@ def _check(message: pb.Bitpacked | pb.BitpackedForNonNeg, kind: pa.DataType) -> 
 def open_bitpacked(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView) -> _Bitpacked:
     """Open a Bitpacked encoding; see `decoder.Open`."""
     message = encoding.bitpacked
-    width = _check(message, kind)
+    width = _check_widths(message, kind)
     buffer = page.buffer(message.buffer)
     if count * width > buffer.size * 8:
         raise FormatError(f"{count} values of {width} bits do not fit a buffer of {buffer.size} bytes")
@@ -315,7 +315,7 @@ def open_bitpacked_for_non_neg(
 ) -> _BitpackedForNonNeg:
     """Open a BitpackedForNonNeg encoding; see `decoder.Open`."""
     message = encoding.bitpacked_for_non_neg
-    width = _check(message, kind)
+    width = _check_widths(message, kind)
     buffer = page.buffer(message.buffer)
     blocks = (count + _BLOCK - 1) // _BLOCK
     if blocks * _BLOCK * width > buffer.size * 8:

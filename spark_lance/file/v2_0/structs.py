@@ -1,11 +1,12 @@
-"""Structs: SimpleStruct, the page of a struct's header column, and PackedStruct, structs row by row.
+"""Structs: SimpleStruct, the page of a struct's own column, and PackedStruct, row-major structs.
 
-    SimpleStruct  has no buffers and says nothing but its length
-    PackedStruct  inner   one encoding per child; only the width of its values matters, data is in `buffer`
-                  buffer  rows x (sum of widths) bytes: a row is the bytes of its children one after the other
+    SimpleStruct  has no buffers, only a length
+    PackedStruct  inner   one encoding per child; only the width of its values is used, the data is in
+    `buffer`
+                  buffer  rows x (sum of widths) bytes: a row is the contiguous bytes of its children
 
-Version 2.0 stores no validity of structs: none of them is null. The children of a struct are columns of their
-own, so that only structs without children are asked of SimpleStruct. Those of a packed struct cannot be null
+Version 2.0 stores no validity of structs: no struct is null. The children of a struct have their own columns,
+so SimpleStruct is decoded only for structs without children. The children of a packed struct cannot be null,
 either, and have fixed widths of whole bytes.
 
 Example: {int32 1, int8 2}, {int32 3, int8 4} packed is 01 00 00 00 02 03 00 00 00 04.
@@ -28,7 +29,7 @@ _Rows = npt.NDArray[np.uint8]
 
 
 def _byte_width(kind: pa.DataType) -> int | None:
-    """Return the bytes of one packed value, None for types that cannot be packed."""
+    """Return the bytes of one packed value; None for types that cannot be packed."""
     if pa.types.is_fixed_size_list(kind):
         item = _byte_width(kind.value_type)
         return None if item is None else item * kind.list_size
@@ -107,7 +108,7 @@ def open_packed_struct(
 
 
 def encode_packed_struct(array: pa.StructArray, name: str) -> tuple[pb.ArrayEncoding, list[pa.Buffer]]:
-    """Encode structs row by row; `name` is the column's, for messages.
+    """Encode structs row by row. `name` is the column's name, for messages.
 
     Raises:
         SchemaError: a struct or child is null, or a child's type has no fixed width of whole bytes.

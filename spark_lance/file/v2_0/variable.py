@@ -1,31 +1,32 @@
-"""Values that have a length each: List, Binary and Fsst; and FixedSizeBinary and Dictionary.
+"""Variable-length values: List, Binary and Fsst; and FixedSizeBinary and Dictionary.
 
     List             offsets    u64 end offset per list, counted from the page's first item; null lists have
                                 no items
                      num_items  items of all lists of the page
     Binary           indices    u64 end offset per value, with nulls folded in
-                     bytes      Flat of 8 bits: the values back to back, as a whole maybe compressed
+                     bytes      Flat of 8 bits: the values back to back, possibly compressed as a whole
     Fsst             a Binary whose values are FSST codes (file/base/fsst.py), and the symbol table
     FixedSizeBinary  bytes      Flat of 8 bits, byte_width per value; there are no nulls
 
 Entry i of the end offsets is the end of value i, counted from the start of the page's bytes (or items). Value
 i starts where value i - 1 ends, value 0 at 0. An entry at or above the page's adjustment is a null: subtract
-that to get its end. Writers use one more than the number of bytes (items) as adjustment.
+the adjustment to get its end. Writers use the number of bytes (items) plus one as adjustment.
 
 Example: "a", null, "", "bcd" with 4 bytes and adjustment 5 is 1, 6, 1, 4.
 
-The items of lists are values of the child column: those of page p start at the sum of `num_items` of the
-pages before it, wherever the pages of the child column begin. A range of strings needs its index entries,
-then just its bytes.
+The items of lists are values of the child column. The items of page p start at the sum of `num_items` of the
+earlier pages, independent of the page boundaries of the child column. Reading a range of strings needs its
+index entries, then only its bytes.
 
 (Lance file format 2.0, `List`, `Binary`, `Fsst`, `FixedSizeBinary`.)
 
-Dictionary has indices into a list of items. There are two conventions, and only the type of the column tells
-which one a page follows:
+Dictionary has indices into a list of items. There are two conventions. The type of the column determines
+which one a page uses:
 
-    string and binary types   indices count from 1, and index 0 is null
-    Arrow dictionary types    indices count from 0 and have the width of the type's index; a null value refers
-                              to an item that is null, or is null in a Nullable around the Dictionary
+    string and binary types   indices start at 1, and index 0 is null
+    Arrow dictionary types    indices start at 0 and have the width of the type's index; a null value refers
+    to a
+                              null item, or is null in a Nullable around the Dictionary
 
 Example: "x", null, "y" as string has indices 1, 0, 2 and items "x", "y"; as dictionary it has indices 0, 2, 1
 and items "x", "y", null.
@@ -58,7 +59,7 @@ Bounds: TypeAlias = npt.NDArray[np.int64]
 
 
 def end_ranges(index: Decoder, start: int, stop: int) -> list[Range]:
-    """Return where the entries for values [start, stop) are; the one before `start` is one of them."""
+    """Return the byte ranges of the entries for values [start, stop), including the entry before `start`."""
     return index.ranges(max(start - 1, 0), stop)
 
 
@@ -75,11 +76,11 @@ def read_ends(
         limit: number of bytes (items) that exist.
 
     Returns:
-        stop - start + 1 positions, ascending and within 0..limit: value start + i is at [i], [i + 1]; and
-        which values are null (bool, stop - start), None if none is.
+        stop - start + 1 ascending positions within 0..limit: value start + i is at [i], [i + 1]; and which
+        values are null (bool, stop - start), None if none is.
 
     Raises:
-        FormatError: positions are not ascending or beyond the limit.
+        FormatError: positions do not ascend or exceed the limit.
     """
     lead = 1 if start else 0
     entries = index.read(start - lead, stop)
@@ -118,7 +119,7 @@ def encode_ends(bounds: Bounds, nulls: Bools | None) -> tuple[npt.NDArray[np.uin
 
 
 def is_variable(kind: pa.DataType) -> bool:
-    """Tell whether values of a type have a length of their own each."""
+    """Return whether values of a type vary in length."""
     return bool(
         pa.types.is_string(kind)
         or pa.types.is_binary(kind)
@@ -190,7 +191,7 @@ def _build(
     nulls: Bools | None,
     data: pa.Buffer,
 ) -> pa.Array:
-    """Build the Arrow array of checked offsets (from 0) and bytes.
+    """Return the Arrow array of checked offsets (from 0) and bytes.
 
     Raises:
         CapacityError: too many bytes for the 32-bit offsets of the type.
@@ -269,7 +270,7 @@ def encode_binary(
 
 
 def _parts(array: pa.Array) -> tuple[Bounds, Bools | None, pa.Buffer]:
-    """Return offsets from 0, nulls, and the bytes of the values only; null values are empty."""
+    """Return offsets from 0, nulls, and the bytes of the values. Null values are empty."""
     nulls: Bools | None = None
     if array.null_count:
         nulls = pc.is_null(array).to_numpy(zero_copy_only=False)
@@ -285,7 +286,7 @@ def _parts(array: pa.Array) -> tuple[Bounds, Bools | None, pa.Buffer]:
 
 
 def _offsets(array: pa.Array) -> Bounds:
-    """Return the len + 1 offsets of an array as they are."""
+    """Return the len + 1 offsets of an array unchanged."""
     large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     width = np.int64 if large else np.int32
     buffer = array.buffers()[1]
@@ -327,7 +328,7 @@ class _List:
 
 
 def open_list(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView) -> _List:
-    """Open a List encoding; see `decoder.Open`. Needs a page that knows the items."""
+    """Open a List encoding, see `decoder.Open`. The page must have items."""
     if page.items is None or not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         raise FormatError(f"lists cannot be {kind}")
     message = encoding.list
@@ -335,7 +336,7 @@ def open_list(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: P
 
 
 def encode_list(bounds: Bounds, nulls: Bools | None) -> tuple[pb.ArrayEncoding, list[pa.Buffer]]:
-    """Encode lists whose items are at bounds[i], bounds[i + 1]; bounds[0] is 0 and null lists are empty."""
+    """Encode lists with items at bounds[i], bounds[i + 1]. bounds[0] is 0, and null lists are empty."""
     ends, adjustment = encode_ends(bounds, nulls)
     message = pb.List(
         offsets=encode_nullable(encode_flat(64, 0), None),
@@ -348,8 +349,8 @@ def encode_list(bounds: Bounds, nulls: Bools | None) -> tuple[pb.ArrayEncoding, 
 _INDEX_TYPES = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
 
-class _Plain:
-    """Strings: reads the items once and keeps them for as long as the page is open."""
+class _DictionaryStrings:
+    """Strings. Reads the items once and keeps them while the page is open."""
 
     def __init__(self, indices: Decoder, items: Decoder, item_count: int, kind: pa.DataType) -> None:
         self._indices = indices
@@ -367,15 +368,15 @@ class _Plain:
     def read(self, start: int, stop: int) -> pa.Array:
         indices = self._indices.read(start, stop)
         if self._values is None:
-            # Index 0 means null: with a null in front, indices can be taken as they are.
+            # Index 0 means null, so a null is prepended to the items.
             items = [self._items.read(0, self._item_count)] if self._item_count else []
             self._values = pa.concat_arrays([pa.nulls(1, self._kind), *items])
         _check_indices(indices, len(self._values))
         return self._values.take(indices)
 
 
-class _Encoded:
-    """Dictionary arrays: null items become null indices, which is what Arrow's kernels look at."""
+class _DictionaryArrays:
+    """Dictionary arrays. Null items become null indices, because Arrow's kernels check only these."""
 
     def __init__(self, indices: Decoder, items: Decoder, item_count: int, kind: pa.DictionaryType) -> None:
         self._indices = indices
@@ -419,7 +420,7 @@ def _check_indices(indices: pa.Array, count: int) -> None:
 
 
 def _index_type(encoding: pb.ArrayEncoding) -> pa.DataType:
-    """Return the unsigned type of the indices, which for strings only the encoding tells."""
+    """Return the unsigned type of the indices. For strings, only the encoding determines it."""
     while encoding.nullable.WhichOneof("nullability") == "no_nulls":
         encoding = encoding.nullable.no_nulls.values
     arm = encoding.WhichOneof("array_encoding")
@@ -440,10 +441,10 @@ def open_dictionary(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, p
         raise UnsupportedFormatError(f"a 2.0 dictionary page of type {kind} is not supported")
     item_count = message.num_dictionary_items
     if message.items.nullable.HasField("all_nulls") and item_count > max(count, 1):
-        # All-null items take no bytes, so nothing else bounds a damaged count.
+        # All-null items have no bytes, so only this check bounds a damaged count.
         raise FormatError(f"a dictionary of {item_count} nulls for {count} values")
     indices = page.open(message.indices, index_type, count)
     items = page.open(message.items, item_type, item_count)
     if pa.types.is_dictionary(kind):
-        return _Encoded(indices, items, item_count, kind)
-    return _Plain(indices, items, item_count, kind)
+        return _DictionaryArrays(indices, items, item_count, kind)
+    return _DictionaryStrings(indices, items, item_count, kind)

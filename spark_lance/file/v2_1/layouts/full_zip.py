@@ -137,7 +137,7 @@ def _decode_fixed(
             raise FormatError(f"{count} values of {stride} bytes in a buffer of {len(data)}")
         rows = data[: count * stride].reshape(count, stride)
         words = integer_column(rows[:, : control.size])
-        return words, resolver.rows_of_bytes(layout.value_compression, rows[:, control.size :])
+        return words, resolver.zipped(layout.value_compression, rows[:, control.size :])
     bounds = _row_bounds(page, len(data))
     positions = _fixed_positions(data, control, width, bounds)
     words = _level_words(data, control, positions, None if page.partial else count)
@@ -145,7 +145,7 @@ def _decode_fixed(
     if len(starts) and int(starts[-1]) + width > len(data):
         raise FormatError("a full-zip value leaves its page")
     values = gather(data, starts, np.full(len(starts), width, dtype=np.int64))
-    return words, resolver.rows_of_bytes(layout.value_compression, values.reshape(len(starts), width))
+    return words, resolver.zipped(layout.value_compression, values.reshape(len(starts), width))
 
 
 def _decode_variable(
@@ -324,12 +324,12 @@ def _zip_fixed(leaf: Leaf, control: U8, values: ZipFixed) -> list[U8]:
     full = np.hstack([control if has_slot is None else control[has_slot], data])
     if values.valid is not None:
         full[~values.valid, head:] = 0
-    rows_of_bytes = full.reshape(-1) if has_slot is None else _interleave(leaf, has_slot, control, full)
+    packed_rows = full.reshape(-1) if has_slot is None else _interleave(leaf, has_slot, control, full)
     if leaf.rep is None:
-        return [rows_of_bytes]
+        return [packed_rows]
     sizes = np.full(leaf.num_levels, head + width, np.int64)
     sizes[leaf.valueless] = head
-    return [rows_of_bytes, _row_offsets(leaf, sizes)]
+    return [packed_rows, _row_offsets(leaf, sizes)]
 
 
 def _interleave(leaf: Leaf, has_slot: Bools, control: U8, full: U8) -> U8:
