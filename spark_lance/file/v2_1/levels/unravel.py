@@ -7,8 +7,8 @@ per list or map.
 
 Definition numbers are assigned layer by layer from 1: a nullable item takes one, a nullable or an emptyable
 list one, a list that is both takes two (null, then empty). 0 = all valid; a higher number belongs to an outer
-layer. Repetition k = a new list starts k list layers out, counted from the inside; 0 = one more item of the
-innermost list; a row starts with the number of list layers. (Both are the reverse of Parquet.)
+layer. Repetition 0 = next item of the innermost list. Repetition k = a new list starts k list layers further
+out. A row starts with the number of list layers. (Both are the reverse of Parquet.)
 
 Example, list<int> with nullable items and lists that may be null or empty: layers [NULLABLE_ITEM,
 NULL_AND_EMPTY_LIST], so 1 = null item, 2 = null list, 3 = empty list:
