@@ -1,1 +1,1 @@
-"""Tables by name: which namespaces and tables a catalog has, and where each table is."""
+"""Catalogs: namespaces, tables by name, views, and the location of each table."""

@@ -1,4 +1,4 @@
-"""Names of tables and namespaces, and what every catalog answers.
+"""Names of tables and namespaces, and the protocol of catalogs.
 
 A name is a sequence of parts: ("db", "t") is table t of namespace db, () the root namespace.
 """
@@ -16,20 +16,20 @@ Name = tuple[str, ...]
 # Joins the parts of a name in the object ids of Lance's namespaces.
 SEPARATOR = "$"
 
-# A colon would make the folder of a table look like one of another store; readers lose control characters.
+# With a colon, a table's folder would look like a URI of another store. Readers drop control characters.
 _FORBIDDEN = frozenset('/\\":\x7f') | {SEPARATOR} | frozenset(map(chr, range(32)))
 
 
 @dataclass(frozen=True)
 class TableEntry:
-    """Where a table is.
+    """A table in a catalog.
 
     Attributes:
-        name: its name.
-        uri: its path, for `spark_lance.dataset`.
-        properties: what the catalog keeps about it, beside what the table itself says.
-        storage_options: what the catalog adds to the user's storage options to reach it.
-        declared: the name is taken, but nothing was written yet.
+        name: name of the table.
+        uri: path of the table, for `spark_lance.dataset`.
+        properties: properties that the catalog stores, in addition to the table's own.
+        storage_options: options that the catalog adds to the user's storage options.
+        declared: whether the name is taken but the table has not been written.
     """
 
     name: Name
@@ -43,17 +43,17 @@ class Catalog(Protocol):
     """The operations of a catalog of tables. Every method reports a missing namespace or table by name.
 
     Raises (all methods): `NamespaceNotFoundError`, `TableNotFoundError`, `NamespaceExistsError`,
-    `TableExistsError`, `StoreError`, and `OptionError` for names that cannot be.
+    `TableExistsError`, `StoreError`, and `OptionError` for invalid names.
     """
 
     def namespaces(self, parent: Name = ()) -> list[Name]:
         """Return the namespaces directly in a namespace, sorted."""
 
     def namespace_properties(self, name: Name) -> dict[str, str]:
-        """Return what is kept about a namespace."""
+        """Return the properties of a namespace."""
 
     def create_namespace(self, name: Name, properties: Mapping[str, str]) -> None:
-        """Make a namespace in one that exists."""
+        """Create a namespace. Its parent must exist."""
 
     def alter_namespace(self, name: Name, values: Mapping[str, str], removed: Sequence[str]) -> None:
         """Set and remove properties of a namespace."""
@@ -62,42 +62,42 @@ class Catalog(Protocol):
         """Remove an empty namespace.
 
         Raises:
-            NamespaceInUseError: it has tables or namespaces.
+            NamespaceInUseError: the namespace has tables or namespaces.
         """
 
     def tables(self, namespace: Name = ()) -> list[Name]:
         """Return the tables directly in a namespace, sorted."""
 
     def table(self, name: Name) -> TableEntry:
-        """Return where a table is."""
+        """Return the entry of a table."""
 
     def place(self, name: Name) -> str:
-        """Return the path at which a new table of this name is to be written.
+        """Return the path to write a new table of this name to.
 
         Raises:
-            TableExistsError: there is a table or a namespace of the name.
+            TableExistsError, NamespaceExistsError: the name is taken.
         """
 
     def add(self, name: Name, uri: str, properties: Mapping[str, str]) -> None:
-        """Give a table that was written at `place(name)` its name."""
+        """Register a table that was written at `place(name)`."""
 
     def rename(self, old: Name, new: Name) -> None:
-        """Give a table another name; its files stay where they are where the catalog can do that."""
+        """Rename a table. If the catalog supports it, the files are not moved."""
 
     def drop(self, name: Name) -> None:
-        """Remove a table, its files included."""
+        """Drop a table and its files."""
 
 
 def can_be_part(part: str) -> bool:
-    """Whether a part of a name can be a folder of its own below a catalog's root."""
+    """Return whether a part of a name is valid as a folder name below a catalog's root."""
     return bool(part) and part.strip() == part and part not in (".", "..") and not _FORBIDDEN & set(part)
 
 
 def check_part(part: str) -> None:
-    """Refuse a part of a name that cannot be a folder of its own below a catalog's root.
+    """Check that a part of a name is valid as a folder name below a catalog's root.
 
     Raises:
-        OptionError: it is empty, leads elsewhere, or holds characters that names may not have.
+        OptionError: the part is empty, "." or "..", or has invalid characters.
     """
     if not can_be_part(part):
         raise OptionError(
@@ -107,5 +107,5 @@ def check_part(part: str) -> None:
 
 
 def display_name(name: Name) -> str:
-    """Return a name as SQL writes it: parts joined by dots, in backquotes where that is needed."""
+    """Return a name in SQL syntax: parts joined by dots, in backquotes where needed."""
     return ".".join(part if part.isidentifier() else "`" + part.replace("`", "``") + "`" for part in name)

@@ -1,13 +1,13 @@
-"""Tables of a namespace service of Lance, reached through the package `lance-namespace` (extra `namespace`).
+"""Catalog of a Lance namespace service, using the package `lance-namespace` (extra `namespace`).
 
-    rest           a REST service, by the client that the package brings; settings uri, header.<name>
-    a.b.Class      another implementation of `lance_namespace.LanceNamespace`, or a name that it registered
+    rest           a REST service, with the package's client; settings uri, header.<name>
+    a.b.Class      another implementation of `lance_namespace.LanceNamespace`, or its registered name
 
 The setting `impl` alone imports nothing. A class is used if the driver's program has imported its module or
 has registered it with `lance_namespace`, or if the environment variable SPARK_LANCE_NAMESPACE_IMPLS lists it
 (with commas between several).
 
-The service says where a table is and keeps its name; rows are read and written here as everywhere.
+The service stores names and locations. We read and write the tables directly.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ IMPLEMENTATIONS = "SPARK_LANCE_NAMESPACE_IMPLS"
 _REST = "rest"
 _HEADER = "header."
 
-# Errors of the package, by the names of their classes, that have a class of their own here.
+# Class name of an error of the package -> our error class.
 _ERRORS: Mapping[str, type[LanceError]] = {
     "NamespaceNotFoundError": NamespaceNotFoundError,
     "NamespaceAlreadyExistsError": NamespaceExistsError,
@@ -59,11 +59,11 @@ _ERRORS: Mapping[str, type[LanceError]] = {
 
 @dataclass(frozen=True)
 class ServiceCatalog:
-    """The tables of a service; see `names.Catalog` for what it answers.
+    """The tables of a namespace service; see `names.Catalog` for the methods.
 
     Attributes:
         impl: `rest`, or an implementation of the package.
-        properties: its settings, such as `uri`.
+        properties: settings of the implementation, such as `uri`.
 
     Raises (all methods): as `names.Catalog`; `StoreError` also if the service does not answer.
     """
@@ -73,18 +73,18 @@ class ServiceCatalog:
 
     def namespaces(self, parent: Name = ()) -> list[Name]:
         """Return the namespaces directly in a namespace, sorted."""
-        names = self._listed("list_namespaces", "ListNamespacesRequest", "namespaces", parent)
+        names = self._list_all("list_namespaces", "ListNamespacesRequest", "namespaces", parent)
         return [(*parent, name) for name in names]
 
     def namespace_properties(self, name: Name) -> dict[str, str]:
-        """Return what is kept about a namespace."""
-        answer = self._ask("describe_namespace", "DescribeNamespaceRequest", name)
+        """Return the properties of a namespace."""
+        answer = self._call("describe_namespace", "DescribeNamespaceRequest", name)
         return dict(answer.properties or {})
 
     def create_namespace(self, name: Name, properties: Mapping[str, str]) -> None:
-        """Make a namespace in one that exists."""
+        """Create a namespace. Its parent must exist."""
         _check(name)
-        self._ask("create_namespace", "CreateNamespaceRequest", name, properties=dict(properties))
+        self._call("create_namespace", "CreateNamespaceRequest", name, properties=dict(properties))
 
     def alter_namespace(
         self,
@@ -92,7 +92,7 @@ class ServiceCatalog:
         values: Mapping[str, str],  # noqa: ARG002 (the protocol has it)
         removed: Sequence[str],  # noqa: ARG002
     ) -> None:
-        """Refuse: services have no call for it.
+        """Raise an error: services cannot change properties.
 
         Raises:
             UnsupportedFormatError: always.
@@ -104,17 +104,17 @@ class ServiceCatalog:
 
     def drop_namespace(self, name: Name) -> None:
         """Remove an empty namespace."""
-        self._ask("drop_namespace", "DropNamespaceRequest", name, behavior="Restrict")
+        self._call("drop_namespace", "DropNamespaceRequest", name, behavior="Restrict")
 
     def tables(self, namespace: Name = ()) -> list[Name]:
         """Return the tables directly in a namespace, sorted."""
-        names = self._listed("list_tables", "ListTablesRequest", "tables", namespace)
+        names = self._list_all("list_tables", "ListTablesRequest", "tables", namespace)
         return [(*namespace, name) for name in names]
 
     def table(self, name: Name) -> TableEntry:
-        """Return where a table is."""
+        """Return the entry of a table."""
         _check(name)
-        answer = self._ask("describe_table", "DescribeTableRequest", name, check_declared=True)
+        answer = self._call("describe_table", "DescribeTableRequest", name, check_declared=True)
         if not answer.location:
             raise TableNotFoundError(f"the service does not say where table {display_name(name)} is")
         return TableEntry(
@@ -126,12 +126,12 @@ class ServiceCatalog:
         )
 
     def place(self, name: Name) -> str:
-        """Declare a new table and return the path at which the service wants it."""
+        """Declare a new table and return the path that the service chose."""
         _check(name)
         try:
-            answer = self._ask("declare_table", "DeclareTableRequest", name)
+            answer = self._call("declare_table", "DeclareTableRequest", name)
         except TableExistsError:
-            # A write that failed has left the name.
+            # A failed write left the declared name.
             entry = self.table(name)
             if not entry.declared:
                 raise
@@ -141,29 +141,29 @@ class ServiceCatalog:
         return str(answer.location)
 
     def add(self, name: Name, uri: str, properties: Mapping[str, str]) -> None:
-        """Do nothing: the name was given when the place was."""
+        """Do nothing: `place` has already registered the name."""
 
     def rename(self, old: Name, new: Name) -> None:
-        """Give a table another name."""
+        """Rename a table."""
         _check(new)
         more: dict[str, Any] = {} if old[:-1] == new[:-1] else {"new_namespace_id": list(new[:-1])}
-        self._ask("rename_table", "RenameTableRequest", old, new_table_name=new[-1], **more)
+        self._call("rename_table", "RenameTableRequest", old, new_table_name=new[-1], **more)
 
     def drop(self, name: Name) -> None:
-        """Remove a table, its files included."""
-        self._ask("drop_table", "DropTableRequest", name)
+        """Drop a table and its files."""
+        self._call("drop_table", "DropTableRequest", name)
 
-    def _listed(self, verb: str, request: str, content: str, parent: Name) -> list[str]:
+    def _list_all(self, verb: str, request: str, content: str, parent: Name) -> list[str]:
         names: list[str] = []
         token = None
         while True:
-            answer = self._ask(verb, request, parent, page_token=token)
+            answer = self._call(verb, request, parent, page_token=token)
             names += getattr(answer, content)
             token = answer.page_token
             if not token:
                 return sorted(names)
 
-    def _ask(self, verb: str, request: str, name: Name, **values: Any) -> Any:
+    def _call(self, verb: str, request: str, name: Name, **values: Any) -> Any:
         arguments = {key: value for key, value in values.items() if value is not None}
         message = getattr(_package(), request)(id=list(name), **arguments)
         try:
@@ -192,7 +192,7 @@ class ServiceCatalog:
 
 
 class _RestClient:
-    """The calls of a REST service, with the requests of the package."""
+    """Calls a REST service with the package's request classes."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         values = dict(properties)
@@ -212,7 +212,7 @@ class _RestClient:
         self._apis = (self._http.NamespaceApi(client), self._http.TableApi(client))
 
     def __getattr__(self, verb: str) -> Callable[[Any], Any]:
-        """Return the call of a name, of one request."""
+        """Return the function of a call, which takes one request."""
         namespaces, tables = self._apis
         call = getattr(namespaces, verb, None) or getattr(tables, verb)
         return lambda request: self._answer(verb, call, request)
@@ -230,7 +230,7 @@ class _RestClient:
         try:
             return call(name, *body, **more)
         except self._http.ApiException as error:
-            raise _error_of(error) from presentable(error, self._secrets)
+            raise _response_error(error) from presentable(error, self._secrets)
         except self._failures.HTTPError as error:
             reason = redacted(str(error), self._secrets)
             raise StoreError(
@@ -238,8 +238,8 @@ class _RestClient:
             ) from presentable(error, self._secrets)
 
 
-def _error_of(error: Any) -> Exception:
-    """Return the package's error for an answer that is one."""
+def _response_error(error: Any) -> Exception:
+    """Return the package's error for an error response."""
     try:
         body = json.loads(error.body or "")
         code, text = int(body["code"]), body.get("error") or body.get("detail") or ""
@@ -250,10 +250,10 @@ def _error_of(error: Any) -> Exception:
 
 
 def _check_allowed(impl: str) -> None:
-    """Refuse an implementation whose module nobody but the setting would import.
+    """Check that an implementation may be loaded, so that a setting alone cannot import a module.
 
     Raises:
-        OptionError: it is not allowed.
+        OptionError: the implementation is not allowed.
     """
     package = _package()
     allowed = os.environ.get(IMPLEMENTATIONS, "").split(",")

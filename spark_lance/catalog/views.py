@@ -1,31 +1,31 @@
-"""Views of a directory namespace: one JSON object each, next to the tables.
+"""Views of a directory namespace: one JSON object per view, next to the tables.
 
     <root>/__views/<object id>.json     object id: the parts of the name, at least two, joined by "$"
 
-Other engines of Lance list folders `*.lance` and the table `__manifest`, so they do not see the folder.
+Other Lance engines only read folders `*.lance` and the table `__manifest`, so they ignore this folder.
 Members of an object:
 
     format              "spark-lance view"
     version             1; readers refuse higher ones
-    id                  32 hex digits, new with every write, by which a writer recognizes its own object
-    query               the text of the SELECT, in the SQL of Spark
-    schema              columns of the view with comments: a struct in the JSON of Spark's types
-    query_column_names  names of the columns of the query, one for each column; [] for schema mode EVOLUTION
+    id                  32 hex digits, new with every write, so that a writer recognizes its own object
+    query               the SELECT statement, in Spark SQL
+    schema              columns of the view with comments: a struct in Spark's JSON type format
+    query_column_names  output names of the query, one per column; [] for schema mode EVOLUTION
     schema_mode         BINDING, COMPENSATION, TYPE EVOLUTION, EVOLUTION, UNSUPPORTED or null: how the columns
                         follow changes of the tables
-    current_catalog     the catalog that names without one are in; null for that of the reader
-    current_namespace   the namespace that names without one are in, a list of parts
-    sql_configs         settings of Spark that the query was written under, such as the zone of the session
-    properties          texts by name; among them comment, owner, collation, table_type
-    dependencies        [{"kind": "table" or "function", "name": [...]}], or null if they are not known
+    current_catalog     the catalog of unqualified names; null for the reader's catalog
+    current_namespace   the namespace of unqualified names, a list of parts
+    sql_configs         Spark settings at the time of creation, such as the session time zone
+    properties          strings by name, including comment, owner, collation, table_type
+    dependencies        [{"kind": "table" or "function", "name": [...]}], or null if unknown
 
-An object is created only if it is absent, and replaced as a whole. A table and a view cannot have one name.
-If two programs create both at the same moment, one of them finds that of the other and removes its own;
-perhaps both do.
+Objects are created with put-if-absent, and replaced as a whole. A table and a view cannot have the same name.
+If two programs create a table and a view of the same name at the same time, at least one of them detects the
+other's object and removes its own; possibly both do.
 
-Somebody else may have written the object. `parse_view` checks each member, and refuses settings of catalogs
-and types with classes: the object could load code with them. The query itself is trusted: whoever can write
-the folder decides what its readers compute, as for the rows of the tables.
+Anyone with write access may have written the object. `parse_view` checks each member. It rejects catalog
+settings and user-defined types, because they could load code. The query itself is trusted: whoever can write
+to the folder controls the results, as for the tables' rows.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from spark_lance.io.store import Store
 VIEWS_DIR = "__views"
 _SUFFIX = ".json"
 _FORMAT, _VERSION = "spark-lance view", 1
-# A longer text is no query that somebody wrote.
+# No real query is longer.
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 64
 _SCHEMA_MODES = frozenset({"BINDING", "COMPENSATION", "TYPE EVOLUTION", "EVOLUTION", "UNSUPPORTED", None})
-# Names of Spark's types without members, such as string, decimal(10,2), interval day to second.
+# Names of Spark's atomic types, such as string, decimal(10,2), interval day to second.
 _TYPE = re.compile(r"[a-z][a-z_0-9 ]*(?:\([A-Za-z0-9_:, -]{0,40}\))?", re.ASCII)
 _SETTING = re.compile(r"spark\.[A-Za-z0-9_.-]+", re.ASCII)
-# By these settings Spark loads the classes of catalogs.
+# Spark loads catalog classes by these settings.
 CATALOG_SETTINGS = "spark.sql.catalog."
 
 
@@ -69,8 +69,7 @@ class Views:
     """The views below the root of a directory namespace.
 
     Attributes:
-        store: where the namespace is.
-        root: its path.
+        store, root: location of the namespace.
     """
 
     store: Store
@@ -88,15 +87,15 @@ class Views:
         return sorted(filter(_can_be_view, names))
 
     def exists(self, name: Name) -> bool:
-        """Return whether there is a view of a name."""
+        """Return whether a view exists."""
         return _can_be_view(name) and self.store.exists(self._path(name))
 
     def load(self, name: Name) -> dict[str, Any]:
-        """Return the members of a view, checked.
+        """Return the validated members of a view.
 
         Raises:
-            ViewNotFoundError: there is none.
-            FormatError: it is damaged.
+            ViewNotFoundError: the view does not exist.
+            FormatError: the view is damaged.
             UnsupportedFormatError: a newer release wrote it.
         """
         if not _can_be_view(name):
@@ -116,9 +115,9 @@ class Views:
         """Create a view.
 
         Args:
-            name: its name, which no table and no namespace has.
-            view: the members of `check_view`.
-            has_table: whether a table has the name now.
+            name: name of the view. No table or namespace may have it.
+            view: members of the view, see `check_view`.
+            has_table: returns whether a table has the name now.
 
         Raises:
             ViewExistsError: the name is taken.
@@ -130,7 +129,7 @@ class Views:
         try:
             self.store.put_if_absent(path, data, sync=True)
         except FileExistsError:
-            # The object of a request that was sent twice is this writer's own.
+            # If the request was retried, the existing object is this writer's own.
             if self.store.read(path) != data:
                 raise ViewExistsError(f"view {display_name(name)} exists in {self.root}") from None
         if has_table():
@@ -143,7 +142,7 @@ class Views:
         """Replace a view.
 
         Raises:
-            ViewNotFoundError: there is none.
+            ViewNotFoundError: the view does not exist.
             OptionError: the view cannot be stored.
         """
         data = _pack(view)
@@ -152,17 +151,17 @@ class Views:
         self.store.put(self._path(name), data)
 
     def rename(self, old: Name, new: Name, has_table: Callable[[], bool]) -> None:
-        """Give a view another name. A failure in between leaves both names.
+        """Rename a view. A failure in between leaves both names.
 
         Raises:
-            ViewNotFoundError: there is no view of the old name.
+            ViewNotFoundError: no view has the old name.
             ViewExistsError: the new name is taken.
         """
         self.create(new, self.load(old), has_table)
         self.drop(old)
 
     def drop(self, name: Name) -> bool:
-        """Remove a view; False if there is none."""
+        """Drop a view; return False if it does not exist."""
         if not self.exists(name):
             return False
         self.store.delete(self._path(name), self.root)
@@ -172,7 +171,7 @@ class Views:
         return join(self.root, VIEWS_DIR, SEPARATOR.join(name) + _SUFFIX)
 
     def _is_link(self, path: str) -> bool:
-        """Whether a file of this machine is a link, or in a folder that is one."""
+        """Return whether a local file is a symbolic link, or in a folder that is one."""
         if not self.store.is_local:
             return False
         folder = join(os.path.realpath(self.root), VIEWS_DIR)
@@ -184,7 +183,7 @@ class Views:
 
 @runtime_checkable
 class HoldsViews(Protocol):
-    """A catalog that keeps views: the operations that look at tables, too."""
+    """A catalog that stores views. These operations also check the names of tables."""
 
     @property
     def views(self) -> Views:
@@ -194,10 +193,10 @@ class HoldsViews(Protocol):
         """Return the views directly in a namespace, sorted."""
 
     def create_view(self, name: Name, view: Mapping[str, Any]) -> None:
-        """Create a view in a namespace that exists, of a name that is free."""
+        """Create a view. The namespace must exist and the name must be free."""
 
     def rename_view(self, old: Name, new: Name) -> None:
-        """Give a view a name that is free, in a namespace that exists."""
+        """Rename a view. The new namespace must exist and the new name must be free."""
 
 
 def _refuse_constant(text: str) -> None:
@@ -205,10 +204,10 @@ def _refuse_constant(text: str) -> None:
 
 
 def check_name(name: Name) -> None:
-    """Refuse a name that no view can have.
+    """Check that a name is valid for a view.
 
     Raises:
-        OptionError: a part is not allowed, or the name has no namespace.
+        OptionError: a part is invalid, or the name has no namespace.
     """
     if len(name) < 2:
         raise OptionError(
@@ -224,10 +223,10 @@ def _can_be_view(name: Name) -> bool:
 
 
 def _pack(view: Mapping[str, Any]) -> bytes:
-    """Return the object of a view.
+    """Encode a view as its JSON object.
 
     Raises:
-        OptionError: it is too long, or its readers would refuse it.
+        OptionError: the object is too long, or a member is invalid.
     """
     members = {key: view[key] for key in _MEMBERS}
     head = {"format": _FORMAT, "version": _VERSION, "id": uuid.uuid4().hex}
@@ -244,14 +243,14 @@ def _pack(view: Mapping[str, Any]) -> bytes:
 
 
 def parse_view(data: bytes, path: str) -> dict[str, Any]:
-    """Return the members of a stored view, each checked.
+    """Return the validated members of a stored view.
 
     Args:
         data: the object.
         path: its path, for messages.
 
     Raises:
-        FormatError: it is damaged, or a member is not allowed.
+        FormatError: the view is damaged, or a member is invalid.
         UnsupportedFormatError: a newer release wrote it.
     """
     try:
@@ -273,10 +272,10 @@ def parse_view(data: bytes, path: str) -> dict[str, Any]:
 
 
 def check_view(members: Mapping[str, Any], path: str) -> None:
-    """Check every member of a view.
+    """Check all members of a view.
 
     Raises:
-        FormatError: one is not allowed.
+        FormatError: a member is invalid.
     """
     for key, check in _MEMBERS.items():
         if not check(members[key]):
@@ -327,7 +326,7 @@ def _is_dependencies(value: object) -> bool:
     )
 
 
-# Member -> whether a value is allowed. `_check_type` and `check_view` look further into some.
+# Member -> check of its value. `_check_type` and `check_view` check some members further.
 _MEMBERS: Mapping[str, Callable[[Any], bool]] = {
     "query": lambda value: _is_text(value) and bool(value.strip()),
     "schema": lambda value: type(value) is dict,
@@ -342,10 +341,10 @@ _MEMBERS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def _check_type(value: Any, path: str, depth: int) -> None:
-    """Check the JSON of a type of Spark.
+    """Check the JSON of a Spark type.
 
     Raises:
-        FormatError: it is none, or one of a class of the user, which Spark would load.
+        FormatError: it is not a Spark type, or it is a user-defined type, whose class Spark would load.
     """
     if type(value) is str and _TYPE.fullmatch(value):
         return
@@ -377,7 +376,7 @@ def _is_field(value: object) -> bool:
 
 
 def _is_metadata(value: object, depth: int) -> bool:
-    """Whether a value is metadata of a column in Spark: texts, numbers, maps, and lists of one kind."""
+    """Return whether a value is valid Spark column metadata: strings, numbers, maps, or uniform lists."""
     return (
         type(value) is dict
         and depth <= _MAX_DEPTH

@@ -1,1 +1,1 @@
-"""`python -m spark_lance`: looking at tables, checking them, keeping them small; without Spark."""
+"""`python -m spark_lance`: a CLI to inspect, check and maintain tables, without Spark."""

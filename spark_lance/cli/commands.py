@@ -1,4 +1,4 @@
-"""The commands of the command line with their parameters and examples, and the names that all of them use."""
+"""All commands of the CLI with their parameters and examples, and the names that they share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 import click
 
-# The installed program, and the variable with which a shell asks it for completions.
+# Name of the installed program, and the environment variable of shell completion.
 PROGRAM, COMPLETE = "spark-lance", "_SPARK_LANCE_COMPLETE"
 
-# The arguments of a command: an attribute for each of its parameters.
+# The arguments of a command, one attribute per parameter.
 Arguments: TypeAlias = SimpleNamespace
 
 
@@ -22,15 +22,14 @@ class Command:
     """A command.
 
     Attributes:
-        run: module and name of the function that does it, which takes the parameters and returns the exit
-            code. Only that module is imported.
-        help: what it does, in a line.
-        example: the words of a call behind the program's name, for a table `flights.lance`
-            (of logs, `bookings.lance`).
-        parameters: what it takes beside what all take.
-        opens: whether it takes a table, and the options of all commands that do.
-        branches: whether it takes a branch of the table.
-        codes: what its exit codes mean.
+        run: module and name of the function to run, which takes the arguments and returns the exit code. Only
+            this module is imported.
+        help: one-line description.
+        example: example arguments, for a table `flights.lance` (for logs, `bookings.lance`).
+        parameters: parameters in addition to the common ones.
+        opens: whether the command takes a table and the common options.
+        branches: whether the command takes `--branch`.
+        codes: meaning of the exit codes.
     """
 
     run: str
@@ -43,10 +42,10 @@ class Command:
 
     @property
     def all_parameters(self) -> list[click.Parameter]:
-        """Its parameters, in order."""
+        """All parameters, in order."""
         result = list(self.parameters)
         if self.opens:
-            # Source and target of a transfer stand in the order in which rows go.
+            # In a transfer, the source comes before the table.
             place = 1 if _SOURCE in result else 0
             lines = (_BRANCH,) if self.branches else ()
             result = [*result[:place], _PATH, *result[place:], *lines, *COMMON]
@@ -54,7 +53,7 @@ class Command:
 
     @property
     def function(self) -> Callable[[Arguments], int]:
-        """The function that runs it."""
+        """The function to run."""
         module, _, name = self.run.partition(".")
         result: Callable[[Arguments], int] = getattr(import_module(f"spark_lance.cli.{module}"), name)
         return result
@@ -62,7 +61,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Group:
-    """Commands about one thing."""
+    """A group of related commands."""
 
     help: str
     commands: Mapping[str, Command]

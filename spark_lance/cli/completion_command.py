@@ -1,4 +1,4 @@
-"""The command that makes a shell complete commands and options: completion."""
+"""The command completion, which prints a shell completion script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_lance.cli.output import say
 
 
 def completion(arguments: Arguments) -> int:
-    """Print the script of a shell, which asks the program itself for what fits."""
+    """Print the completion script of a shell. The script asks this program for completions."""
     shell = get_completion_class(arguments.shell)
     assert shell is not None
     say(shell(click.Group(PROGRAM), {}, PROGRAM, COMPLETE).source())

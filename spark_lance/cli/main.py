@@ -1,6 +1,6 @@
-"""The command line: what is made of its commands for click, and what becomes of errors.
+"""Entry point of the CLI: build the click commands, run one, and report errors.
 
-Exit codes: 0 fine, 1 `verify` found damage, 2 the command failed (with one line on stderr) or was misused.
+Exit codes: 0 success, 1 `verify` found damage, 2 failure (with one line on stderr) or wrong usage.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ class _Sections(click.Group):
     """A group whose help shows its commands by section."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the commands, each with its line."""
+        """Write the commands with their one-line help."""
         for section, commands in COMMANDS.items():
             with formatter.section(section):
                 formatter.write_dl([(name, each.help) for name, each in commands.items()])
 
 
-class _WithExample(click.Command):
-    """A command whose help ends with a call of it, and with what its exit codes mean."""
+class _ExampleCommand(click.Command):
+    """A command whose help ends with an example and the exit codes."""
 
     command: Command
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what stands behind the options."""
+        """Write the example and the exit codes."""
         with formatter.section("Example"):
             formatter.write_text(f"{ctx.find_root().command_path} {self.command.example}")
         with formatter.section("Exit codes"):
             formatter.write_text(self.command.codes)
 
 
-class _Part(click.Group):
-    """A group of commands about one thing; with nothing but a table it is the first of them, which lists."""
+class _CommandGroup(click.Group):
+    """A group of commands. If only a table is given, it runs its first command, which lists."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that words mean, and the words behind it."""
+        """Return the command of the arguments, and the arguments after it."""
         alone = all(word.startswith("-") for word in args[1:2])
         if alone and not args[0].startswith("-") and not get_close_matches(args[0], self.commands):
             args = [next(iter(self.commands)), *args]
@@ -63,7 +63,7 @@ class _Part(click.Group):
 
 
 def command_line() -> click.Group:
-    """Return the program as click knows it."""
+    """Return the click group of the program."""
     group = _Sections(PROGRAM, help=_ABOUT, context_settings={"help_option_names": ["-h", "--help"]})
     click.version_option(RELEASE, prog_name=PROGRAM, message="%(prog)s %(version)s")(group)
     for commands in COMMANDS.values():
@@ -71,7 +71,7 @@ def command_line() -> click.Group:
             if isinstance(each, Command):
                 group.add_command(_click_command(name, each))
             else:
-                inner = _Part(name, help=each.help)
+                inner = _CommandGroup(name, help=each.help)
                 for part, command in each.commands.items():
                     inner.add_command(_click_command(part, command))
                 group.add_command(inner)
@@ -82,7 +82,7 @@ def _click_command(name: str, command: Command) -> click.Command:
     def callback(**arguments: Any) -> Callable[[], int]:
         return lambda: command.function(Arguments(**arguments))
 
-    result = _WithExample(name, callback=callback, params=command.all_parameters, help=command.help)
+    result = _ExampleCommand(name, callback=callback, params=command.all_parameters, help=command.help)
     result.command = command
     return result
 
@@ -91,20 +91,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
     Args:
-        argv: the arguments, without the program's name; those of the process by default.
+        argv: arguments without the program's name; the process's arguments by default.
     """
     try:
         words = None if argv is None else list(argv)
-        # Click has ways of its own with some errors, so it only parses; a number is what help gives.
+        # click handles some errors itself, so it only parses here. `--help` returns a number.
         exit_code = command_line().main(words, complete_var=COMPLETE, standalone_mode=False)
         code = exit_code() if callable(exit_code) else int(exit_code or 0)
         sys.stdout.flush()
         return code
     except click.ClickException as error:
-        sys.stderr.write(f"{visible(_usage(error))}\n")
+        sys.stderr.write(f"{visible(_usage_text(error))}\n")
         return error.exit_code
     except BrokenPipeError:
-        # The reader of the output has closed it; Python would report that once more at exit.
+        # The reader closed the output. Without this, Python would report the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (LanceError, OSError) as error:
@@ -114,15 +114,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
-def _usage(error: click.ClickException) -> str:
-    """Return what click shows of an error, in a text of our own so that it can be made visible."""
+def _usage_text(error: click.ClickException) -> str:
+    """Return click's message of an error as text, so that secrets and control characters can be removed."""
     stream = io.StringIO()
     error.show(stream)
     return redacted(stream.getvalue().rstrip("\n"))
 
 
 def _as_package_error(error: LanceError | OSError) -> LanceError | OSError:
-    """Return an error in our words; what no layer below has caught names no file if it is of the output."""
+    """Return an error with our message. An OSError without a file name concerns the output."""
     if isinstance(error, LanceError):
         return error
     return local_failure(error, f"using {error.filename}" if error.filename else "writing the output")

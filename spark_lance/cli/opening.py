@@ -1,4 +1,4 @@
-"""From the arguments of a command to a table."""
+"""Open the table of a command's arguments."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from spark_lance.io.base_options import ALLOWED_BASES
 
 
 def open_table(arguments: Arguments) -> LanceDataset:
-    """Open the version that the arguments name, by default the newest one.
+    """Open the version given by the arguments; the newest by default.
 
     Raises:
-        OptionError: arguments do not go together.
-        TableNotFoundError, VersionNotFoundError: there is no such table or version.
-        FormatError, UnsupportedFormatError: it cannot be read.
+        OptionError: arguments conflict.
+        TableNotFoundError, VersionNotFoundError: the table or version does not exist.
+        FormatError, UnsupportedFormatError: the table cannot be read.
     """
     options = storage_options(arguments)
     version = getattr(arguments, "version", None)
@@ -35,15 +35,15 @@ def open_table(arguments: Arguments) -> LanceDataset:
 
 
 def reference_of(text: str) -> int | str:
-    """Return a version as it was typed: a number, or else a tag."""
+    """Return a version argument as a number, or as a tag if it is not a number."""
     return int(text) if text.isdecimal() else text
 
 
 def columns_of(arguments: Arguments) -> list[str] | None:
-    """Return the columns that were asked for; None for all.
+    """Return the columns of `--columns`; None for all.
 
     Raises:
-        OptionError: there is no name.
+        OptionError: the list has no name.
     """
     if arguments.columns is None:
         return None
@@ -54,12 +54,12 @@ def columns_of(arguments: Arguments) -> list[str] | None:
 
 
 def storage_options(arguments: Arguments) -> dict[str, Any]:
-    """Return the storage options of a command, from texts such as `aws_region=eu-central-1`.
+    """Return the storage options of a command, parsed from `--storage NAME=VALUE`.
 
     JSON values are parsed.
 
     Raises:
-        OptionError: a text is not of this form.
+        OptionError: an option does not have this form.
     """
     options: dict[str, Any] = {}
     if allowed := getattr(arguments, "allowed_bases", None):

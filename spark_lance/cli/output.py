@@ -1,7 +1,7 @@
-"""How commands show what they found: aligned tables for people, JSON for programs, progress on terminals.
+"""Output of commands: aligned tables for people, JSON for programs, progress bars on terminals.
 
-Colours, and tables cut to the width of the window, are for terminals only: what is piped is plain and the
-same everywhere. Values are never taken for markup.
+Only terminals get colours and tables cut to the window width. Piped output is plain and the same everywhere.
+Values are never interpreted as markup.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from spark_lance.io.failures import local_failure
 
 _NUMBERS = (int, float)
 _WIDEST = 80
-# A column narrower than this tells nothing: rather leave it out.
+# Drop a column rather than cut it below this width.
 _NARROWEST = 12
 _GAP = 2
 _UNSEEN = re.compile(
@@ -51,10 +51,10 @@ _PATIENCE = 1.0
 
 
 def visible(text: str) -> str:
-    """Return a text whose control characters a terminal does not act on; texts in JSON stay what they are.
+    """Return a text with control characters as escapes that terminals do not interpret and JSON does.
 
-    These are the controls of ASCII and of C1 (such as ESC and CSI), those that change the direction of
-    text, and those that cannot be seen. Line ends and tabs stay.
+    Escapes ASCII and C1 controls (such as ESC and CSI), characters that change the text direction, and
+    invisible characters. Keeps line ends and tabs.
     """
     return _UNSEEN.sub(lambda match: "".join(f"\\u{unit:04x}" for unit in _utf16(match[0])), text)
 
@@ -70,7 +70,7 @@ def say(line: str = "") -> None:
 
 
 def unwritten(target: str, error: OSError) -> OSError:
-    """Return the error for a file that could not be written, with what to do."""
+    """Return the error for a failed write of a file, with advice."""
     if isinstance(error, FileNotFoundError):
         if not Path(target).parent.is_dir():
             return StoreError(f"writing {target}: its folder does not exist: make it first")
@@ -86,14 +86,14 @@ def unwritten(target: str, error: OSError) -> OSError:
 
 
 def print_table(names: Sequence[str], rows: Iterable[Sequence[object]], *, wide: bool = False) -> None:
-    """Print rows under their names, numbers to the right.
+    """Print rows under column names, numbers right-aligned.
 
-    On a terminal a table takes the width of the window: columns that do not fit are named below it.
+    On a terminal, the table fits the window width. Columns that do not fit are listed below it.
 
     Args:
-        names: of the columns.
-        rows: their values.
-        wide: cut nothing and leave nothing out.
+        names: column names.
+        rows: values of each row.
+        wide: whether to print all columns in full width.
     """
     console = _console()
     names = [_cell(name, _UNBOUNDED) for name in names]
@@ -127,7 +127,7 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[object]], *, wide:
 
 
 def _fitting(widths: Sequence[int], width: int) -> int:
-    """Return how many columns fit into a width, each cut to no less than what still tells something."""
+    """Return how many columns fit into a width if each is cut to no less than `_NARROWEST`."""
     used = 0
     for count, each in enumerate(widths):
         used += min(each, _NARROWEST) + (_GAP if count else 0)
@@ -137,7 +137,7 @@ def _fitting(widths: Sequence[int], width: int) -> int:
 
 
 def _shares(widths: Sequence[int], room: int) -> list[int]:
-    """Return a width for each column: its own, or where room lacks as much as each other that is cut."""
+    """Return the width of each column: its own, or an equal share of the remaining room if it is cut."""
     result = list(widths)
     for left, at in zip(
         range(len(widths), 0, -1), sorted(range(len(widths)), key=widths.__getitem__), strict=True
@@ -148,7 +148,7 @@ def _shares(widths: Sequence[int], room: int) -> list[int]:
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
-    """Print names with their values, a line for each; those without a value are left out."""
+    """Print one line per name and value. Pairs without a value are skipped."""
     console = _console()
     named = [(_cell(name), value) for name, value in pairs]
     filled = [(name, _cell(value, _WIDEST * 4)) for name, value in named if value not in (None, "", (), [])]
@@ -159,7 +159,7 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 def _console(width: int | None = None) -> Console:
-    """Return what prints to standard output as it is now; a test or a pipe may stand in its place."""
+    """Return a console on the current standard output, which tests and pipes may have replaced."""
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
@@ -184,7 +184,7 @@ def _cell(value: object, widest: int = _WIDEST) -> str:
 
 
 def _inner(value: object, widest: int) -> str:
-    """Return a value inside of another one, in brackets if it has parts of its own."""
+    """Return a nested value as text, in brackets if it has parts."""
     text = _cell(value, widest)
     if isinstance(value, Mapping):
         return f"{{{text if value else ''}}}"
@@ -192,7 +192,7 @@ def _inner(value: object, widest: int) -> str:
 
 
 def as_json(value: object, *, indent: int | None = 2) -> str:
-    """Return a value, dataclasses inside it too, as JSON; times in ISO 8601, bytes in base64."""
+    """Return a value as JSON. Supports nested dataclasses, times (ISO 8601) and bytes (base64)."""
     return json.dumps(value, indent=indent, default=_plain, ensure_ascii=indent is not None)
 
 
@@ -211,7 +211,7 @@ def _plain(value: Any) -> object:
 
 
 class _Amount(ProgressColumn):
-    """The done and the total amount, and the rate."""
+    """Progress column with completed amount, total and rate."""
 
     def render(self, task: Task) -> Text:
         """Return the text of a step."""
@@ -223,13 +223,13 @@ class _Amount(ProgressColumn):
 
 
 class Progress:
-    """A progress bar with rate and time left, on a terminal, of what takes more than a second.
+    """A progress bar with rate and remaining time, for work that takes more than a second.
 
-    A context manager; the bar goes when it ends. Nothing is printed if the stream is not a terminal.
+    A context manager; the bar disappears at the end. Nothing is printed if the stream is not a terminal.
 
     Args:
-        step: what is being done until something else is reported.
-        stream: where it is shown; standard error by default.
+        step: name of the step until another one is reported.
+        stream: output stream; standard error by default.
     """
 
     def __init__(self, step: str, stream: TextIO | None = None, patience: float = _PATIENCE) -> None:
@@ -254,7 +254,7 @@ class Progress:
         self._waiting.daemon = True
 
     def __call__(self, step: str, amount: int, total: int, unit: str) -> None:
-        """Show how far a step is."""
+        """Show the progress of a step."""
         if self._bars is None or self._task is None:
             return
         if step != self._step:

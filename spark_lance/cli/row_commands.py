@@ -27,7 +27,7 @@ def head(arguments: Arguments) -> int:
 
 
 def sample(arguments: Arguments) -> int:
-    """Show rows chosen at random, each as likely as any other, in the order of the table."""
+    """Show a uniform random sample of rows, in table order."""
     dataset = open_table(arguments)
     total = dataset.count_rows()
     positions = np.random.default_rng(arguments.seed).choice(total, min(arguments.rows, total), replace=False)
@@ -36,7 +36,7 @@ def sample(arguments: Arguments) -> int:
 
 
 def count(arguments: Arguments) -> int:
-    """Count rows; without a condition from the table's metadata alone."""
+    """Count rows. Without a condition, only reads the table's metadata."""
     dataset = open_table(arguments)
     with Progress("counting"):
         rows = dataset.count_rows(arguments.where)
@@ -45,7 +45,7 @@ def count(arguments: Arguments) -> int:
 
 
 def search(arguments: Arguments) -> int:
-    """Show the rows nearest to a vector, or those that have words, best first."""
+    """Show the rows nearest to a vector, or the rows that have words, best first."""
     dataset = open_table(arguments)
     queries = [arguments.vector, arguments.like_row, arguments.text]
     if sum(value is not None for value in queries) != 1:
@@ -77,7 +77,7 @@ def search(arguments: Arguments) -> int:
 
 
 def _vector(dataset: LanceDataset, column: str, arguments: Arguments) -> list[float]:
-    """Return the vector to look for: as it was typed, or that of a row."""
+    """Return the query vector: the given one, or the vector of a row."""
     if arguments.like_row is not None:
         if not 0 <= arguments.like_row < dataset.count_rows():
             raise OptionError(
@@ -125,7 +125,7 @@ def diff(arguments: Arguments) -> int:
 
 
 def _first_rows(reader: pa.RecordBatchReader, count: int) -> pa.Table:
-    """Return the first rows of a stream, and read little more of it."""
+    """Return the first rows of a stream, reading little more than needed."""
     batches: list[pa.RecordBatch] = []
     while sum(batch.num_rows for batch in batches) < count:
         batch = next(reader, None)
@@ -145,9 +145,9 @@ def show_rows(rows: pa.Table, arguments: Arguments) -> None:
 
 
 def _short_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return single and half floats, and vectors of them, as the shortest numbers that tell them apart.
+    """Return float16 and float32 values, and vectors of them, as the shortest decimals that identify them.
 
-    Python has only doubles, which show the digits that a shorter float does not have: 0.10000000149011612.
+    A float32 converted to a Python float would show extra digits: 0.10000000149011612.
     """
     kind = column.type
     is_vector = pa.types.is_fixed_size_list(kind)
@@ -165,7 +165,7 @@ def _short_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _shown_columns(dataset: LanceDataset, arguments: Arguments, but: str | None = None) -> list[str] | None:
-    """Return the columns to show: those that were asked for, or all but the one that was searched."""
+    """Return the columns to show: the requested ones, or all except the searched vector column."""
     columns = columns_of(arguments)
     if columns is not None or but is None:
         return columns
@@ -179,7 +179,7 @@ _VIEW = "t"
 
 
 def sql(arguments: Arguments) -> int:
-    """Show what a SQL query of DuckDB answers; the table is called t in it."""
+    """Show the result of a DuckDB SQL query, in which the table is named t."""
     dataset = open_table(arguments)
     duckdb = duckdb_module()
     try:

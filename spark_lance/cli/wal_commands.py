@@ -1,4 +1,4 @@
-"""The commands about rows that writers have logged and that are not in the table yet (MemWAL)."""
+"""The commands of `wal`, for logged rows that are not in the table yet (MemWAL)."""
 
 from __future__ import annotations
 
@@ -36,17 +36,22 @@ def shards(arguments: Arguments) -> int:
 
 
 def compact(arguments: Arguments) -> int:
-    """Bring logged rows into the table and delete what nobody needs any more; or show what there is to do."""
+    """Merge logged rows into the table and delete obsolete files; with `--dry-run`, only show the work."""
     dataset = open_table(arguments)
     age = GRACE if arguments.older_than is None else parse_duration(arguments.older_than)
     if arguments.dry_run:
-        waiting = dataset.wal.shards()
-        listed = sum(
-            generation > shard.compacted_generation for shard in waiting for generation in shard.sstables
+        pending_shards = dataset.wal.shards()
+        pending_sstables = sum(
+            generation > shard.compacted_generation
+            for shard in pending_shards
+            for generation in shard.sstables
         )
-        gone = dataset.wal.collect(older_than=age, dry_run=True)
-        figures = {"sstables": listed, "logged_rows": sum(shard.logged_rows for shard in waiting)}
-        figures["bytes_to_delete"] = gone.bytes_removed
+        removed = dataset.wal.collect(older_than=age, dry_run=True)
+        figures = {
+            "sstables": pending_sstables,
+            "logged_rows": sum(shard.logged_rows for shard in pending_shards),
+        }
+        figures["bytes_to_delete"] = removed.bytes_removed
         if arguments.json:
             say(as_json(figures))
         else:
@@ -54,9 +59,9 @@ def compact(arguments: Arguments) -> int:
         return 0
     with Progress("compacting") as progress, reporting(progress):
         result = dataset.wal.compact(flush=arguments.flush)
-        gone = dataset.wal.collect(older_than=age)
+        removed = dataset.wal.collect(older_than=age)
     if arguments.json:
-        say(as_json({**vars(result), "bytes_removed": gone.bytes_removed}))
+        say(as_json({**vars(result), "bytes_removed": removed.bytes_removed}))
         return 0
     print_pairs(
         [
@@ -65,7 +70,7 @@ def compact(arguments: Arguments) -> int:
             ("SSTables", result.sstables),
             ("rows upserted", result.rows_upserted),
             ("rows deleted", result.rows_deleted),
-            ("gone", size_text(gone.bytes_removed)),
+            ("gone", size_text(removed.bytes_removed)),
         ]
     )
     return 0

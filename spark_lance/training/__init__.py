@@ -1,1 +1,1 @@
-"""Rows of a table for training: shuffled, shared out among processes, and as tensors."""
+"""Rows of a table for training: shuffled, split across processes, and as tensors."""

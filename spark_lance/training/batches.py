@@ -1,14 +1,13 @@
-"""Which rows a training process gets, in which order; no package for training is needed here.
+"""Batches: the rows of each training process and their order. Needs no training package.
 
-A version is cut into pieces of rows that lie together. An epoch shuffles the pieces, deals them out to the
-shards (one for each worker of each rank), and puts a few pieces at a time into a buffer, whose rows are
-shuffled again. All of that follows from the seed and the epoch, so a position is two numbers: the buffer, and
-the rows of it that were given.
+A version is split into pieces of adjacent rows. An epoch shuffles the pieces, distributes them to the shards
+(one per worker of each rank), and loads a few pieces at a time into a buffer, whose rows are shuffled again.
+The order is determined by the seed and the epoch, so a position is two numbers: the buffer, and the number of
+its rows already returned.
 
-All rows of a table in another order, in one copy where values have one width.
-
-Arrow joins the chunks of a column before it picks from them, which copies every value twice. Here each chunk
-is written once, to the places where its rows belong.
+`permuted` reorders all rows of a table with a single copy if values have a fixed width. Arrow would
+concatenate the chunks of a column before taking rows, which copies every value twice. Here each chunk is
+written directly to the target positions of its rows.
 """
 
 from __future__ import annotations
@@ -35,28 +34,28 @@ from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
 _Ints = npt.NDArray[np.int64]
-# Widths that numpy copies as one machine word each.
+# Value widths in bytes that numpy copies as one machine word.
 _WORDS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 
 def permuted(table: pa.Table, order: _Ints) -> pa.Table:
-    """Return the rows of a table so that row `order[i]` comes i-th.
+    """Return a table whose row i is row `order[i]` of the input.
 
     Args:
         table: the rows.
-        order: the number of each row once.
+        order: permutation of the row numbers, int64.
     """
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
-        values = _scattered(column, places)
+        values = _scatter(column, places)
         columns.append(pick_rows(table.select([name]), order).column(0) if values is None else values)
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-def _scattered(column: pa.ChunkedArray, places: _Ints) -> pa.Array | None:
-    """Return a column with its rows at some places; None if values have no width, or some are null."""
+def _scatter(column: pa.ChunkedArray, places: _Ints) -> pa.Array | None:
+    """Return a column with row i at `places[i]`; None if values have no fixed width, or some are null."""
     width = _width(column.type)
     if not width:
         return None
@@ -73,7 +72,7 @@ def _scattered(column: pa.ChunkedArray, places: _Ints) -> pa.Array | None:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Return the bytes of one value of a type; 0 if they are not whole or differ."""
+    """Return the width of a type's values in bytes; 0 if it is not fixed or not whole bytes."""
     if pa.types.is_fixed_size_list(kind):
         return int(kind.list_size) * _width(kind.value_type)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind):
@@ -82,7 +81,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 def _values(array: pa.Array) -> pa.Array | None:
-    """Return the numbers of an array, those in its lists one after the other; None if something is null."""
+    """Return the flat numbers of an array or of nested fixed-size lists; None if there are nulls."""
     while not array.null_count:
         if not pa.types.is_fixed_size_list(array.type):
             return array
@@ -92,7 +91,7 @@ def _values(array: pa.Array) -> pa.Array | None:
 
 
 def _rows(values: pa.Array, count: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return the bytes of numbers as `count` items of a type of numpy's, in Arrow's memory."""
+    """Return a view of Arrow numbers as `count` items of a numpy type."""
     buffer = values.buffers()[1]
     if not count or buffer is None:
         return np.empty(0, kind)
@@ -101,7 +100,7 @@ def _rows(values: pa.Array, count: int, kind: np.dtype[Any]) -> npt.NDArray[Any]
 
 
 def _array(kind: pa.DataType, count: int, data: pa.Buffer) -> pa.Array:
-    """Return `count` values of a type of one width over their bytes."""
+    """Return an Arrow array of `count` fixed-width values over a buffer."""
     if not pa.types.is_fixed_size_list(kind):
         return pa.Array.from_buffers(kind, count, [None, data])
     items = _array(kind.value_type, count * kind.list_size, data)
@@ -109,15 +108,15 @@ def _array(kind: pa.DataType, count: int, data: pa.Buffer) -> pa.Array:
 
 
 _TABLE_BYTES = 64 << 20
-# Fragments whose files stay open between pieces; each may hold a decoded page of every column.
-_KEPT_OPEN = 4
+# Maximum fragments whose files stay open. Each may keep a decoded page of every column in memory.
+_MAX_OPEN_FRAGMENTS = 4
 
 _Opened: TypeAlias = OrderedDict[int, FragmentRows]
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place in an epoch: the number of the buffer, and the rows of it that were given."""
+    """A position in an epoch: the number of the buffer, and the number of its rows already returned."""
 
     buffer: int = 0
     rows: int = 0
@@ -125,18 +124,18 @@ class Position:
 
 @dataclass(frozen=True)
 class Batches:
-    """How a version is read for training.
+    """The rows of a version in batches, for training.
 
     Attributes:
         dataset: the version.
-        batch_size: rows of a batch; the last one of a shard may have fewer.
+        batch_size: rows per batch; the last batch of a shard may have fewer.
         columns: names of top-level columns; all by default. Blobs are read as bytes.
-        filter: only rows for which this is true.
-        shuffle: whether the order changes from epoch to epoch; otherwise it is the table's.
-        seed: of the order.
-        piece_rows: rows that stay together until they are in the buffer.
-        buffer_pieces: pieces in the buffer; memory holds piece_rows * buffer_pieces rows.
-        drop_last: leave out a last batch with fewer rows.
+        filter: condition that rows must match.
+        shuffle: whether each epoch has another order; otherwise rows are in table order.
+        seed: seed of the order.
+        piece_rows: rows per piece, which are read together.
+        buffer_pieces: pieces per buffer. piece_rows * buffer_pieces rows are in memory.
+        drop_last: whether to drop a last batch with fewer rows.
 
     Raises:
         OptionError: a number is below 1.
@@ -163,19 +162,21 @@ class Batches:
         """Yield the batches of one shard, each with the position after it.
 
         Args:
-            number: of the epoch.
-            shard, shards: which share of how many.
-            start: where to go on; the beginning by default.
+            number: number of the epoch.
+            shard, shards: the shard to read, and the number of shards.
+            start: position to start at; the beginning by default.
 
         Raises:
-            OptionError: there is no such shard.
+            OptionError: the shard does not exist.
             SchemaError: a column does not exist.
         """
         if not 0 <= shard < shards:
             raise OptionError(f"shard {shard} of {shards} does not exist")
         begin = start or Position()
-        mine = _dealt(self._pieces(number), shards)[shard]
-        buffers = [mine[i : i + self.buffer_pieces] for i in range(0, len(mine), self.buffer_pieces)]
+        shard_pieces = _distribute(self._pieces(number), shards)[shard]
+        buffers = [
+            shard_pieces[i : i + self.buffer_pieces] for i in range(0, len(shard_pieces), self.buffer_pieces)
+        ]
         pending: list[pa.Table] = []
         rows = 0
         place = begin
@@ -191,13 +192,13 @@ class Batches:
                 used += part.num_rows
                 place = Position(index, used)
                 if rows == self.batch_size:
-                    yield part if lies_together and len(pending) == 1 else _together(pending), place
+                    yield part if lies_together and len(pending) == 1 else _concat_parts(pending), place
                     pending, rows = [], 0
         if pending and not self.drop_last:
-            yield _together(pending), place
+            yield _concat_parts(pending), place
 
     def empty_table(self) -> pa.Table:
-        """Return what a batch would be that has no rows.
+        """Return a batch without rows.
 
         Raises:
             SchemaError: a column does not exist.
@@ -209,7 +210,7 @@ class Batches:
         return known_table(schema.empty_table())
 
     def _pieces(self, epoch: int) -> list[ScanTask]:
-        """Return the pieces of all shards in the epoch's order."""
+        """Return the pieces of all shards in the order of an epoch."""
         snapshot = self.dataset.snapshot
         names = [*self._names, ROW_ADDRESS] if self._blobs else list(self._names)
         scan = snapshot.scan(names)
@@ -227,23 +228,23 @@ class Batches:
         return [pieces[i] for i in order]
 
     def _buffer(self, pieces: Sequence[ScanTask], seed: tuple[int, ...], opened: _Opened) -> pa.Table:
-        """Read pieces, and shuffle their rows; fragments that are opened for it are kept open."""
+        """Read pieces and shuffle their rows. Opened fragments stay open in `opened`."""
         snapshot = self.dataset.snapshot
         condition = None if self.filter is None else snapshot.scan([]).condition(self.filter)
         if self.shuffle:
-            # Their order is lost below; so those of one fragment are read one after the other.
+            # The rows are shuffled below, so read the pieces of a fragment one after the other.
             pieces = sorted(pieces, key=lambda piece: (piece.message.id, piece.span))
         tables: list[pa.Table] = []
         for number, group in groupby(pieces, lambda piece: piece.message.id):
             together = list(group)
             if number not in opened:
-                if len(opened) >= _KEPT_OPEN:
+                if len(opened) >= _MAX_OPEN_FRAGMENTS:
                     opened.popitem(last=False)
                 opened[number] = together[0].opened(condition)
             opened.move_to_end(number)
             runs = [piece.span for piece in together if piece.span is not None and piece.selection is None]
             if condition is None and len(runs) == len(together):
-                tables.append(together[0].read_runs(_joined(runs), opened[number]))
+                tables.append(together[0].read_runs(_merge_runs(runs), opened[number]))
                 continue
             for piece in together:
                 tables += piece.tables(_TABLE_BYTES, condition, opened[number])
@@ -269,7 +270,7 @@ class Batches:
 
 
 def rows_at(dataset: LanceDataset, rows: Sequence[int], columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows at some positions, in that order; blobs as bytes.
+    """Return the rows at the given positions, in that order, with blobs as bytes.
 
     Args:
         dataset: the version.
@@ -288,8 +289,8 @@ def rows_at(dataset: LanceDataset, rows: Sequence[int], columns: Sequence[str] |
     return known_table(with_blob_bytes(table, dataset.snapshot, blobs).select(names))
 
 
-def _joined(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ascending runs of rows with those as one that go on where the one before them ends."""
+def _merge_runs(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Merge adjacent runs of rows."""
     result: list[tuple[int, int]] = []
     for start, stop in runs:
         if result and result[-1][1] == start:
@@ -299,18 +300,18 @@ def _joined(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return result
 
 
-def _together(parts: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of a batch, each column in one chunk if it can be."""
+def _concat_parts(parts: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of a batch, each column in one chunk if possible."""
     return pa.concat_tables(parts).combine_chunks()
 
 
-def _dealt(pieces: Sequence[ScanTask], shards: int) -> list[list[ScanTask]]:
-    """Return the pieces of each shard: every piece goes to the one with the fewest rows so far."""
-    dealt: list[list[ScanTask]] = [[] for _ in range(shards)]
+def _distribute(pieces: Sequence[ScanTask], shards: int) -> list[list[ScanTask]]:
+    """Distribute pieces to shards. Each piece goes to the shard with the fewest rows so far."""
+    pieces_by_shard: list[list[ScanTask]] = [[] for _ in range(shards)]
     totals = [(0, shard) for shard in range(shards)]
     for piece in pieces:
         rows, shard = heapq.heappop(totals)
-        dealt[shard].append(piece)
+        pieces_by_shard[shard].append(piece)
         first, last = piece.span or (0, 0)
         heapq.heappush(totals, (rows + last - first, shard))
-    return dealt
+    return pieces_by_shard

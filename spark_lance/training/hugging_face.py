@@ -1,9 +1,9 @@
-"""Tables as datasets of Hugging Face. Needs the package datasets.
+"""Hugging Face datasets of tables. Requires the package datasets.
 
     rows = as_dataset(spark_lance.dataset(uri), columns=["text", "label"])       datasets.Dataset, in memory
     rows = as_iterable(spark_lance.dataset(uri), shards=8).shuffle(seed=1)       datasets.IterableDataset
 
-The other way round, `spark_lance.write_dataset(rows, uri)` takes both kinds.
+`spark_lance.write_dataset(rows, uri)` writes both kinds to a table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def as_dataset(table: LanceDataset, columns: Sequence[str] | None = None, filter
     Args:
         table: the version.
         columns: names of top-level columns; all by default. Blobs are read as bytes.
-        filter: only rows for which this is true.
+        filter: condition that rows must match.
 
     Raises:
         SchemaError: a column does not exist.
@@ -38,12 +38,12 @@ def as_dataset(table: LanceDataset, columns: Sequence[str] | None = None, filter
 def as_iterable(
     table: LanceDataset, columns: Sequence[str] | None = None, filter: Any = None, *, shards: int = 1
 ) -> Any:
-    """Return the rows of a version as a `datasets.IterableDataset`, which reads them as they are asked for.
+    """Return the rows of a version as a `datasets.IterableDataset`, which reads them on demand.
 
     Args:
         table: the version.
-        columns, filter: as for `as_dataset`.
-        shards: parts that are read on their own, by the workers of a DataLoader for example.
+        columns, filter: see `as_dataset`.
+        shards: number of parts that can be read separately, for example by DataLoader workers.
 
     Raises:
         OptionError: shards is below 1.
@@ -60,7 +60,7 @@ def as_iterable(
 
 
 def _rows(batches: Batches, parts: Sequence[tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    # Lists among the arguments are shared out; those of one worker come in this one.
+    # Hugging Face splits list arguments across workers; `parts` has this worker's items.
     for shard, shards in parts:
         for table, _ in batches.epoch(0, shard, shards):
             yield from table.to_pylist()

@@ -1,9 +1,9 @@
-"""Tables as datasets of Ray Data. Needs the package ray[data].
+"""Ray Data datasets of tables. Requires the package ray[data].
 
     rows = as_ray(spark_lance.dataset(uri), columns=["text", "label"], shards=16)
     rows.map_batches(embed).write_parquet(target)
 
-Tasks of Ray read the parts, so workers have to reach the table under its URI.
+Ray tasks read the rows, so workers must be able to open the table's URI.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def as_ray(
     Args:
         table: the version.
         columns: names of top-level columns; all by default. Blobs are read as bytes.
-        filter: only rows for which this is true.
-        shards: parts, each of which one task reads.
+        filter: condition that rows must match.
+        shards: number of parts; one task reads each part.
 
     Raises:
         OptionError: shards is below 1.

@@ -1,11 +1,11 @@
-"""Tables as datasets of PyTorch. Needs the package torch.
+"""PyTorch datasets of tables. Requires the package torch.
 
     rows = LanceIterable(spark_lance.dataset(uri), batch_size=256, columns=["image", "label"], shuffle=True)
     for batch in DataLoader(rows, batch_size=None, num_workers=2):
         batch["image"]                     # (256, 64) float32
 
-Numbers and vectors become tensors that share memory with Arrow; text and bytes become lists, unless a
-function of the user's makes something else of them.
+Numbers and vectors become tensors that share memory with Arrow. Strings and bytes become lists, unless a user
+function decodes them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Decoders = Mapping[str, Callable[[list[Any]], Any]]
 
 
 def as_tensors(table: pa.Table, decode: Decoders | None = None) -> dict[str, Any]:
-    """Return the columns of rows, numbers and vectors as tensors, others as lists.
+    """Return columns by name: numbers and vectors as tensors, others as lists.
 
     Args:
         table: the rows.
-        decode: functions by column, from a list of values to what stands for them.
+        decode: functions by column, each from a list of values to the decoded values.
 
     Raises:
         OptionError: a column of numbers has nulls.
@@ -48,12 +48,12 @@ def as_tensors(table: pa.Table, decode: Decoders | None = None) -> dict[str, Any
 
 
 def as_tensor(column: pa.ChunkedArray, name: str = "") -> Any:
-    """Return a column as a tensor without a copy if it lies together; as a list if it holds no numbers.
+    """Return a numeric column as a tensor, without a copy if it is one chunk; other columns as lists.
 
-    Fixed-size lists of numbers become matrices, tensors of a fixed shape keep it.
+    Fixed-size lists of numbers become matrices. Fixed-shape tensors keep their shape.
 
     Raises:
-        OptionError: it has nulls.
+        OptionError: the column has nulls.
     """
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
@@ -78,11 +78,11 @@ def as_tensor(column: pa.ChunkedArray, name: str = "") -> Any:
 
 
 class TensorBatch(dict[str, Any]):
-    """The columns of a batch by name. A DataLoader that would put batches into batches is refused."""
+    """The columns of a batch by name. A DataLoader that collates several of them raises an error."""
 
 
 def _refuse_batches(*_: Any, **__: Any) -> NoReturn:
-    """Refuse to put several batches into one.
+    """Raise an error instead of collating batches.
 
     Raises:
         OptionError: always.
@@ -93,24 +93,24 @@ def _refuse_batches(*_: Any, **__: Any) -> NoReturn:
     )
 
 
-# PyTorch looks here for the function that puts the items of a dataset together.
+# PyTorch looks up the collate function of a type here.
 default_collate_fn_map[TensorBatch] = _refuse_batches
 
 
 class LanceIterable(torch.utils.data.IterableDataset):  # type: ignore[misc]
-    """The rows of a version in batches, of which each worker of each rank gets its share.
+    """The rows of a version in batches, split across the workers of all ranks.
 
-    Give it to a DataLoader with batch_size=None, since it makes the batches; any other value is an error.
+    Use it in a DataLoader with batch_size=None, because it makes the batches; any other value is an error.
 
     Args:
         table: a LanceDataset, or the URI of a table.
-        batch_size: rows of a batch.
+        batch_size: rows per batch.
         columns: names of top-level columns; all by default. Blobs are read as bytes.
-        filter: only rows for which this is true.
-        shuffle: another order in each epoch: of pieces of the table, and of rows in a buffer.
-        seed: of the order.
-        decode: functions by column, from a list of values (such as the bytes of images) to what a batch has.
-        rank, world_size: which share of how many; by default those of torch.distributed, if it is in use.
+        filter: condition that rows must match.
+        shuffle: whether each epoch has another order, of pieces of the table and of rows in a buffer.
+        seed: seed of the order.
+        decode: functions by column, each from a list of values (such as image bytes) to the decoded values.
+        rank, world_size: this process and the number of processes; by default from torch.distributed.
         piece_rows, buffer_pieces, drop_last: see `Batches`.
     """
 
@@ -140,19 +140,19 @@ class LanceIterable(torch.utils.data.IterableDataset):  # type: ignore[misc]
         self._position = Position()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin another epoch, with its own order."""
+        """Start another epoch, with its own order."""
         self._epoch, self._position = epoch, Position()
 
     def state_dict(self) -> dict[str, int]:
-        """Return where this process is, as `load_state_dict` takes it.
+        """Return the position of this process, for `load_state_dict`.
 
-        With several workers each has a state of its own, which a loader must ask it for.
+        With several workers, each worker has its own state, which the loader must request from it.
         """
         place = self._position
         return {"epoch": self._epoch, "buffer": place.buffer, "rows": place.rows}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where another process was."""
+        """Continue at a position from `state_dict`."""
         self._epoch, self._position = state["epoch"], Position(state["buffer"], state["rows"])
 
     def __iter__(self) -> Iterator[TensorBatch]:
@@ -166,12 +166,12 @@ class LanceIterable(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 
 class LanceMap(torch.utils.data.Dataset):  # type: ignore[misc]
-    """The rows of a version by number, for samplers of PyTorch; a batch is read in one go.
+    """The rows of a version by number, for PyTorch samplers. A batch is one read.
 
     Args:
         table: a LanceDataset, or the URI of a table.
         columns: names of top-level columns; all by default. Blobs are read as bytes.
-        decode: functions by column, from a list of values to a sequence of as many.
+        decode: functions by column, each from a list of values to a sequence of the same length.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Answering queries of text that are put together: each part by a search of one column, then set by set."""
+"""CompoundSearch: run compound text queries. Each part searches one column; then the results are combined."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class CompoundSearch:
 
     Args:
         snapshot: the version.
-        fast_search: leave out rows that are not indexed.
-        searches: open searches of this version by column; further ones are added.
+        fast_search: whether to skip rows that are not indexed.
+        searches: open searches of this version by column. New searches are added.
     """
 
     def __init__(
@@ -52,34 +52,37 @@ class CompoundSearch:
         self._searches = {} if searches is None else searches
 
     def run(self, query: FullTextQuery, k: int | None = None, allowed: Addresses | None = None) -> TextTopK:
-        """Return the rows that answer a query, best first.
+        """Return the rows that match a query, best first.
 
         Args:
-            query: what is asked.
-            k: rows that are wanted; all by default.
-            allowed: addresses of the rows that may be found, ascending; all by default.
+            query: the query.
+            k: maximum number of rows; all matching rows by default.
+            allowed: addresses of the rows that may be returned, ascending; all by default.
 
         Raises:
-            OptionError: a query of a kind that is not known, or of no column where several have an index.
-            SchemaError: a column does not exist, or holds no text.
+            OptionError: the kind of query is unknown, or a query has no column and not exactly one column has
+                a text index.
+            SchemaError: a column does not exist, or has no text.
         """
         if isinstance(query, MatchQuery | PhraseQuery):
-            return self._leaf(query, k, allowed)
+            return self._run_leaf(query, k, allowed)
         result = best_first([self._answer(query, allowed)])
         return TextTopK(result.addresses[:k], result.scores[:k])
 
     def _answer(self, query: FullTextQuery, allowed: Addresses | None) -> TextTopK:
         if isinstance(query, MatchQuery | PhraseQuery):
-            return self._leaf(query, None, allowed)
+            return self._run_leaf(query, None, allowed)
         if isinstance(query, MultiMatchQuery):
             return merge_scores([self._answer(part, allowed) for part in query.parts], np.maximum)
         if isinstance(query, BoostQuery):
-            return self._boosted(query, allowed)
+            return self._run_boost(query, allowed)
         if isinstance(query, BooleanQuery):
-            return self._combined(query, allowed)
+            return self._run_boolean(query, allowed)
         raise OptionError(f"a text query cannot be a {type(query).__name__}")
 
-    def _leaf(self, query: MatchQuery | PhraseQuery, k: int | None, allowed: Addresses | None) -> TextTopK:
+    def _run_leaf(
+        self, query: MatchQuery | PhraseQuery, k: int | None, allowed: Addresses | None
+    ) -> TextTopK:
         search = self._search(query.column)
         if isinstance(query, PhraseQuery):
             leaf_query = TextQuery(query.query, k, phrase=True, slop=query.slop, fast_search=self._fast)
@@ -108,15 +111,15 @@ class CompoundSearch:
             self._searches[column] = TextSearch(self._snapshot, column)
         return self._searches[column]
 
-    def _boosted(self, query: BoostQuery, allowed: Addresses | None) -> TextTopK:
-        positive, lost = self._answer(query.positive, allowed), self._answer(query.negative, allowed)
-        order = np.argsort(lost.addresses)
-        places, hits = _places(positive.addresses, lost.addresses[order])
+    def _run_boost(self, query: BoostQuery, allowed: Addresses | None) -> TextTopK:
+        positive, negative = self._answer(query.positive, allowed), self._answer(query.negative, allowed)
+        order = np.argsort(negative.addresses)
+        places, hits = _find_sorted(positive.addresses, negative.addresses[order])
         scores = positive.scores.copy()
-        scores[hits] -= np.float32(query.negative_boost) * lost.scores[order][places[hits]]
+        scores[hits] -= np.float32(query.negative_boost) * negative.scores[order][places[hits]]
         return TextTopK(positive.addresses, scores)
 
-    def _combined(self, query: BooleanQuery, allowed: Addresses | None) -> TextTopK:
+    def _run_boolean(self, query: BooleanQuery, allowed: Addresses | None) -> TextTopK:
         by_kind: dict[Occur, list[TextTopK]] = {kind: [] for kind in Occur}
         for kind, part in query.queries:
             by_kind[Occur(kind)].append(self._answer(part, allowed))
@@ -130,8 +133,10 @@ class CompoundSearch:
         return TextTopK(result.addresses[keep], result.scores[keep])
 
 
-def _places(addresses: Addresses, among: Addresses) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return where rows are among others, which ascend, and which of them are there."""
+def _find_sorted(
+    addresses: Addresses, among: Addresses
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the positions of rows in the ascending `among`, and the mask of rows that are in `among`."""
     places = np.searchsorted(among, addresses)
     hits = places < len(among)
     hits[hits] = among[places[hits]] == addresses[hits]

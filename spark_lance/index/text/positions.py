@@ -1,14 +1,14 @@
-"""Positions of words in a text, for phrases: the column `_position` next to the posting lists of format 1.
+"""Word positions, for phrase queries: the column `_position` next to the posting lists of format 1.
 
     _position: list<list<large_binary>>    per word, per document of its posting list
 
-A document's list begins with a binary of the number n of positions, u32. Then, for every 128 positions, a
-binary
+A document's list begins with a binary that has the number n of positions, u32. Then, for each 128 positions,
+a binary
 
-    u32 first position, u8 width w, 16 w bytes: differences to the position before, packed as in postings
+    u32 first position, u8 width w, 16 w bytes: differences to the previous position, packed as in postings
 
-and, if n is not a multiple of 128, one of the positions left over, u32 each. Positions ascend; a word that
-the index leaves out has one, too. (As pylance writes format 1 with positions.)
+and, if n is not a multiple of 128, a binary with the remaining positions, u32 each. Positions are ascending.
+Dropped words (stop words) count as positions, too. (As pylance writes format 1 with positions.)
 """
 
 from __future__ import annotations
@@ -28,14 +28,11 @@ POSITIONS = pa.field("_position", pa.list_(pa.field("item", _BINARIES)), False)
 
 
 def pack_positions(positions: Ints, counts: Ints) -> pa.Array:
-    """Return what is stored of documents.
+    """Encode the positions of documents: one list<large_binary> per document.
 
     Args:
-        positions: of all documents, one after the other; ascending in each.
-        counts: how many each document has, at least 1.
-
-    Returns:
-        A list<large_binary> per document.
+        positions: positions of all documents, concatenated; ascending in each.
+        counts: number of positions of each document, at least 1.
     """
     blocks, left = np.divmod(counts, BLOCK)
     pieces = 1 + blocks + (left > 0)
@@ -72,7 +69,7 @@ def pack_positions(positions: Ints, counts: Ints) -> pa.Array:
 
 
 def unpack_positions(lists: pa.Array) -> tuple[Ints, Ints]:
-    """Return where the positions of each document start, and those of all documents (int32).
+    """Decode positions; return the start of each document's positions plus the end, and all (int32).
 
     Args:
         lists: a list<large_binary> per document.
@@ -127,13 +124,13 @@ def _unpack_block(data: bytes) -> Ints:
 
 
 def _numbers(data: npt.NDArray[np.uint8], places: Ints) -> Ints:
-    """Return the numbers that are stored as u32 at some places."""
+    """Return the u32 numbers at the given byte offsets."""
     parts = data[places[:, None] + np.arange(4)]
     result: Ints = np.ascontiguousarray(parts).view("<u4").reshape(-1).astype(np.int64)
     return result
 
 
 def _put(target: npt.NDArray[np.uint8], places: Ints, numbers: Ints) -> None:
-    """Write numbers as u32 at some places."""
+    """Write numbers as u32 at the given byte offsets."""
     data = numbers.astype("<u4").view(np.uint8).reshape(-1, 4)
     target[places[:, None] + np.arange(4)] = data

@@ -1,23 +1,23 @@
-"""Posting lists: of a word the documents that have it, ascending, and how often.
+"""Posting lists: the documents that have a word, ascending, and its frequency in each.
 
-A list is cut into blocks of 128 documents, each a binary value:
+A list is split into blocks of 128 documents, each a binary value:
 
     f32 greatest score of the block
-    u32 first document, u8 width w, 16 w bytes: differences to the document before (the first is 0), packed
-    u8 width w, 16 w bytes: how often each has the word, packed
+    u32 first document, u8 width w, 16 w bytes: differences to the previous document (the first is 0), packed
+    u8 width w, 16 w bytes: frequencies, packed
 
 128 numbers of w bits are packed in four lanes of w words of 32 bits: number 4 j + l is the j-th field of lane
-l, lowest bits first; word k of lane l stands at place 4 k + l. The documents left over are a last block:
+l, lowest bits first; word k of lane l is at index 4 k + l. The remaining documents form a last block:
 
     f32 greatest score
     fixed32_v1         n u32 documents, n u32 frequencies
-    varint_delta_v1    n differences to the document before (the first is the document), n frequencies, LEB128
+    varint_delta_v1    n differences to the previous document (first: the document), n frequencies, LEB128
 
-Lists with blocks of 256 documents (read only) have no scores, eight lanes, and exceptions to the frequencies:
+Blocks of 256 documents (only read) have no scores, eight lanes, and exceptions for the frequencies:
 
     u32 first document, u8 width w, 32 w bytes: differences
     u8 width w, u8 exceptions e, 32 w bytes: the lowest w bits of each frequency
-    e exceptions: u8 place in the block, LEB128 of the bits above the lowest w
+    e exceptions: u8 index in the block, LEB128 of the bits above the lowest w
 
 (Lance index format, inverted.)
 """
@@ -44,13 +44,13 @@ def unpack_list(blocks: Sequence[bytes], count: int, tail: str, block: int = BLO
 
     Args:
         blocks: the blocks of the list.
-        count: how many documents they have.
-        tail: form of the last block, "fixed32_v1" or "varint_delta_v1".
+        count: number of documents.
+        tail: format of the last block, "fixed32_v1" or "varint_delta_v1".
         block: documents of a full block, 128 or 256.
 
     Raises:
         FormatError: the blocks are damaged.
-        UnsupportedFormatError: an unknown form of the last block, or an unknown size of blocks.
+        UnsupportedFormatError: the format of the last block or the block size is unknown.
     """
     if block not in (BLOCK, WIDE_BLOCK):
         raise UnsupportedFormatError(f"posting lists in blocks of {block} documents, not 128 or 256")
@@ -109,7 +109,7 @@ def _unpack_wide_blocks(blocks: Sequence[bytes]) -> tuple[Ints, Ints]:
 
 
 def _leb128_number(data: bytes, start: int) -> tuple[int, int]:
-    """Return a number of at most five bytes and the place behind it."""
+    """Decode a LEB128 number of at most five bytes; return it and the offset after it."""
     value = 0
     for place in range(5):
         byte = data[start + place]
@@ -120,12 +120,12 @@ def _leb128_number(data: bytes, start: int) -> tuple[int, int]:
 
 
 def unpack_numbers(groups: dict[int, list[tuple[int, bytes]]], blocks: int, block: int = BLOCK) -> Ints:
-    """Return (blocks, block) numbers.
+    """Return the unpacked numbers of all blocks, (blocks, block) int64.
 
     Args:
-        groups: width -> the blocks of it, each its place and the packed bytes.
-        blocks: how many there are.
-        block: numbers of a block, 32 in each lane.
+        groups: bit width -> (index, packed bytes) of each block of this width.
+        blocks: number of blocks.
+        block: numbers per block, 32 in each lane.
     """
     values = np.zeros((blocks, block), np.int64)
     lanes_of_block = block // 32
@@ -169,9 +169,9 @@ def pack_list(
 
     Args:
         documents: ascending.
-        frequencies: how often each has the word.
-        scores: of each document, for the greatest of every block.
-        tail: form of the last block, "fixed32_v1" or "varint_delta_v1".
+        frequencies: frequency of the word in each document.
+        scores: score of each document, for the maximum of each block.
+        tail: format of the last block, "fixed32_v1" or "varint_delta_v1".
     """
     full = len(documents) - len(documents) % BLOCK
     blocks = []
@@ -195,7 +195,7 @@ def pack_list(
 
 
 def _leb128(numbers: Ints) -> bytes:
-    """Return numbers below 2^35 in groups of seven bits, lowest first; all but the last have the top bit."""
+    """Encode numbers below 2^35 as LEB128: seven bits per byte, lowest first, top bit set if more follow."""
     places = np.arange(5)
     sizes = 1 + np.searchsorted(np.int64(1) << np.arange(7, 35, 7), numbers, side="right")
     groups = (numbers[:, None] >> (7 * places)) & 127

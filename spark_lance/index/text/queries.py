@@ -1,12 +1,12 @@
-"""Queries of text as objects: words, phrases, several columns, and boolean combinations.
+"""Text queries as objects: words, phrases, several columns, and boolean combinations.
 
     MatchQuery("puppy", "title")                                    a word
     PhraseQuery("new york", "text")                                 adjacent words
-    MultiMatchQuery("puppy", ["title", "text"], boosts=[2.0, 1.0])  the best of several columns
+    MultiMatchQuery("puppy", ["title", "text"], boosts=[2.0, 1.0])  the best score of several columns
     BooleanQuery([(Occur.MUST, q1), (Occur.MUST_NOT, q2)])          required and excluded parts
-    BoostQuery(q1, q2, negative_boost=0.5)                          rows of q1, those of q2 further down
+    BoostQuery(q1, q2, negative_boost=0.5)                          rows of q1; rows that match q2 rank lower
 
-`q1 & q2` and `q1 | q2` combine queries, too.
+`q1 & q2` and `q1 | q2` also combine queries.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Occur(str, enum.Enum):
 
 
 class FullTextQuery:
-    """A query of text."""
+    """Base class of text queries."""
 
     def __and__(self, other: FullTextQuery) -> BooleanQuery:
         return BooleanQuery([*_parts(self, Occur.MUST), *_parts(other, Occur.MUST)])
@@ -60,13 +60,13 @@ class MatchQuery(FullTextQuery):
 
     Attributes:
         query: the words.
-        column: the column; the one with an index if it is None.
+        column: the column; by default the only column with a text index.
         boost: factor of the score.
-        fuzziness: letters by which a word of a row may differ: inserted, left out, or others; None chooses by
-            the length of the word: 0 up to two letters, 1 up to five, 2 beyond.
-        max_expansions: the most words of rows that one word of the query stands for then.
+        fuzziness: maximum number of inserted, deleted or replaced letters of a matching word. None chooses by
+            word length: 0 up to two letters, 1 up to five, 2 beyond.
+        max_expansions: maximum number of similar words per query word, for fuzzy queries.
         operator: whether a row needs one of the words or all.
-        prefix_length: first letters that must be the same.
+        prefix_length: number of first letters that must be equal, for fuzzy queries.
     """
 
     query: str
@@ -87,12 +87,12 @@ class MatchQuery(FullTextQuery):
 
 @dataclass(frozen=True)
 class PhraseQuery(FullTextQuery):
-    """Rows in which words stand side by side, in this order.
+    """Rows that have words next to each other, in this order.
 
     Attributes:
         query: the words.
-        column: the column; the one with an index if it is None.
-        slop: other words that may stand between each two of them.
+        column: the column; by default the only column with a text index.
+        slop: maximum number of other words between two adjacent words.
     """
 
     query: str
@@ -106,13 +106,13 @@ class PhraseQuery(FullTextQuery):
 
 @dataclass(frozen=True)
 class MultiMatchQuery(FullTextQuery):
-    """Rows that have words in one of several columns; the score is that of the best column.
+    """Rows that have words in one of several columns. The score is the best column's score.
 
     Attributes:
         query: the words.
         columns: the columns.
-        boosts: a factor of the score for each of them.
-        operator: whether a row needs one of the words or all, in one column.
+        boosts: factor of the score for each column; 1 by default.
+        operator: whether a row needs one of the words or all, within one column.
     """
 
     query: str
@@ -128,7 +128,7 @@ class MultiMatchQuery(FullTextQuery):
 
     @property
     def parts(self) -> list[MatchQuery]:
-        """One query for each column."""
+        """One query per column."""
         boosts = self.boosts or [1.0] * len(self.columns)
         pairs = zip(self.columns, boosts, strict=True)
         return [
@@ -138,12 +138,12 @@ class MultiMatchQuery(FullTextQuery):
 
 @dataclass(frozen=True)
 class BoostQuery(FullTextQuery):
-    """Rows of one query; rows that also answer another query lose a part of that query's score.
+    """Rows of one query, where rows that also match another query rank lower.
 
     Attributes:
         positive: the query for the rows.
         negative: the query for rows to rank lower.
-        negative_boost: the part of the other's score that they lose.
+        negative_boost: the fraction of the negative query's score to subtract.
     """
 
     positive: FullTextQuery
@@ -153,12 +153,12 @@ class BoostQuery(FullTextQuery):
 
 @dataclass(frozen=True)
 class BooleanQuery(FullTextQuery):
-    """Rows that answer all that must be, nothing that must not be, and one that should be if nothing must.
+    """Rows that match all MUST parts, no MUST_NOT part, and, if there is no MUST part, a SHOULD part.
 
-    The score is the sum of those of the parts that a row answers.
+    The score is the sum of the scores of the matching parts.
 
     Attributes:
-        queries: pairs of what a part means and the part.
+        queries: pairs of (`Occur`, query).
     """
 
     queries: Sequence[tuple[Occur | str, FullTextQuery]]
@@ -171,7 +171,7 @@ class BooleanQuery(FullTextQuery):
 
 
 def _parts(query: FullTextQuery, how: Occur) -> Sequence[tuple[Occur | str, FullTextQuery]]:
-    """Return the parts of a query if all of them mean the same, else the query as one part."""
+    """Return the parts of a query if all have the role `how`; otherwise the query as one part."""
     if isinstance(query, BooleanQuery) and all(kind is how for kind, _ in query.queries):
         return query.queries
     return [(how, query)]

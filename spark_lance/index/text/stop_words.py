@@ -1,7 +1,7 @@
-"""The words that an index of text leaves out, by language, and the languages that there are.
+"""Stop words of each language, which a text index drops, and the supported languages.
 
-The lists are those of the reference, found by asking it for each of many words. Words count as they are after
-stemming. Tamil has none.
+The lists match the reference implementation. They were found by testing many words with it. Words are
+compared after stemming. Tamil has no stop words.
 """
 
 from __future__ import annotations

@@ -1,28 +1,26 @@
-"""From text to the words that are indexed.
+"""Tokenizer: split text into the words to index.
 
-    1  cut at everything that is neither a letter nor a number (simple), at white space, or not at all (raw);
-       into all runs of some letters (ngram), or into the words of a dictionary (jieba/model)
-    2  leave out words of `max_token_length` bytes and more
-    3  lower case, 4 stemming, 5 leave out stop words, 6 letters of ASCII in the place of accented ones
+    1  split at all characters except letters and numbers (simple), at white space, or not at all (raw);
+       into all runs of n letters (ngram), or into the words of a dictionary (jieba/model)
+    2  drop words of `max_token_length` bytes or more
+    3  lower case, 4 stemming, 5 drop stop words, 6 replace accented letters by ASCII letters
 
-in this order, each if the index says so. (Lance index format, inverted: params.)
+in this order, each step if the index enables it. (Lance index format, inverted: params.)
 
-The words of JSON documents: every value with the path to it, and queries that ask for such.
+The words of JSON documents are triples of each value and its path:
 
     path,type,word      type is str, number, bool or null; word is a word of the text, or the value as JSON
 
-A path is the keys on the way, with dots between; items of arrays have the path of the array, and a document
-that is no container has none: `{"a":{"b":["red fish",7]},"c":null}` has the words `a.b,str,red`,
-`a.b,str,fish`, `a.b,number,7` and `c,null,null`. Values follow each other in the order of the document, whose
-keys are sorted.
+A path is the keys joined by dots. Items of arrays have the path of the array. A document that is not a
+container has an empty path. `{"a":{"b":["red fish",7]},"c":null}` has the words `a.b,str,red`,
+`a.b,str,fish`, `a.b,number,7` and `c,null,null`. Values are in document order; keys are sorted.
 
-A query is such a triple, with a text of several words perhaps, or several with semicolons between:
-`a.b,str,red fish;c,null,null`. Keys with commas cannot be asked for. (Lance index format, inverted:
+A query is one triple, whose text can have several words, or several triples separated by semicolons:
+`a.b,str,red fish;c,null,null`. Keys with commas cannot be searched. (Lance index format, inverted:
 lance_tokenizer "json".)
 
-`SEGMENTERS` has the cuts that regular expressions cannot say: by n letters, by words of a dictionary. A
-segmenter gives the tokens of texts and the text that each is in, ascending. Which are left out or changed
-afterwards is the tokenizer's business.
+`SEGMENTERS` has the tokenizers that use a dictionary. A segmenter returns the tokens of texts and the text of
+each token, ascending. The tokenizer then filters and changes the tokens.
 """
 
 from __future__ import annotations
@@ -55,14 +53,14 @@ from spark_lance.jsonb.binary import strings_of, texts_of
 from spark_lance.jsonb.values import CONTAINER, FALSE, MISSING, NULL, NUMBER, STRING, TRUE, JsonValues
 from spark_lance.proto import index_pb2
 
-# Names of a setting: the folder in which models of languages are, one folder per family.
+# Environment variable: the folder of language models, with one folder per family.
 MODEL_HOME = "LANCE_LANGUAGE_MODEL_HOME"
 
 
 def ngrams(texts: pa.Array, shortest: int, longest: int, prefix_only: bool) -> tuple[pa.Array, Ints]:
-    """Return all runs of `shortest` to `longest` letters of each text, those at its beginning only if asked.
+    """Return all runs of `shortest` to `longest` letters of each text, and the text of each run.
 
-    Texts are cut as they are, white space included.
+    Runs include white space. With `prefix_only`, only runs at the beginning of a text are returned.
     """
     present = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
     non_null = texts.drop_null()
@@ -92,16 +90,16 @@ def ngrams(texts: pa.Array, shortest: int, longest: int, prefix_only: bool) -> t
 
 
 def jieba_tokens(texts: pa.Array, model: str) -> tuple[pa.Array, Ints]:
-    """Return the Chinese words of each text, those inside of longer ones too, by the package `jieba`.
+    """Return the Chinese words of each text, including words inside longer ones, by the package `jieba`.
 
     Args:
         texts: the texts.
-        model: a folder under `jieba` of the folder of models: `config.json` names the dictionary (`main`) and
-            those of users (`users`); `dict.txt` without one. The package's own dictionary if there is no such
-            folder and the model is `default`.
+        model: a folder below `jieba` in the folder of models. Its `config.json` names the dictionary (`main`)
+            and user dictionaries (`users`); without it, `dict.txt` is used. If there is no such folder, the
+            model `default` uses the package's own dictionary.
 
     Raises:
-        OptionError: the package is not installed, or there is no such model.
+        OptionError: the package is not installed, or the model does not exist.
         FormatError: a dictionary is damaged.
     """
     cut = _jieba(model, os.environ.get(MODEL_HOME)).tokenize
@@ -116,7 +114,7 @@ def jieba_tokens(texts: pa.Array, model: str) -> tuple[pa.Array, Ints]:
 
 @lru_cache(maxsize=8)
 def _jieba(model: str, home: str | None) -> Any:
-    # Only indices of Chinese text need it.
+    # Imported here, because only indices of Chinese text need it.
     try:
         jieba = import_module("jieba")
     except ImportError as error:
@@ -147,9 +145,9 @@ def _jieba(model: str, home: str | None) -> Any:
 
 
 def _tokenizer(jieba: Any, *dictionary: Path) -> Any:
-    """Return a tokenizer that keeps its parsed dictionary in a folder of this user, which it unmarshals.
+    """Return a jieba tokenizer that caches its parsed dictionary in a folder of this user.
 
-    By default that is a file in a folder that all users can write.
+    jieba unmarshals the cache, and by default keeps it in a folder that all users can write.
     """
     tokenizer = jieba.Tokenizer(*map(str, dictionary))
     tokenizer.tmp_dir = str(user_cache("jieba"))
@@ -157,10 +155,10 @@ def _tokenizer(jieba: Any, *dictionary: Path) -> Any:
 
 
 def _model_folder(family: str, model: str, home: str | None) -> Path | None:
-    """Return the folder of a model; None stands for what the package brings itself.
+    """Return the folder of a model; None for the package's own dictionary.
 
     Raises:
-        OptionError: there is no such model.
+        OptionError: the model does not exist.
     """
     base = Path(home) if home else _data_home() / "lance" / "language_models"
     folder = base / family / model
@@ -181,13 +179,13 @@ def _data_home() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME", Path.home() / ".local" / "share"))
 
 
-# Family of a base tokenizer -> tokens of texts by the model that stands behind its slash.
+# Family of a base tokenizer (the part before the slash) -> segmenter, called with the model.
 SEGMENTERS: Mapping[str, Callable[[pa.Array, str], tuple[pa.Array, Ints]]] = {"jieba": jieba_tokens}
 
 
-# Words of texts, the text of each, and how many words stand before it.
+# Returns the words of texts, the text of each word, and the number of words before it.
 Cut = Callable[[pa.Array], tuple[pa.Array, Ints, Ints]]
-# Words, the document of each, and its place there.
+# Words, the document of each word, and its position in the document.
 Triples = tuple[pa.Array, Ints, Ints]
 
 _TYPES = {NUMBER: "number", TRUE: "bool", FALSE: "bool", NULL: "null"}
@@ -196,14 +194,14 @@ _MAX_DEPTH = 130
 
 
 def document_triples(documents: pa.Array, cut: Cut) -> Triples:
-    """Return the words of stored documents, in the order of the documents.
+    """Return the words of stored JSON documents, in document order.
 
     Args:
-        documents: as they are stored; nulls have no words.
-        cut: what makes words of texts.
+        documents: stored documents; nulls have no words.
+        cut: splits texts into words.
 
     Raises:
-        FormatError, UnsupportedFormatError: the bytes of a document are damaged, or of an unknown kind.
+        FormatError, UnsupportedFormatError: a document is damaged, or has an unknown kind of value.
     """
     owners, path, paths, values = _leaves(JsonValues.of(documents))
     is_text = values.kinds == STRING
@@ -214,14 +212,14 @@ def document_triples(documents: pa.Array, cut: Cut) -> Triples:
     )
     triples = pa.concat_arrays(
         [
-            _joined(paths, path[texts[text]], pa.array([_TEXT] * len(words), pa.string()), words),
-            _joined(paths, path[others], labels.cast(pa.string()), texts_of(values.take(others))),
+            _join_triples(paths, path[texts[text]], pa.array([_TEXT] * len(words), pa.string()), words),
+            _join_triples(paths, path[others], labels.cast(pa.string()), texts_of(values.take(others))),
         ]
     )
     leaf = np.concatenate([texts[text], others])
     place = np.concatenate([within, np.zeros(len(others), np.int64)])
     order = np.argsort(leaf, kind="stable")
-    # Words of a value stand behind all of the values before it.
+    # The words of a value have higher positions than the words of the values before it.
     spans = np.where(is_text, 0, 1)
     np.maximum.at(spans, texts[text], within + 1)
     begins = np.cumsum(spans) - spans
@@ -229,12 +227,12 @@ def document_triples(documents: pa.Array, cut: Cut) -> Triples:
     return triples.take(pa.array(order)), owners[leaf][order], (place + (begins - firsts)[leaf])[order]
 
 
-def _joined(paths: pa.Array, path: Ints, types: pa.Array, words: pa.Array) -> pa.Array:
+def _join_triples(paths: pa.Array, path: Ints, types: pa.Array, words: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(paths.take(pa.array(path)), types, words, ",")
 
 
 def _leaves(documents: JsonValues) -> tuple[Ints, Ints, pa.Array, JsonValues]:
-    """Return all values that are no containers: documents, places of paths, all paths, and the values."""
+    """Return all scalar values: their documents, path numbers, all paths, and the values."""
     owners = np.flatnonzero(documents.kinds != MISSING)
     nodes = documents.take(owners)
     path, paths = np.zeros(len(nodes), np.int64), pa.array([""], pa.string())
@@ -249,18 +247,18 @@ def _leaves(documents: JsonValues) -> tuple[Ints, Ints, pa.Array, JsonValues]:
         below = path[children.owners]
         named = np.flatnonzero(children.keys.kinds == STRING)
         if len(named):
-            below[named], paths = _longer(paths, below[named], strings_of(children.keys.take(named)))
+            below[named], paths = _append_keys(paths, below[named], strings_of(children.keys.take(named)))
         outer = np.flatnonzero(~inner)
         homes = np.concatenate([outer, children.owners])
-        # A container's values take its place.
+        # The values of a container replace it in the order.
         order = np.argsort(homes, kind="stable")
         nodes = nodes.take(outer).joined(children.values).take(order)
         owners, path = owners[homes][order], np.concatenate([path[outer], below])[order]
     raise UnsupportedFormatError(f"a JSON value that is nested more than {_MAX_DEPTH} levels deep")
 
 
-def _longer(paths: pa.Array, path: Ints, keys: pa.Array) -> tuple[Ints, pa.Array]:
-    """Return the places of paths with a key each behind them, and all paths."""
+def _append_keys(paths: pa.Array, path: Ints, keys: pa.Array) -> tuple[Ints, pa.Array]:
+    """Append a key to each path; return the new path numbers, and all paths."""
     encoded = keys.dictionary_encode()
     names = encoded.dictionary
     pairs, back = np.unique(path * len(names) + encoded.indices.to_numpy(), return_inverse=True)
@@ -270,10 +268,10 @@ def _longer(paths: pa.Array, path: Ints, keys: pa.Array) -> tuple[Ints, pa.Array
 
 
 def query_triples(query: str, cut: Cut) -> Triples:
-    """Return the words that a query asks for, as of one document.
+    """Return the words of a query for JSON documents, as words of one document.
 
     Raises:
-        OptionError: it is no triple of path, type and value.
+        OptionError: a part of the query is not a triple of path, type and value.
     """
     words: list[str] = []
     places: list[Any] = []
@@ -295,16 +293,16 @@ def query_triples(query: str, cut: Cut) -> Triples:
     return pa.array(words, pa.string()), np.zeros(len(words), np.int64), np.array(places, np.int64)
 
 
-# Everything but letters, marks that belong to letters, and numbers.
+# Separators: for "simple", everything except letters, combining marks and numbers.
 _BREAKS = {"simple": r"[^\pL\pN\pM]+", "whitespace": r"\s+"}
-# The same for texts of ASCII.
+# The same for ASCII texts.
 _ASCII_BREAKS = {"simple": r"[^0-9A-Za-z]+", "whitespace": r"[\t\n\f\r ]+"}
-# Parameters that the entry of an index says as its file does.
-_SAID_ALIKE = (
+# Parameters with the same names in the manifest entry and in the file.
+_SHARED_PARAMS = (
     "with_position", "lower_case", "stem", "remove_stop_words", "ascii_folding", "min_ngram_length",
     "max_ngram_length", "prefix_only",
 )  # fmt: skip
-# Letters without an ASCII form in Unicode; also their lower and upper case.
+# Letters that Unicode does not decompose to ASCII, with both cases.
 _SPECIAL = {
     "\u00df": "ss", "\u1e9e": "SS", "\u00e6": "ae", "\u00c6": "AE", "\u0153": "oe", "\u0152": "OE",
     "\u00f8": "o", "\u00d8": "O", "\u0142": "l", "\u0141": "L", "\u0140": "l", "\u013f": "L", "\u0111":
@@ -320,10 +318,10 @@ class Tokens:
     """The words of some texts, one entry per occurrence.
 
     Attributes:
-        distinct: the different words.
-        word: number of each occurrence's word in `distinct`.
-        text: number of the text that it occurs in; ascending.
-        position: how many words stand before it in the text, those included that are left out.
+        distinct: the distinct words.
+        word: index of each occurrence's word in `distinct`.
+        text: index of each occurrence's text, ascending.
+        position: number of words before each occurrence in its text, including dropped words.
     """
 
     distinct: pa.Array
@@ -334,18 +332,18 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """How an index cuts text into words.
+    """The tokenizer parameters of an index.
 
     Attributes:
         base: "simple", "whitespace", "raw", "ngram", or a model of `SEGMENTERS`, such as "jieba/default".
-        language: of stemming and stop words.
-        max_length: words of this many bytes or more are left out; None keeps all.
-        lower, stem, stops, fold: whether words are treated so.
-        own_stops: further stop words.
-        positions: whether the index says where in a text a word stands.
-        shortest, longest, prefix_only: of "ngram": letters of a run, and whether only those at the beginning
-            of a text count.
-        documents: whether what is indexed are JSON documents, see the JSON words below.
+        language: language of stemming and stop words.
+        max_length: words of this many bytes or more are dropped; None keeps all.
+        lower, stem, stops, fold: whether to lowercase, stem, drop stop words, and fold to ASCII.
+        own_stops: additional stop words.
+        positions: whether the index stores word positions.
+        shortest, longest, prefix_only: for "ngram": minimum and maximum letters of a run, and whether only
+            runs at the beginning of a text count.
+        documents: whether values are JSON documents.
     """
 
     base: str = "simple"
@@ -375,11 +373,11 @@ class Tokenizer:
 
     @classmethod
     def of(cls, text: str) -> Tokenizer:
-        """Return what the parameters of an index say, JSON.
+        """Return the tokenizer of an index's JSON parameters.
 
         Raises:
-            FormatError: they are malformed.
-            UnsupportedFormatError: they ask for something unknown here.
+            FormatError: the parameters are malformed.
+            UnsupportedFormatError: the parameters use an unsupported feature.
         """
         try:
             params = parse_object(text)
@@ -406,7 +404,7 @@ class Tokenizer:
             raise FormatError(f"malformed parameters of an index of text: {error}") from error
 
     def params(self) -> dict[str, Any]:
-        """Return the parameters as an index says them."""
+        """Return the parameters by their names in index files."""
         return {
             "lance_tokenizer": "json" if self.documents else "text",
             "base_tokenizer": self.base,
@@ -424,11 +422,11 @@ class Tokenizer:
         }
 
     def details(self, block: int, version: int) -> bytes:
-        """Return the parameters as the entry of an index in the manifest says them.
+        """Return the encoded details message for the manifest entry of an index.
 
         Args:
             block: documents per block of a posting list.
-            version: of the format of the lists.
+            version: format version of the posting lists.
         """
         params = self.params()
         message = index_pb2.InvertedIndexDetails(
@@ -437,21 +435,21 @@ class Tokenizer:
             max_token_length=self.max_length,
             block_size=block,
             posting_format_version=version,
-            **{name: params[name] for name in _SAID_ALIKE},
+            **{name: params[name] for name in _SHARED_PARAMS},
         )
         return message.SerializeToString()
 
     def cut(self, values: pa.Array) -> Tokens:
-        """Return the words of texts, lists of texts, or JSON documents; nulls have none."""
+        """Return the words of strings, lists of strings, or JSON documents. Nulls have no words."""
         if self.documents:
             return _tokens(*document_triples(values, self._words))
         return self._cut(values if is_text(values.type) else joined_texts(values))
 
     def cut_query(self, query: str) -> Tokens:
-        """Return the words that a query asks for.
+        """Return the words of a query.
 
         Raises:
-            OptionError: it is for JSON documents, and not as such queries are.
+            OptionError: the query is for JSON documents, and malformed.
         """
         if self.documents:
             return _tokens(*query_triples(query, self._words))
@@ -459,7 +457,7 @@ class Tokenizer:
 
     @property
     def counts_places(self) -> bool:
-        """Whether the place of a word is the number of words before it, as every writer counts it."""
+        """Whether a word's position is the number of words before it, as in all writers."""
         return self.base in _BREAKS and not self.documents
 
     def _words(self, texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -476,24 +474,24 @@ class Tokenizer:
             family, model = self._model
             tokens, owners = SEGMENTERS[family](texts, model)
         else:
-            tokens, owners = _split(texts, self.base)
+            tokens, owners = _split_words(texts, self.base)
         encoded = pc.dictionary_encode(tokens)
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         if self.base == "ngram":
-            positions = np.zeros(len(numbers), np.int64)  # All runs stand at one place.
+            positions = np.zeros(len(numbers), np.int64)  # All runs have the same position.
         else:
             positions = _positions(numbers, pc.index(encoded.dictionary, "").as_py(), owners)
-        terms = [self._treated(word) for word in encoded.dictionary.to_pylist()]
+        terms = [self._normalize(word) for word in encoded.dictionary.to_pylist()]
         treated = pc.dictionary_encode(pa.array(terms, pa.string()))
         places = treated.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         numbers = places[numbers] if len(numbers) else numbers
         there = numbers >= 0
         return Tokens(treated.dictionary, numbers[there], owners[there], positions[there])
 
-    def _treated(self, word: str) -> str | None:
-        """Return a word as it is indexed; None if it is not."""
+    def _normalize(self, word: str) -> str | None:
+        """Return the indexed form of a word; None if it is dropped."""
         if (not word and self.base != "raw") or (
             self.max_length is not None and len(word.encode()) >= self.max_length
         ):
@@ -508,7 +506,7 @@ class Tokenizer:
 
     @property
     def _model(self) -> tuple[str, str] | None:
-        """Family and name of the model that cuts text."""
+        """Family and name of the segmenter's model; None for other tokenizers."""
         family, slash, model = self.base.partition("/")
         return (family, model) if slash and family in SEGMENTERS else None
 
@@ -518,16 +516,16 @@ class Tokenizer:
 
     @cached_property
     def _stemmer(self) -> Any:
-        # The stemmers of all languages are loaded with it, which opening a table need not pay for.
+        # Imported here, because it loads the stemmers of all languages.
         import snowballstemmer
 
         return snowballstemmer.stemmer(self.language.lower())
 
 
-def _split(texts: pa.Array, base: str) -> tuple[pa.Array, Ints]:
-    """Return the pieces between the breaks of texts, and the text that each is in, ascending."""
+def _split_words(texts: pa.Array, base: str) -> tuple[pa.Array, Ints]:
+    """Split texts at separators; return the pieces and the text of each, ascending."""
     if len(texts) == 1 and texts[0].is_valid and (text := texts[0].as_py()).isascii():
-        # A query: compiling the expression for all of Unicode takes longer than all else.
+        # A query: compiling the Unicode expression would take longer than everything else.
         pieces = re.split(_ASCII_BREAKS[base], text)
         return pa.array(pieces, texts.type), np.zeros(len(pieces), np.int64)
     lists = pc.split_pattern_regex(texts, _BREAKS[base])
@@ -543,7 +541,7 @@ def _tokens(words: pa.Array, texts: npt.NDArray[np.int64], positions: npt.NDArra
 def _positions(
     tokens: npt.NDArray[np.int64], empty: int, texts: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return how many tokens that are not the empty one stand before each in its text."""
+    """Return the number of non-empty tokens before each token in its text."""
     words = tokens != empty
     before = np.cumsum(words) - words
     firsts: npt.NDArray[np.int64] = before - before[np.searchsorted(texts, texts)]
@@ -552,7 +550,7 @@ def _positions(
 
 @lru_cache(maxsize=1 << 14)
 def folded(letter: str) -> str:
-    """Return the ASCII letters that stand for a letter; itself if there are none."""
+    """Return the ASCII letters of a letter; the letter itself if there are none."""
     if letter.isascii():
         return letter
     if letter in _SPECIAL:

@@ -1,4 +1,4 @@
-"""The words of a partition as sorted arrays: the number of a word, and words like it."""
+"""Vocabulary: the words of an index part as sorted arrays, with exact and fuzzy lookup."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Vocabulary:
     """Words with their numbers.
 
     Args:
-        words: strings, in the order of their bytes or not.
-        numbers: the number of each.
+        words: strings in any order; byte order is fastest.
+        numbers: the number of each word.
 
     Raises:
         FormatError: a word is null.
@@ -43,14 +43,14 @@ class Vocabulary:
         )
         self._data = memoryview(data or b"")
         values = np.frombuffer(self._data, np.uint8, int(self._bounds[-1]))
-        # How many letters a word has: bytes that do not continue one.
+        # Number of letters of each word: count the bytes that are not UTF-8 continuation bytes.
         ends = np.concatenate([[0], np.cumsum((values & 0xC0) != 0x80)])
         self._lengths = np.diff(ends[self._bounds]).astype(np.int32)
         self._signatures, self._is_ascii = _signatures(values, self._bounds)
 
     @classmethod
     def of(cls, words: Iterable[str]) -> Vocabulary:
-        """Return the vocabulary of some words, which get numbers in the order of their bytes."""
+        """Return the vocabulary of words, numbered in byte order."""
         array = pa.array(sorted(words), pa.large_string())
         return cls(array, np.arange(len(array)))
 
@@ -59,32 +59,32 @@ class Vocabulary:
 
     @property
     def nbytes(self) -> int:
-        """About the memory that it occupies."""
+        """Approximate memory size in bytes."""
         return int(self._texts.nbytes) + 21 * len(self)
 
     def _word(self, place: int) -> bytes:
         return bytes(self._data[self._bounds[place] : self._bounds[place + 1]])
 
     def number(self, word: str) -> int | None:
-        """Return the number of a word, None if it is not there."""
+        """Return the number of a word; None if the word does not exist."""
         needle = word.encode("utf-8", "surrogatepass")
         place = bisect_right(range(len(self)), needle, key=self._word) - 1
         return int(self.numbers[place]) if place >= 0 and self._word(place) == needle else None
 
     def similar(self, word: str, letters: int, prefix: int = 0, most: int = 50) -> list[tuple[int, str]]:
-        """Return words that become a word by at most `letters` changes, and by how many; the nearest first.
+        """Return (edit distance, word) of the words similar to `word`, nearest first, then in byte order.
 
         Args:
             word: the word.
-            letters: insertions, deletions and replacements.
-            prefix: first letters that must be the same.
-            most: how many words at most; of those that differ alike the first in the order of their bytes.
+            letters: maximum edit distance (insertions, deletions and replacements).
+            prefix: number of first letters that must be equal.
+            most: maximum number of words.
         """
         near = np.abs(self._lengths - len(word)) <= letters
         own = np.frombuffer(word.encode("utf-8", "surrogatepass"), np.uint8)
         mine = np.bitwise_or.reduce(np.uint32(1) << (own % _SIGNATURE_BITS).astype(np.uint32), initial=0)
         if word.isascii():
-            # A change takes at most one letter away, and brings at most one.
+            # One change removes at most one letter and adds at most one.
             missing, extra = mine & ~self._signatures, self._signatures & ~np.uint32(mine)
             near &= ~self._is_ascii | ((_bits(missing) <= letters) & (_bits(extra) <= letters))
         words = self._texts.take(pa.array(np.flatnonzero(near))).cast(pa.large_string())
@@ -101,7 +101,7 @@ class Vocabulary:
 def similar_words(
     word: str, vocabularies: Sequence[Vocabulary], letters: int, prefix: int = 0, most: int = 50
 ) -> list[str]:
-    """Return the words of some vocabularies that `Vocabulary.similar` returns of one."""
+    """Return the words of several vocabularies that are similar to a word, see `Vocabulary.similar`."""
     pairs = {pair for words in vocabularies for pair in words.similar(word, letters, prefix, most)}
     return [other for _, other in sorted(pairs)][:most]
 
@@ -109,7 +109,7 @@ def similar_words(
 def _signatures(
     values: npt.NDArray[np.uint8], bounds: Ints
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_]]:
-    """Return of each word a bit for every letter that it has, and whether all of them are ASCII."""
+    """Return a bit set (uint32) of each word's bytes, and the mask of words that are ASCII."""
     result = np.zeros(len(bounds) - 1, np.uint32)
     highest = np.zeros(len(bounds) - 1, np.uint8)
     nonempty = np.flatnonzero(np.diff(bounds))
@@ -122,13 +122,13 @@ def _signatures(
 
 
 def _bits(masks: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
-    """Return how many bits of each number are set."""
+    """Return the number of set bits of each number."""
     result: npt.NDArray[np.uint8] = _BITS_SET[masks & 0xFFFF] + _BITS_SET[masks >> 16]
     return result
 
 
 def _distances(word: str, words: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the edit distance of each word; one row of the usual table for all words at once."""
+    """Return the edit distance of each word, computing one row of the table for all words at once."""
     lengths = pc.utf8_length(words).to_numpy().astype(np.int64)
     width = int(lengths.max())
     padded = pc.utf8_rpad(words, width, "\0")
