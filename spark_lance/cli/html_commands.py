@@ -1,4 +1,4 @@
-"""The page of `inspect --html`: one HTML file without scripts, fonts or pictures from elsewhere.
+"""The page of `inspect --html`: one HTML file without external scripts, fonts or images.
 
 Charts are SVG, drawn here from numbers. Everything that comes from the table is escaped.
 """
@@ -95,7 +95,7 @@ def html_page(dataset: LanceDataset, release: str) -> str:
 
 
 def _versions(dataset: LanceDataset) -> Iterable[str]:
-    """Yield rows and bytes over time, and the operations."""
+    """Yield charts of rows and bytes over time, and the operations."""
     versions = metadata_table("versions").to_arrow(dataset.snapshot, ["version", "rows", "bytes"]).to_pylist()
     rows = sorted(versions, key=lambda row: row["version"])
     history = metadata_table("history").to_arrow(
@@ -121,7 +121,7 @@ def _versions(dataset: LanceDataset) -> Iterable[str]:
 
 
 def _fragments(dataset: LanceDataset) -> Iterable[str]:
-    """Yield a bar for each fragment: its rows, those that are deleted in red."""
+    """Yield a bar per fragment: its rows, with deleted rows in red."""
     names = ["id", "rows", "deleted_rows", "bytes"]
     fragments = metadata_table("fragments").to_arrow(dataset.snapshot, names, limit=_FRAGMENTS).to_pylist()
     if not fragments:
@@ -140,7 +140,7 @@ def _fragments(dataset: LanceDataset) -> Iterable[str]:
 
 
 def _columns(dataset: LanceDataset) -> Iterable[str]:
-    """Yield a bar for each column: its bytes."""
+    """Yield a bar per column: its size in bytes."""
     columns = column_sizes(dataset.snapshot)
     most = max((column.bytes for column in columns), default=0) or 1
     rows = max(dataset.snapshot.live_rows(), 1)
@@ -170,7 +170,7 @@ def _columns(dataset: LanceDataset) -> Iterable[str]:
 
 
 def _indices(dataset: LanceDataset, rows: int) -> Iterable[str]:
-    """Yield the indices with the share of rows that they know."""
+    """Yield the indices with the fraction of rows that they cover."""
     indices = [index for index in dataset.describe_indices() if index.fields]
     yield "<h2>Indices</h2>"
     if not indices:
@@ -235,7 +235,7 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _bar(number: int, shares: Sequence[tuple[float, str]], text: str) -> str:
-    """Return a bar in its line: pieces by share of the width, and a text."""
+    """Return a table row with a bar: segments by fraction of the width, and a text."""
     left, top = 0.0, number * _BAR
     pieces = []
     for share, colour in shares:
@@ -256,7 +256,7 @@ def _bars(bars: Sequence[str]) -> str:
 
 
 def _line_chart(name: str, xs: Numbers, ys: Numbers, colour: str, text_of: object) -> str:
-    """Return a chart of steps: a version holds until the next one."""
+    """Return a step chart: the value of a version holds until the next version."""
     assert callable(text_of)
     first, last, most = xs[0], xs[-1], max(ys) or 1
     steps = last - first + 1  # The newest version has a step as wide as the others.

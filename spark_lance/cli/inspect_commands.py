@@ -1,4 +1,4 @@
-"""The commands that look at a table: inspect, schema, stats, history, doctor.
+"""The commands that inspect a table: inspect, schema, stats, history, doctor.
 
 `doctor` says which engines can read and write a table. Feature flags decide: a program that does not know a
 flag of a table must not use the table (table format, feature flags). Its data files must also be of a version
@@ -155,7 +155,7 @@ def judge(engine: Engine, reader_flags: int, writer_flags: int, versions: frozen
 
 
 def _remedy(engine: Engine) -> str:
-    """Name the version of files to ask for when a table is to be made for an engine."""
+    """Return advice on the file version to choose for a table that an engine must read."""
     newest = max(engine.read_versions & engine.written_versions)
     return f" (those of a table made with data_storage_version={newest} are)"
 
@@ -249,7 +249,7 @@ def schema(arguments: Arguments) -> int:
 
 
 def stats(arguments: Arguments) -> int:
-    """Show what each column takes, and how it is encoded."""
+    """Show the size and encoding of each column."""
     dataset = open_table(arguments)
     with Progress("looking into files") as progress, reporting(progress):
         columns = column_sizes(dataset.snapshot)
@@ -300,7 +300,7 @@ class Advice:
 
     @property
     def typed(self) -> str:
-        """The text to type: a call in Python as it is, a command after the program's name."""
+        """The text to type: a Python call, or a command with the program's name."""
         return self.command if self.command.startswith("spark_lance.") else f"{PROGRAM} {self.command}"
 
 
@@ -347,7 +347,7 @@ def doctor(arguments: Arguments) -> int:
 
 
 def advice_for(dataset: LanceDataset) -> Iterator[Advice]:
-    """Yield improvements of a table: commands, or calls in Python where there is no command."""
+    """Yield advice for a table: commands, or Python calls if there is no command."""
     detail = table_detail(dataset.snapshot)
     opened, place = f"spark_lance.dataset({redacted(dataset.uri)!r})", _word(redacted(dataset.uri))
     tasks = Compaction.plan(dataset).tasks if dataset.manifest.file_version.writable else []
@@ -379,12 +379,12 @@ def advice_for(dataset: LanceDataset) -> Iterator[Advice]:
 
 
 def _word(text: str) -> str:
-    """Return a text as a word of a shell's command that is no option."""
+    """Return a text quoted for a shell, so that it is not taken for an option."""
     return f"{'-- ' if text.startswith('-') else ''}{shlex.quote(text)}"
 
 
 def _special_columns(dataset: LanceDataset) -> Iterator[tuple[str, str]]:
-    """Yield columns that are more than their Arrow type tells, and what they are."""
+    """Yield the columns with a special meaning beyond their Arrow type, and this meaning."""
     schema = dataset.lance_schema
     for field in schema.walk():
         if field.is_json:
@@ -418,12 +418,12 @@ def _notes(column: dict[str, Any]) -> Any:
 
 
 def _without_zeros(value: Any) -> Any:
-    """Return what is worth a place in a line: of counts, those that are not zero."""
+    """Return the non-zero counts, to show in one line."""
     return {key: item for key, item in value.items() if item != "0"} if isinstance(value, dict) else value
 
 
 def _maps(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the maps of a row as dicts; Arrow gives lists of pairs."""
+    """Return a row with its maps as dicts. Arrow returns maps as lists of pairs."""
     return {
         name: dict(row[name]) if row[name] is not None else None
         for name in ("operationParameters", "operationMetrics")

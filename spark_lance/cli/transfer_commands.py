@@ -1,4 +1,4 @@
-"""The commands that take rows out of a table and bring them in: export, import, convert.
+"""The commands that move rows out of and into tables: export, import, convert.
 
 `convert` creates a table from a folder of Parquet files, or from a Delta table.
 
@@ -51,7 +51,7 @@ class RowWriter(Protocol):
         """Append a batch."""
 
     def close(self) -> None:
-        """Finish the file; the stream stays open."""
+        """Finish the file without closing the stream."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ class _JsonLines:
         self._stream.write("".join(f"{line}\n" for line in lines).encode())
 
     def close(self) -> None:
-        """Nothing is left to be written."""
+        """Do nothing: all rows have been written."""
 
 
 class _CsvLines:
-    """A writer of CSV, which is text."""
+    """Writes CSV, a text format."""
 
     def __init__(self, stream: IO[bytes], schema: pa.Schema) -> None:
         self._writer = pyarrow.csv.CSVWriter(stream, schema)
@@ -155,7 +155,7 @@ FORMATS: Mapping[str, Format] = {
 
 
 def format_of(path: str, name: str | None) -> Format:
-    """Return the format that was asked for, or that the ending of a path means.
+    """Return the requested format, or the format of a path's file extension.
 
     Raises:
         OptionError: neither tells.
@@ -195,7 +195,7 @@ def export_rows(arguments: Arguments) -> int:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """Return a schema without extension types and metadata, which other programs may not know."""
+    """Return a schema without extension types and metadata, which other programs may not support."""
     return pa.schema(
         [
             pa.field(
@@ -214,7 +214,7 @@ def _storage(batch: pa.RecordBatch) -> list[pa.Array]:
 
 @contextmanager
 def _output(target: str, overwrite: bool) -> Iterator[IO[bytes]]:
-    """Open what is written to; a file has its name only once it is whole."""
+    """Open the export target. A file gets its name only when it is complete."""
     if target == "-":
         yield sys.stdout.buffer
         return
@@ -245,7 +245,7 @@ def _remove(system: Any, path: str) -> None:
 
 
 def import_rows(arguments: Arguments) -> int:
-    """Append the rows of a file or folder to a table, or make one of them."""
+    """Append the rows of a file or folder to a table, or create a table from them."""
     file_format = format_of(arguments.source, arguments.format)
     options = storage_options(arguments)
     path = arguments.path
@@ -273,7 +273,7 @@ def import_rows(arguments: Arguments) -> int:
 def write_counted(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, path: str, total: int, **options: Any
 ) -> tuple[LanceDataset, int]:
-    """Write batches to a table, and show how far that is.
+    """Write batches to a table and show the progress.
 
     Args:
         batches, schema: the rows.
@@ -323,7 +323,7 @@ def _known_schema(path: str, options: dict[str, Any]) -> pa.Schema | None:
 
 
 def _open_source(source: str, file_format: Format, schema: pa.Schema | None) -> pyarrow.dataset.Dataset:
-    """Open what is imported; values of text formats are read in the types of the table, if there is one."""
+    """Open the import source. Text formats are parsed to the types of the table, if it exists."""
     system, path = fsspec.core.url_to_fs(source)
     if not system.exists(path):
         raise OptionError(f"{source} does not exist")
@@ -373,7 +373,7 @@ class _Source:
 
 
 def convert(arguments: Arguments) -> int:
-    """Make a table of a folder of Parquet files or of a Delta table."""
+    """Create a table from a folder of Parquet files or a Delta table."""
     system, path = fsspec.core.url_to_fs(arguments.source)
     if not system.exists(path):
         raise OptionError(f"{arguments.source} does not exist")
@@ -450,7 +450,7 @@ def _parquet(system: fsspec.AbstractFileSystem, path: str, name: str) -> _Source
 def _mapped(
     pool: ThreadPoolExecutor, fragments: list[pyarrow.dataset.ParquetFileFragment]
 ) -> Iterator[pyarrow.dataset.ParquetFileFragment]:
-    """Yield fragments whose footers have been read, some at a time."""
+    """Yield fragments with their footers read, several at a time."""
 
     def load(fragment: pyarrow.dataset.ParquetFileFragment) -> pyarrow.dataset.ParquetFileFragment:
         fragment.ensure_complete_metadata()

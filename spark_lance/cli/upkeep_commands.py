@@ -1,4 +1,4 @@
-"""Commands for upkeep: compact, vacuum, verify, restore, and those about indexes, tags and branches."""
+"""Maintenance commands: compact, vacuum, verify, restore, and the groups index, tags and branches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def list_tags(arguments: Arguments) -> int:
 
 
 def create_tag(arguments: Arguments) -> int:
-    """Give a version a name."""
+    """Create a tag for a version."""
     dataset = open_table(arguments)
     dataset.tags.create(arguments.name, _reference(arguments))
     return _say_name(arguments, f"tag {arguments.name}", dataset.tags.list()[arguments.name]["version"])
@@ -60,13 +60,13 @@ def list_branches(arguments: Arguments) -> int:
 
 
 def create_branch(arguments: Arguments) -> int:
-    """Begin a line of versions of its own."""
+    """Create a branch at a version."""
     dataset = open_table(arguments).create_branch(arguments.name, _reference(arguments))
     return _say_name(arguments, f"branch {arguments.name}", dataset.version)
 
 
 def delete_branch(arguments: Arguments) -> int:
-    """Delete a branch with the versions that are only on it."""
+    """Delete a branch and the versions that are only on it."""
     open_table(arguments).branches.delete(arguments.name)
     return _say_name(arguments, f"deleted branch {arguments.name}")
 
@@ -105,7 +105,7 @@ def _say_name(arguments: Arguments, what: str, version: int | None = None) -> in
 
 
 def list_indices(arguments: Arguments) -> int:
-    """Show the indices of a table, and how many of its rows each of them knows."""
+    """Show the indices of a table, and how many rows each index covers."""
     dataset = open_table(arguments)
     total = dataset.count_rows()
     rows: list[dict[str, Any]] = [
@@ -158,7 +158,7 @@ def build_index(arguments: Arguments) -> int:
 
 
 def optimize_indices(arguments: Arguments) -> int:
-    """Index the rows that indices do not cover yet."""
+    """Extend indices to rows that they do not cover yet."""
     dataset = open_table(arguments)
     names = [arguments.name] if arguments.name is not None else known_indices(dataset.manifest)
     with Progress("indexing") as progress, reporting(progress):
@@ -169,14 +169,14 @@ def optimize_indices(arguments: Arguments) -> int:
 
 
 def drop_index(arguments: Arguments) -> int:
-    """Take an index out of the table; older versions keep it."""
+    """Drop an index. Older versions keep it."""
     return _report_change(
         arguments, f"dropped {arguments.name}", open_table(arguments).drop_index(arguments.name)
     )
 
 
 def _index_options(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Return options of an index from texts such as `num_bits=4`; values are JSON where they can be."""
+    """Return the index options of texts such as `num_bits=4`. Values are parsed as JSON if possible."""
     options: dict[str, Any] = {}
     for text in texts:
         name, sign, value = text.partition("=")
@@ -201,7 +201,7 @@ _DAMAGED = 1
 
 
 def compact(arguments: Arguments) -> int:
-    """Merge small fragments and drop deleted rows, or show what there is to do."""
+    """Merge small fragments and drop deleted rows; with `--dry-run`, only show the plan."""
     dataset = open_table(arguments)
     options = {
         "target_rows_per_fragment": arguments.target_rows,
@@ -223,7 +223,7 @@ def compact(arguments: Arguments) -> int:
 
 
 def _show_plan(plan: CompactionPlan, rows: int, arguments: Arguments) -> int:
-    """Show the groups of fragments that would be rewritten, and what would come out."""
+    """Show the groups of fragments that would be rewritten, and the resulting fragments."""
     groups = [
         {
             "group": number,
@@ -253,7 +253,7 @@ def _show_plan(plan: CompactionPlan, rows: int, arguments: Arguments) -> int:
 
 
 def vacuum(arguments: Arguments) -> int:
-    """Delete old versions and the files that only they need; or show which."""
+    """Delete old versions and the files that only they need; with `--dry-run`, only list them."""
     dataset = open_table(arguments)
     if not arguments.dry_run:
         check_deletion(dataset.manifest)
@@ -302,7 +302,7 @@ def vacuum(arguments: Arguments) -> int:
 
 
 def _show_what_goes(dataset: LanceDataset, files: Sequence[CleanupFile], arguments: Arguments) -> None:
-    """Show the versions that would go, and how much of what."""
+    """Show the versions that would be deleted, and the number and size of their files."""
     gone = {file.path: file for file in files if file.kind == "manifest"}
     versions = [
         (version.version, read_manifest(dataset.store, version.path, version.naming).timestamp)
@@ -337,7 +337,7 @@ def _say_repair(result: Repair) -> None:
 
 
 def check(arguments: Arguments) -> int:
-    """Read a version as a whole and check everything; 1 if something is damaged."""
+    """Read a whole version and check everything; return 1 if something is damaged."""
     dataset = open_table(arguments)
     repaired = None
     if arguments.repair:
