@@ -167,7 +167,13 @@ class Site:
         text = re.sub(r"(\bwrite\b[^\n]*)\.delta\(", r"\1.format('lance').save(", text)
         text = self._placeholders(text, language)
         text = self._moments(text)
-        return _PATH.sub(lambda match: f"{match[1]}{self._path(match[2])}{match[1]}", text)
+        text = _PATH.sub(lambda match: f"{match[1]}{self._path(match[2])}{match[1]}", text)
+        return text.replace(f"{self.folder}/paths/registered/", f"{self._registered}/")
+
+    @property
+    def _registered(self) -> Path:
+        """A table without a name, below the root of the catalog that gives it one."""
+        return self.folder / "catalog_name" / "registered"
 
     def _placeholders(self, text: str, language: str) -> str:
         text = re.sub(r"<(?:path-to-\w+(?:-table)?|your-table-path|path)>", "/data/placed", text)
@@ -255,6 +261,8 @@ class Site:
         """Make the tables that a statement mentions, with the columns that it names."""
         text = re.sub(r"^from [\w.]+ import [^\n]*$", "", text, flags=re.MULTILINE)
         self._clear(text)
+        if str(self._registered) in text:
+            self._presuppose(f"lance.`{self._registered}`", "id BIGINT")
         creates = re.match(r"CREATE\s+(?:EXTERNAL )?TABLE\s+(?:IF NOT EXISTS )?(\S+)", text, re.IGNORECASE)
         if creates and not creates[1].startswith(("lance.`", "parquet.`")):
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace(creates[1])}")

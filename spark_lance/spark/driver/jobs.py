@@ -20,7 +20,6 @@ from pyspark.errors import PySparkException
 
 from spark_lance.errors import OptionError
 from spark_lance.spark.base.compat import has_jvm, java_context
-from spark_lance.spark.driver.delta_settings import check_settings
 from spark_lance.spark.driver.interpreters import missing_package_error
 from spark_lance.spark.worker.failures import from_tasks, one_line
 from spark_lance.spark.worker.process import forget_archives, keep_worker_ready
@@ -203,13 +202,8 @@ def _frame(spark: SparkSession, tasks: Sequence[Task]) -> DataFrame:
 
 
 def commit_origin(spark: SparkSession) -> Mapping[str, str]:
-    """Return the properties of a session's commits: user, application, and the user's message.
-
-    Raises:
-        OptionError: a setting of the session has no effect on the commit.
-    """
+    """Return the properties of a session's commits: user, application, and the user's message."""
     settings = ((APPLICATION, "spark.app.id"), (APPLICATION_NAME, "spark.app.name"))
-    check_settings(spark)
     texts = {name: spark.conf.get(key, None) for name, key in (*settings, (COMMIT_MESSAGE, _USER_METADATA))}
     if has_jvm(spark):
         texts[USER] = spark.sparkContext.sparkUser()

@@ -111,3 +111,19 @@ DROP TABLE spark_catalog.default.advice_source;
 CALL lance.system.vacuum('db..p', 24);
 ! write parts with dots between them, such as db.t
 CALL lance.system.vacuum('db.p', 24);
+CREATE TABLE without_columns TBLPROPERTIES ('delta.enableTypeWidening' = 'true');
+! write CREATE TABLE t (name type, ...)
+CREATE TABLE without_columns (name STRING) TBLPROPERTIES ('delta.enableTypeWidening' = 'true');
+CREATE TABLE files (id BIGINT) USING parquet;
+! leave it out, write USING lance, or name a table of another catalog
+CREATE TABLE files (id BIGINT) USING lance;
+CONVERT TO LANCE p;
+! write CREATE TABLE lance.`<new path>` AS SELECT * FROM p
+CREATE TABLE lance.`{root}/converted` AS SELECT * FROM p;
+CALL lance.system.remove_orphan_files(table => 'db.p', file_list_view => 'files_view');
+! leave out file_list_view
+CALL lance.system.remove_orphan_files(table => 'db.p');
+CREATE TABLE placed LOCATION '{root}/placed' AS SELECT 1 AS id;
+! leave out LOCATION, or name the path itself, lance.`file:{root}/placed`
+CREATE TABLE lance.`file:{root}/placed` AS SELECT 1 AS id;
+CREATE TABLE placed AS SELECT 1 AS id;

@@ -27,6 +27,16 @@ OPTIMIZE h WHERE s = 'y' OR s = "it's";
 OPTIMIZE h ZORDER BY (m, id);
 OPTIMIZE TABLE h FULL WHERE id > 5 ZORDER BY m;
 VACUUM h DRY RUN;
+GENERATE symlink_format_manifest FOR TABLE h;
+! write SELECT file_path FROM lance.`db`.h.data_files
+SELECT count(file_path) > 0 FROM lance.`db`.h.data_files;
+> True
+GENERATE symlink_format_manifest FOR TABLE db.h;
+! write SELECT file_path FROM lance.db.h.data_files
+GENERATE symlink_format_manifest FOR TABLE '{root}/p';
+! write SELECT file_path FROM lance.`{root}/p`.data_files
+SELECT count(file_path) > 0 FROM lance.`{root}/p`.data_files;
+> True
 VACUUM h USING INVENTORY (SELECT * FROM h);
 ! write VACUUM h, as it lists the table's files itself
 VACUUM h;

@@ -701,6 +701,31 @@ def test_methods_of_delta_that_mean_nothing_here(session: SparkSession, run: Run
         session.read.format("lance").options(readChangeFeed=True, startingVersion="2020-01-01").load(path)
 
 
+def test_advice_about_options_works(session: SparkSession, run: Run) -> None:
+    run("CREATE OR REPLACE TABLE h AS SELECT 1 AS id")
+    run("INSERT INTO h VALUES (2)")
+    path = path_of(run, "h")
+
+    def read(place: str, **options: object) -> str:
+        return outcome(session.read.format("lance").options(**options).load(place).collect)
+
+    def stream(place: str, **options: object) -> str:
+        return outcome(lambda: session.readStream.format("lance").options(**options).load(place))
+
+    by_name = "read a table by name: .table('d.h')"
+    assert by_name in outcome(lambda: session.read.format("lance").option("snapshot-id", 1).load("d.h"))
+    assert session.read.option("snapshot-id", 1).table("d.h").count() == 1
+    assert by_name in stream("d.h", maxFilesPerTrigger=1)
+    assert session.readStream.option("maxFilesPerTrigger", 1).table("d.h").isStreaming
+    assert "leave it out: batches have the rows" in stream(path, withEventTimeOrder="true")
+    assert "leave it out, and start the stream again" in stream(path, schemaTrackingLocation="/tmp/x")
+    assert stream(path) == "done"
+    assert "use options 'readChangeFeed' and 'startingVersion', with the next number" in outcome(
+        lambda: session.read.format("lance").option("start-snapshot-id", 1).load(path)
+    )
+    assert read(path, readChangeFeed=True, startingVersion=2) == "done"
+
+
 def test_direct_writes_past_the_branch_of_a_session_are_refused(session: SparkSession, run: Run) -> None:
     run("CREATE OR REPLACE TABLE staged (id INT) TBLPROPERTIES ('write.wap.enabled' = 'true')")
     path, frame = path_of(run, "staged"), session.sql("SELECT 1 AS id")

@@ -219,6 +219,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     boolean isStatement = method.getName().startsWith("parsePlan") && arguments[0] instanceof String;
     if (isStatement) {
       refuseDirectory((String) arguments[0]);
+      refuseSetting((String) arguments[0]);
       arguments = (Object[]) arguments.clone();
       arguments[0] = withEvolution((String) arguments[0]);
     }
@@ -295,6 +296,16 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       namespace.append(".`" + part.replace("`", "``") + "`");
     }
     return "ANALYZE TABLES IN " + namespace + match.group(1);
+  }
+
+  /** Refuses Delta's settings that keep writes from being repeated, unless the session has Delta Lake. */
+  private void refuseSetting(String text) {
+    Matcher match = matcher("SET\\s+(spark\\.databricks\\.delta\\.write\\.txn(?:AppId|Version))\\s*=", text, ".*");
+    if (match.matches()
+        && !((SQLConf) SQLConf$.MODULE$.get()).getConfString("spark.sql.extensions", "").contains("delta")) {
+      throw new IllegalArgumentException("setting " + match.group(1) + " has no effect on Lance tables: write "
+          + "df.write.option('txnAppId', 'job').option('txnVersion', 1).mode('append').saveAsTable('t')");
+    }
   }
 
   /** Adds WITH SCHEMA EVOLUTION to a MERGE INTO a table of this package, if Delta's setting of the session asks for it. */
@@ -387,6 +398,9 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
         for (int j = 0; j < parts.length; j++) {
           parts[j] = match.group(j + 1);
         }
+        if (form[1].contains("%s.data_files")) {
+          parts[0] = fullName((String) parts[0]);
+        }
         return "this statement is not understood: for a Lance table write " + String.format(form[1], parts);
       }
     }
@@ -423,6 +437,25 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     }
     String current = session.sessionState().catalogManager().currentCatalog().name();
     return isOurs(current) ? current : null;
+  }
+
+  /** Returns the name of a table with its catalog and namespace, as names of metadata tables need them. */
+  private String fullName(String table) {
+    String owner = catalogOf(table);
+    if (isQuoted(table)) {
+      return owner + ".`" + unquoted(table) + "`";
+    }
+    String[] parts = table.replaceAll("`[^`]*`", "x").split("\\.");
+    if (active() == null || owner == null || table.replace("`", "").startsWith(owner + ".")) {
+      return table;
+    }
+    StringBuilder name = new StringBuilder(owner + ".");
+    if (parts.length == 1) {
+      for (String part : active().sessionState().catalogManager().currentNamespace()) {
+        name.append("`" + part.replace("`", "``") + "`.");
+      }
+    }
+    return name.append(table).toString();
   }
 
   /** Returns whether a name refers to files, such as parquet.`/path`, which are in no catalog. */
