@@ -118,6 +118,9 @@ def run_pages(spark: SparkSession, pages: Sequence[Page], folder: Path) -> Itera
             session.sql(f"USE {owner}.default")
             if statement.block != block:
                 values["df"], block = kept["df"], statement.block
+                # A block about defaults of properties is not about the tables of the next blocks.
+                for name in ("appendOnly", "enableRowTracking"):
+                    session.conf.unset(f"spark.databricks.delta.properties.defaults.{name}")
             if _KEYED.search(text):
                 values["deltaTable"] = kept["deltaTable"]
             began = time.monotonic()
