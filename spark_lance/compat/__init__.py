@@ -1,12 +1,12 @@
-"""Stand-ins for other packages: code that was written for them runs on this one.
+"""Drop-in replacements for other packages.
 
-`import spark_lance.compat.lance as lance` gives the module that pylance calls `lance`: the same names,
-arguments and answers, datasets that change in place included. Nothing of pylance is used. `install` goes
-further, for libraries that say `import lance` themselves:
+`import spark_lance.compat.lance as lance` imports a module with pylance's names, arguments and results,
+including datasets that change in place. It does not use pylance. `install` also redirects `import lance`, for
+libraries that import it themselves:
 
     from spark_lance.compat import install
     install()
-    import lance_ray            # its `import lance` finds the stand-in
+    import lance_ray            # its `import lance` imports spark_lance.compat.lance
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _THEIRS, _OURS = "lance", "spark_lance.compat.lance"
 
 
 class _Alias(MetaPathFinder, Loader):
-    """Finds `lance` and its submodules here."""
+    """An importer that finds `lance` and its submodules in this package."""
 
     def find_spec(
         self,
@@ -33,7 +33,7 @@ class _Alias(MetaPathFinder, Loader):
         path: Sequence[str] | None,  # noqa: ARG002 (signature of the protocol)
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Return where a module is, None for those of others and those that are not there."""
+        """Return the spec of a submodule of `lance`; None for other or missing modules."""
         if fullname != _THEIRS and not fullname.startswith(f"{_THEIRS}."):
             return None
         spec = find_spec(_OURS + fullname[len(_THEIRS) :])
@@ -42,11 +42,11 @@ class _Alias(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=spec.submodule_search_locations is not None)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module itself, so that both names mean the same classes."""
+        """Return the original module, so that both names refer to the same classes."""
         return import_module(_OURS + spec.name[len(_THEIRS) :])
 
     def exec_module(self, module: ModuleType) -> None:  # noqa: ARG002
-        """Give what is loaded its second name; the module has run.
+        """Register the loaded modules under their second names. The module has already run.
 
         The import system would bind a submodule that it loads by that name in its package, and
         `lance.dataset` is a function there.
@@ -57,10 +57,10 @@ class _Alias(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let `import lance` give `spark_lance.compat.lance`, in this process from now on.
+    """Make `import lance` import `spark_lance.compat.lance` in this process.
 
     Raises:
-        RuntimeError: another module `lance` is loaded already.
+        RuntimeError: another module `lance` is already loaded.
     """
     loaded = sys.modules.get(_THEIRS)
     if loaded is not None and not getattr(loaded, "__name__", "").startswith(_OURS):

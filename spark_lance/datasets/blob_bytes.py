@@ -1,4 +1,4 @@
-"""Blob columns of a read as bytes instead of descriptions of where the bytes are."""
+"""Reads of blob columns as bytes instead of descriptions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def blob_columns(schema: Schema, names: tuple[str, ...]) -> list[str]:
-    """Return those of some top-level columns that hold blobs.
+    """Return the blob columns among some top-level columns.
 
     Raises:
         UnsupportedFormatError: a column has blobs in structs or lists.
@@ -37,16 +37,16 @@ def blob_columns(schema: Schema, names: tuple[str, ...]) -> list[str]:
 
 
 def with_blob_bytes(table: pa.Table, snapshot: Snapshot, columns: list[str]) -> pa.Table:
-    """Return rows with blob columns as large_binary; reads the bytes of all of them.
+    """Return rows with blob columns as large_binary. Reads the bytes of all blobs.
 
     Args:
         table: rows with `_rowaddr`.
-        snapshot: the version they are of.
+        snapshot: the version of the rows.
         columns: top-level blob columns.
 
     Raises:
         FormatError: a description points outside its file, or names a file that does not exist.
-        FileNotFoundError: an object outside the table does not exist.
+        FileNotFoundError: an external object does not exist.
     """
     from spark_lance.table.reading.blobs import descriptors, open_blobs, read_blobs
 

@@ -1,4 +1,4 @@
-"""Making files and committing them as two steps, for programs that run them on different machines."""
+"""Writing files and committing them in two steps, which can run on different machines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from spark_lance.table.writing.write import write_fragments as write_files
 
 @dataclass(frozen=True)
 class Place(OfTable):
-    """Where a table is, or is to be: its URI as given, its store and root path."""
+    """The location of a table that may not exist yet: its URI, store and root path."""
 
     uri: str
     table: TableRef
@@ -52,13 +52,13 @@ class Place(OfTable):
         params: Mapping[str, Mapping[str, Any]] | None,
         declared: Iterable[DatasetBasePath],
     ) -> Place:
-        """Return this place for a user who lists places and declares base paths, see `Store.with_bases`."""
+        """Return the location with access to allowed and declared base paths; see `Store.with_bases`."""
         store = self.store.with_bases(allowed, params)
         store = store.with_bases([os.fspath(base.path) for base in declared])
         return replace(self, table=TableRef(store, self.root))
 
     def for_operation(self, operation: Operation | Transaction) -> Place:
-        """Return this place for a user who names base paths in an operation."""
+        """Return the location with access to the base paths of an operation."""
         inner = operation.operation if isinstance(operation, Transaction) else operation
         bases = getattr(inner, "initial_bases", None) or getattr(inner, "new_bases", None) or ()
         return self.with_bases(None, None, bases)
@@ -67,10 +67,10 @@ class Place(OfTable):
 def place_of(
     target: Any, storage_options: Mapping[str, Any] | None = None, commit_lock: CommitLock | None = None
 ) -> Place:
-    """Return the place of a URI, a path, or a table that is open.
+    """Return the location of a URI, a path or an open table.
 
     Raises:
-        OptionTypeError: it is none of these.
+        OptionTypeError: the target is something else.
     """
     if isinstance(target, str | os.PathLike):
         return Place(os.fspath(target), TableRef(*open_store(target, storage_options, commit_lock)))
@@ -97,23 +97,22 @@ def write_fragments(
     target_bases: Sequence[str] | None = None,
     target_all_bases: bool | None = None,
 ) -> list[FragmentMetadata] | Transaction:
-    """Write data as files of a table and commit nothing.
+    """Write data as files of a table without a commit.
 
     Args:
-        data: any kind of data that `write_dataset` takes.
-        dataset_uri: the table, which need not exist: a URI, or a LanceDataset.
-        schema: of an iterable of batches.
-        mode: "append": for an append, to the columns of the table; "create" or "overwrite": for another
-            schema.
+        data: data as for `write_dataset`.
+        dataset_uri: a URI or a LanceDataset. The table need not exist.
+        schema: schema of an iterable of batches.
+        mode: "append" to append to the table's columns, "create" or "overwrite" for another schema.
         max_rows_per_file, max_bytes_per_file, data_storage_version: as for `write_dataset`.
         storage_options: options of the fsspec file system.
         return_transaction: return a Transaction for `LanceDataset.commit`.
-        initial_bases, target_bases, target_all_bases: as for `write_dataset`; an Overwrite that makes the
-            table takes `initial_bases`, too.
+        initial_bases, target_bases, target_all_bases: as for `write_dataset`. Also pass `initial_bases` to
+            an Overwrite that creates the table.
 
     Returns:
-        The fragments, one per file, of id 0: the commit numbers them. Files of fragments that are not
-        committed go with the table's clean-up.
+        The fragments, one per file, with id 0; the commit assigns ids. The table's cleanup deletes the files
+        of fragments that are not committed.
 
     Raises:
         SchemaError: the data has no columns, does not fit the table, or Lance cannot store a type.
@@ -163,22 +162,23 @@ def commit(
     commit_timeout: timedelta | None = None,
     detached: bool = False,
 ) -> Manifest:
-    """Commit an operation whose files are written, and return the version it became.
+    """Commit an operation whose files are already written, and return the new version.
 
     Args:
-        place: the table.
-        operation: what is done, or a transaction that says from which version and with which properties.
-        read_version: the version that it was computed from; needed but for Overwrite and Restore.
-        max_retries: how often to start over when other writers win; 0 commits as the next version or fails.
-        commit_message: why, for readers of the history.
-        enable_stable_row_ids: of a table that this makes.
-        commit_timeout: no new attempt is begun after this time.
-        detached: make a version outside the history, see `commit_detached`.
+        place: location of the table.
+        operation: the operation, or a transaction with its read version and properties.
+        read_version: the version that the operation is based on. Required except for Overwrite and Restore.
+        max_retries: how often to retry if other writers commit first. 0 commits exactly the next version or
+            fails.
+        commit_message: a message for the history of the table.
+        enable_stable_row_ids: whether a table that the operation creates has stable row ids.
+        commit_timeout: start no new attempt after this time.
+        detached: create a version outside the history; see `commit_detached`.
 
     Raises:
-        OptionError: the version that it was computed from is not said.
-        TableNotFoundError: there is no table, and `detached`, or the operation cannot make one.
-        CommitError: other writers were in the way; see its subclasses.
+        OptionError: `read_version` is missing, or set in addition to a transaction.
+        TableNotFoundError: the table does not exist, and the operation cannot create it or `detached` is set.
+        CommitError: the commit conflicts with other writers; see its subclasses.
     """
     properties: dict[str, str] = {}
     if isinstance(operation, Transaction):
@@ -202,9 +202,9 @@ def commit(
     if latest is None and detached:
         raise TableNotFoundError(f"there is no table at {place.uri}: a detached version needs one")
     if latest is None:
-        return _create(place, operation, properties, bool(enable_stable_row_ids), retry)
-    anew = isinstance(operation, LanceOperation.Overwrite | LanceOperation.Restore)
-    if read_version is None and not anew:
+        return _commit_new_table(place, operation, properties, bool(enable_stable_row_ids), retry)
+    replaces_all = isinstance(operation, LanceOperation.Overwrite | LanceOperation.Restore)
+    if read_version is None and not replaces_all:
         raise OptionError("read_version is needed: the version that the operation was computed from")
     base = latest if read_version in (None, 0) else load_version(table, read_version or 0)
     message = operation.message(base)
@@ -222,7 +222,7 @@ def commit(
     )
 
 
-def _create(
+def _commit_new_table(
     place: Place,
     operation: Operation,
     properties: Mapping[str, str],
@@ -248,15 +248,15 @@ def _create(
 
 
 def fragment_from_file(filename: str, dataset: Any, fragment_id: int) -> FragmentMetadata:
-    """Return a fragment of one data file that is in the table's folder `data`, with the ids of its columns.
+    """Return a fragment for an existing data file in the table's folder `data`.
 
     Args:
-        filename: in the folder `data` of the table.
+        filename: name of the file in the folder `data`.
         dataset: the LanceDataset.
-        fragment_id: of the fragment.
+        fragment_id: id of the fragment.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         SchemaError: the table lacks a column of the file.
     """
     path = join(dataset.root, DATA_DIR, filename)
@@ -279,10 +279,10 @@ def fragment_from_file(filename: str, dataset: Any, fragment_id: int) -> Fragmen
 
 
 def merge_appends(transactions: Sequence[Transaction]) -> Transaction:
-    """Return appends as one.
+    """Combine several appends into one transaction.
 
     Raises:
-        OptionError: there is none, or one of them is no append.
+        OptionError: there is no transaction, or one of them is not an append.
     """
     if not transactions:
         raise OptionError("there is no transaction to commit")

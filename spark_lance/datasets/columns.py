@@ -1,11 +1,11 @@
-"""Changing columns.
+"""Methods that add, update, alter and drop columns.
 
 Checkpoints of computed columns let a failed run resume. The file is an SQLite database with one table:
 
-    results   input: text, SHA-256 of the batch that the function got, with the addresses of its rows
-              output: blob, its result, as an Arrow IPC stream
+    results   input: text, SHA-256 of the function's input batch, including the row addresses
+              output: blob, the function's result, as an Arrow IPC stream
 
-A result is used only for the same rows with the same values, so it is never stale.
+A result is reused only for the same rows with the same values, so it is never stale.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 
 class Checkpoints:
-    """The kept results of one run.
+    """A file with the results of one run.
 
     Args:
-        path: of the file; made if it is missing.
+        path: path of the file, which is created if it is missing.
 
     Raises:
-        OptionError: the file is something else.
+        OptionError: the file is not a checkpoint file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -70,36 +70,36 @@ class Checkpoints:
 
         def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
             key = _digest(batch)
-            return self._cached(key, lambda: source.compute(batch.select(list(source.columns))))
+            return self._compute_cached(key, lambda: source.compute(batch.select(list(source.columns))))
 
         return Computation(source.schema, columns, compute, any_order=False)
 
-    def _cached(self, key: str, compute: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
+    def _compute_cached(self, key: str, compute: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
         database = self._open()
         try:
             row = database.execute("select output from results where input = ?", (key,)).fetchone()
             if row is not None:
-                return _unpacked(row[0], str(self._path))
+                return _from_ipc(row[0], str(self._path))
             output = compute()
             with database:
-                database.execute("insert or replace into results values (?, ?)", (key, _packed(output)))
+                database.execute("insert or replace into results values (?, ?)", (key, _to_ipc(output)))
             return output
         finally:
             database.close()
 
     def remove(self) -> None:
-        """Delete the file: the run is complete."""
+        """Delete the file after the run has completed."""
         self._path.unlink(missing_ok=True)
 
 
-def _packed(batch: pa.RecordBatch) -> bytes:
+def _to_ipc(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return bytes(sink.getvalue())
 
 
-def _unpacked(data: object, path: str) -> pa.RecordBatch:
+def _from_ipc(data: object, path: str) -> pa.RecordBatch:
     with decoding(path):
         try:
             if not isinstance(data, bytes):
@@ -116,7 +116,7 @@ def _unpacked(data: object, path: str) -> pa.RecordBatch:
 
 
 def _digest(batch: pa.RecordBatch) -> str:
-    return hashlib.sha256(_packed(batch)).hexdigest()
+    return hashlib.sha256(_to_ipc(batch)).hexdigest()
 
 
 _BATCH_ROWS = 1 << 20
@@ -126,7 +126,7 @@ _SAMPLE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class DatasetColumns:
-    """Changes of columns; each makes a new version."""
+    """Methods that change columns. Each call commits one version."""
 
     dataset: LanceDataset
 
@@ -142,28 +142,29 @@ class DatasetColumns:
         reader_schema: pa.Schema | None = None,
         batch_size: int | None = None,
     ) -> LanceDataset:
-        """Add columns and return the new version; the files that are there are not touched.
+        """Add columns and return the new version. Existing files are not rewritten.
 
-        A struct that is there already takes new fields in: give a struct of the same name with just these
-        (data files of version 2.2 on).
+        To add fields to an existing struct, pass a struct with the same name and only the new fields. This
+        needs data files of version 2.2 or newer.
 
         Args:
-            transforms: where the values come from:
+            transforms: the source of the values:
 
                 - a dict from names to SQL expressions over the columns, such as {"c": "a * 2"};
-                - a function from RecordBatch to RecordBatch (or Table, or pandas DataFrame) of as many rows,
-                  plain or made by `batch_udf`;
-                - values for all rows in the table's order: a RecordBatchReader, Table, DataFrame, or an
-                  iterable of RecordBatches;
-                - a pyarrow field, a list of fields, or a schema: columns that are null everywhere.
-            read_columns: what a function gets to see, `_rowid` and `_rowaddr` too; all columns by default.
-            reader_schema: of an iterable of RecordBatches.
-            batch_size: the most rows that a function gets at once.
+                - a function from a RecordBatch to a RecordBatch (or Table, or pandas DataFrame) with the same
+                  number of rows, plain or created by `batch_udf`;
+                - values for all rows in table order: a RecordBatchReader, Table, DataFrame, or an iterable of
+                  RecordBatches;
+                - a pyarrow field, a list of fields, or a schema: columns that are null in every row.
+            read_columns: columns that a function receives, which may include `_rowid` and `_rowaddr`.
+                Default: all columns.
+            reader_schema: schema of an iterable of RecordBatches.
+            batch_size: maximum number of rows per function call.
 
         Raises:
-            SchemaError: a column exists already, the values do not fit, or there are more or fewer than rows.
-            ExpressionError: an expression does not fit the columns.
-            CommitError: other writers were in the way; see its subclasses.
+            SchemaError: a column exists already, or type or number of the values do not fit.
+            ExpressionError: an expression cannot be evaluated on the columns.
+            CommitError: the commit conflicts with other writers; see its subclasses.
         """
         if isinstance(transforms, pa.Field):
             transforms = [transforms]
@@ -173,7 +174,7 @@ class DatasetColumns:
         if rows < 1:
             raise OptionError("batch_size must be at least 1")
         if isinstance(transforms, Mapping) and transforms:
-            # Columns that are null everywhere need no files.
+            # Columns with only nulls need no files.
             transforms = null_columns(transforms, nameable(self.dataset.manifest.schema)) or transforms
         if isinstance(transforms, pa.Schema):
             return (
@@ -213,21 +214,21 @@ class DatasetColumns:
         right_on: str | None = None,
         schema: pa.Schema | None = None,
     ) -> LanceDataset:
-        """Add the columns of other data, row by row where a key is the same; return the new version.
+        """Add columns by a left join with other data, and return the new version.
 
-        Rows that the data has no key for get null. If several rows of the data have the same key, the last
-        one counts. The data is kept in memory.
+        Table rows without a matching key get null. If several rows of the data have the same key, the last
+        row wins. The data is kept in memory.
 
         Args:
             data_obj: a Table, RecordBatchReader, Dataset, DataFrame, or an iterable of RecordBatches.
-            left_on: the table's column with the keys; `_rowid` and `_rowaddr` too.
-            right_on: the data's column with the keys; `left_on` by default.
-            schema: of an iterable of RecordBatches.
+            left_on: key column of the table; `_rowid` and `_rowaddr` work, too.
+            right_on: key column of the data. Default: `left_on`.
+            schema: schema of an iterable of RecordBatches.
 
         Raises:
-            SchemaError: a key column does not exist or is of another type, another column exists already, or
-                rows without a match would be null where the data forbids it.
-            CommitError: other writers were in the way; see its subclasses.
+            SchemaError: a key column does not exist or has another type, a new column exists already, or a
+                row without a match would get null in a NOT NULL column.
+            CommitError: the commit conflicts with other writers; see its subclasses.
         """
         kind = pa.uint64()
         if left_on not in (ROW_ID, ROW_ADDRESS):
@@ -245,44 +246,44 @@ class DatasetColumns:
         right_on: str | None = None,
         schema: pa.Schema | None = None,
     ) -> LanceDataset:
-        """Replace values of columns where a key is the same as in other data; return the new version.
+        """Replace column values of the rows whose key is in other data, and return the new version.
 
-        Rows stay where they are, and the other columns are neither read nor written. For many rows and few
-        columns that is less work than `update` or a merge by key, which move whole rows. The columns are
-        rewritten for all rows of the fragments that have a row to change. The data is kept in memory; if
-        several of its rows have the same key, the last one counts.
+        Rows do not move, and other columns are neither read nor written. For many rows and few columns, this
+        is less work than `update` or `merge_insert`, which move whole rows. Fragments with a changed row get
+        a new file with the updated columns of all their rows. The data is kept in memory. If several of its
+        rows have the same key, the last row wins.
 
         Args:
-            data_obj: keys and new values, in columns named as the table's: a Table, RecordBatchReader,
-                Dataset, DataFrame, or an iterable of RecordBatches.
-            left_on: the table's column with the keys; `_rowid` and `_rowaddr` too.
-            right_on: the data's column with the keys; `left_on` by default.
-            schema: of an iterable of RecordBatches.
+            data_obj: keys and new values, in columns named like the table's columns: a Table,
+                RecordBatchReader, Dataset, DataFrame, or an iterable of RecordBatches.
+            left_on: key column of the table; `_rowid` and `_rowaddr` work, too.
+            right_on: key column of the data. Default: `left_on`.
+            schema: schema of an iterable of RecordBatches.
 
         Raises:
             SchemaError: a column does not exist, or values do not fit it.
-            CommitError: other writers were in the way; see its subclasses.
+            CommitError: the commit conflicts with other writers; see its subclasses.
         """
         data = as_reader(data_obj, schema).read_all()
         return self.dataset.at(update_columns(self.dataset.snapshot, data, left_on, right_on or left_on))
 
     def alter(self, *alterations: Mapping[str, Any]) -> LanceDataset:
-        """Rename columns, allow or forbid nulls, cast to other types; return the new version.
+        """Rename columns, change their nullability, or cast them, and return the new version.
 
         Args:
             alterations: dicts with the keys
 
-                - "path": the column, "a.b" for a field b of a struct a, "l.item" for the items of a list;
-                - "name": its new name;
-                - "nullable": whether it may be null from now on; False needs a look at all its values;
-                - "data_type": its new type, of the same family (integers, floating-point numbers, texts,
-                  lists, ...); the column is written anew.
+                - "path": the column; "a.b" for the field b of a struct a, "l.item" for the items of a list;
+                - "name": the new name;
+                - "nullable": whether the column may contain nulls; False reads all its values first;
+                - "data_type": the new type, of the same family (integers, floating-point numbers, texts,
+                  lists, ...); this rewrites the column.
 
         Raises:
-            SchemaError: a column does not exist, a name is taken, there are nulls, or values that the new
-                type cannot hold; an index is on a column to be cast.
-            OptionError: a dict has other keys, or none of the last three.
-            CommitError: other writers were in the way; see its subclasses.
+            SchemaError: a column does not exist, a name is taken, the column contains nulls or values that
+                do not fit the new type, or a column to cast has an index.
+            OptionError: a dict has other keys, or only the key "path".
+            CommitError: the commit conflicts with other writers; see its subclasses.
         """
         parsed = [read_alteration(alteration) for alteration in alterations]
         if not parsed:
@@ -290,14 +291,14 @@ class DatasetColumns:
         return self.dataset.at(alter_columns(self.dataset.snapshot, parsed))
 
     def drop(self, columns: Iterable[str]) -> LanceDataset:
-        """Drop columns, or fields of structs ("a.b"), and return the new version.
+        """Drop columns, or struct fields ("a.b"), and return the new version.
 
-        The values stay in files that hold other columns too, until compaction, and in older versions.
+        Older versions keep the values. Files that also have other columns keep them until compaction.
 
         Raises:
-            SchemaError: a column does not exist, none would be left, or a part of a primary key would go.
-            OptionTypeError: a text is given where names are meant.
-            CommitError: other writers were in the way; see its subclasses.
+            SchemaError: a column does not exist, is part of the primary key, or is the last column.
+            OptionTypeError: the argument is a str instead of a list of names.
+            CommitError: the commit conflicts with other writers; see its subclasses.
         """
         if isinstance(columns, str):
             raise OptionTypeError(f"columns is a list, as in [{columns!r}], not the text {columns!r}")
@@ -308,7 +309,7 @@ class DatasetColumns:
 
 
 def sample_row(snapshot: Snapshot, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return one row of a version, or none if it has none."""
+    """Return a batch with one row of a version, or an empty batch if the version has no rows."""
     scan = snapshot.scan(columns)
     for batch in scan.batches(_SAMPLE_BYTES, 1):
         return batch
@@ -319,10 +320,10 @@ _KEYS = {"path", "name", "nullable", "data_type"}
 
 
 def read_alteration(alteration: Mapping[str, Any]) -> Alteration:
-    """Return what a dict says about a column; see `DatasetColumns.alter`.
+    """Parse a dict that alters a column; see `DatasetColumns.alter`.
 
     Raises:
-        OptionError: it has other keys, or says nothing.
+        OptionError: the dict has other keys, or only the key "path".
     """
     if unknown := alteration.keys() - _KEYS:
         raise OptionError(

@@ -33,32 +33,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DatasetSettings:
-    """The settings of a table, and the metadata of the table, its schema and its fields.
+    """The config of a table, and the metadata of the table, its schema and its fields.
 
-    Each change makes a new version.
+    Each change commits one version. Get it as `LanceDataset.settings`.
     """
 
     dataset: LanceDataset
 
     def get(self) -> dict[str, str]:
-        """Return the table's settings, without the internal ones of this package."""
+        """Return the table's config without the internal keys of this package."""
         return visible_settings(self.dataset.manifest.config)
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The table's own metadata; that of its schema is `schema.metadata`."""
+        """The table metadata, which is not the schema metadata `schema.metadata`."""
         return dict(self.dataset.manifest.table_metadata)
 
     def update(self, values: Texts, *, replace: bool = False) -> LanceDataset:
-        """Set settings of the table and return the new version.
+        """Set keys of the table's config and return the new version.
 
         Args:
-            values: keys to set; None deletes a key. Keys beginning with `lance.` belong to the format.
-            replace: drop all other keys.
+            values: key -> value. A value of None deletes the key. Keys that start with `lance.` belong to the
+                format.
+            replace: whether to remove all other keys.
 
         Raises:
-            OptionError: a key is internal, as those that begin with `spark_lance.` are but for a few.
-            IncompatibleConflictError: another writer has updated one of the keys meanwhile.
+            OptionError: a key is internal, as most keys that start with `spark_lance.` are.
+            IncompatibleConflictError: another writer updated one of the keys concurrently.
             CommitError: the commit failed; see its subclasses.
         """
         damaged = has_damaged_record(self.dataset.manifest)
@@ -67,35 +68,35 @@ class DatasetSettings:
             config = self.dataset.manifest.config
             counters = {key: config[key] for key in config if key.startswith(IDENTITY_VALUES)}
             values = {**counters, **dict(map(constraint_setting, self.constraints)), **values}
-        return self._update(config_updates=text_updates(values, replace=replace))
+        return self._commit_update(config_updates=text_updates(values, replace=replace))
 
     def delete(self, keys: Sequence[str]) -> LanceDataset:
-        """Delete settings of the table, whether or not they exist; errors as `update_config`."""
+        """Delete keys of the table's config. Missing keys are ignored. Errors as for `update_config`."""
         return self.update(dict.fromkeys(keys))
 
     def enable_auto_cleanup(self, options: Mapping[str, int]) -> LanceDataset:
-        """Let the table clean up by itself from now on; options as `auto_cleanup_options` of `write_dataset`.
+        """Turn on automatic cleanup; options as `auto_cleanup_options` of `write_dataset`.
 
         Raises:
-            OptionError: an option is missing, unknown or cannot be used.
+            OptionError: an option is missing or unknown, or has a bad value.
         """
         return self.update(auto_cleanup_config(options))
 
     def disable_auto_cleanup(self) -> LanceDataset:
-        """Let the table clean up by itself no more."""
+        """Turn off automatic cleanup."""
         return self.delete([key for key in self.get() if key.startswith(AUTO_CLEANUP)])
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        """The constraints of the table, by name."""
+        """The table's constraints, sorted by name."""
         return table_constraints(self.dataset.manifest.config)
 
     def add_constraint(self, name: str, expression: str) -> LanceDataset:
-        """Add a CHECK constraint and return the new version; from now on all our writers check it.
+        """Add a CHECK constraint and return the new version. All writers of this package check it.
 
         Args:
-            name: of the constraint, new in the table.
-            expression: a condition such as "price >= 0". Rows for which it is null satisfy it.
+            name: name of the constraint, unique in the table.
+            expression: a condition such as "price >= 0". A null result is not a violation.
 
         Raises:
             ConstraintError: the name is taken, a row violates the condition, or only Spark can evaluate it.
@@ -112,11 +113,16 @@ class DatasetSettings:
         return self.add(Constraint(name, CHECK, expression, columns, enforced=True))
 
     def add(self, constraint: Constraint) -> LanceDataset:
-        """Add a constraint that is known to fit the table, and return the new version; errors as above."""
-        there = find_constraint(self.dataset.manifest.config, constraint.name)
-        if there is not None:
+        """Add a validated constraint and return the new version.
+
+        Raises:
+            ConstraintError: the name is taken, or the table already has a primary key.
+            CommitError: the commit failed; see its subclasses.
+        """
+        existing = find_constraint(self.dataset.manifest.config, constraint.name)
+        if existing is not None:
             raise ConstraintError(
-                f"{self.dataset.uri} has a constraint {there.name} ({there.sql}) already: drop it first"
+                f"{self.dataset.uri} has a constraint {existing.name} ({existing.sql}) already: drop it first"
             )
         keys = [one for one in self.constraints if one.type == PRIMARY_KEY]
         if constraint.type == PRIMARY_KEY and keys:
@@ -125,45 +131,49 @@ class DatasetSettings:
                 f"ALTER TABLE t DROP CONSTRAINT {keys[0].name} first"
             )
         key, value = constraint_setting(constraint)
-        return self._update(config_updates=text_updates({key: value}))
+        return self._commit_update(config_updates=text_updates({key: value}))
 
     def drop_constraint(self, name: str, *, if_exists: bool = False) -> LanceDataset:
-        """Drop a constraint and return the new version, or this one if there is none and `if_exists`.
+        """Drop a constraint and return the new version, or this one if it does not exist and `if_exists`.
 
         Raises:
-            ConstraintError: there is no constraint of the name, and not `if_exists`.
+            ConstraintError: the constraint does not exist, and `if_exists` is false.
             CommitError: the commit failed; see its subclasses.
         """
-        there = find_constraint(self.dataset.manifest.config, name)
-        if there is None and if_exists:
+        existing = find_constraint(self.dataset.manifest.config, name)
+        if existing is None and if_exists:
             return self.dataset
-        if there is None:
+        if existing is None:
             names = ", ".join(one.name for one in self.constraints) or "none"
             raise ConstraintError(f"{self.dataset.uri} has no constraint {name}; there are: {names}")
-        return self._update(config_updates=text_updates({constraint_setting(there)[0]: None}))
+        return self._commit_update(config_updates=text_updates({constraint_setting(existing)[0]: None}))
 
     def update_metadata(self, values: Texts, *, replace: bool = False) -> LanceDataset:
-        """Set metadata of the table; arguments and errors as `update_config`."""
-        return self._update(table_metadata_updates=text_updates(values, replace=replace))
+        """Set keys of the table metadata; arguments and errors as for `update_config`."""
+        return self._commit_update(table_metadata_updates=text_updates(values, replace=replace))
 
     def update_schema_metadata(self, values: Texts, *, replace: bool = False) -> LanceDataset:
-        """Set metadata of the schema (`schema.metadata`); arguments and errors as `update_config`."""
-        return self._update(schema_metadata_updates=text_updates(values, replace=replace))
+        """Set keys of the schema metadata; arguments and errors as for `update_config`."""
+        return self._commit_update(schema_metadata_updates=text_updates(values, replace=replace))
 
     def update_field_metadata(self, updates: Mapping[str, Texts], *, replace: bool = False) -> LanceDataset:
-        """Set metadata of fields, named by path (`a.b` is a field of a struct), as `update_config` does.
+        """Set keys of field metadata and return the new version.
+
+        Args:
+            updates: path of a field (`a.b` for a struct field) -> keys and values, as for `update_config`.
+            replace: whether to remove all other keys of these fields.
 
         Raises:
-            SchemaError: a field does not exist, or the metadata makes it a key.
-            CommitError: another writer was in the way; see its subclasses.
+            SchemaError: a field does not exist, or the metadata would make it a primary key column.
+            CommitError: the commit conflicts with another writer; see its subclasses.
         """
         by_id = {
             self.dataset.manifest.schema.find(path)[-1].id: text_updates(values, replace=replace)
             for path, values in updates.items()
         }
-        return self._update(field_metadata_updates=by_id)
+        return self._commit_update(field_metadata_updates=by_id)
 
-    def _update(self, **updates: Any) -> LanceDataset:
+    def _commit_update(self, **updates: Any) -> LanceDataset:
         operation = transaction_pb2.Transaction.UpdateConfig(**updates)
         return self.dataset.at(
             commit_operation(self.dataset.table, operation, read_version=self.dataset.version)

@@ -1,4 +1,4 @@
-"""Opening and writing tables without Spark."""
+"""Functions that open and write tables without Spark."""
 
 from __future__ import annotations
 
@@ -41,25 +41,30 @@ def dataset(
     allowed_bases: Sequence[str | os.PathLike[str]] | None = None,
     base_store_params: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> LanceDataset:
-    """Open a table at its latest or a given version.
+    """Open a table at its newest version or a given version.
 
     Args:
         uri: a path or an fsspec URI.
-        version: a version number, a tag, or (branch, number or None for the newest); the latest by default.
+        version: a version number, a tag, or (branch, number); a number of None means the newest. Default: the
+            newest version.
         storage_options: options of the fsspec file system.
-        asof: the latest version committed at or before this time; without a zone it is in UTC.
-        commit_lock: called with a version, returns a context manager; a commit looks whether the version is
-            free and writes it while it holds that. Only for stores that cannot create objects atomically.
-        allowed_bases: URIs of places outside the table that it may use: base paths and external blobs there
-            or below are read. Places in the same bucket, on the same host, or on a disk below the folder that
-            the table's folder is in, need not be listed.
-        base_store_params: a URI -> the storage options for it and what is below it. Options of the table
-            itself are used in its own bucket or on its own host only.
+        asof: open the newest version committed at or before this time. Without a time zone, UTC applies.
+        commit_lock: a function from a version number to a context manager. A commit holds the lock while it
+            checks that the version is free and writes it. Only for stores without atomic creation of objects.
+        allowed_bases: URIs outside the table from which base paths and external blobs may be read. Locations
+            in the same bucket, on the same host, or on a disk below the parent folder of the table are
+            always allowed.
+        base_store_params: a URI -> the storage options for it and everything below it. The table's own
+            options apply only in its own bucket or on its own host.
+
+    Returns:
+        The table at that version.
 
     Raises:
-        TableNotFoundError: there is no table.
-        VersionNotFoundError: it has no such version, tag or branch, or none so old.
-        UnsupportedFormatError: it uses a feature that this release does not read.
+        TableNotFoundError: the table does not exist.
+        VersionNotFoundError: the version, tag or branch does not exist, or no version is as old as `asof`.
+        UnsupportedFormatError: the table uses a feature that this release cannot read.
+        OptionError: both `version` and `asof` are set.
     """
     from spark_lance.table.versions.resolve import version_at
 
@@ -108,29 +113,31 @@ def write_dataset(
             dict of columns; a list of dicts; an iterable of RecordBatches (with `schema`).
         uri: a path or an fsspec URI, or a LanceDataset.
         mode: "create" (fails if the table exists), "append" or "overwrite" (both create it if missing).
-        schema: of an iterable of batches.
-        max_rows_per_file, max_bytes_per_file: a file that has reached one of these limits is closed.
-        data_storage_version: "2.0", "2.1" or "2.2" ("stable"); the table's own or 2.2 by default.
-        compression: "zstd" or "lz4" for small files, "none" for files that are only packed. By default pages
-            are compressed where that costs readers little. A new table keeps the setting in the metadata of
-            its fields. Files of 2.0 compress text only.
-        enable_stable_row_ids: rows of a new table keep their `_rowid`. The default with a primary key.
+        schema: schema of an iterable of batches.
+        max_rows_per_file, max_bytes_per_file: limits at which a file is closed and the next one starts.
+        data_storage_version: "2.0", "2.1" or "2.2" ("stable"). Default: the table's own version, or 2.2.
+        compression: "zstd" or "lz4" for small files, "none" for bit packing only. Default: compress pages if
+            this costs readers little. A new table stores the setting. Files of 2.0 compress only text.
+        enable_stable_row_ids: whether rows of a new table keep their `_rowid`. Default: with a primary key.
         storage_options, commit_lock: as for `dataset`.
-        transaction_properties: stored with the transaction.
-        commit_message: why the commit is made, for readers of the history.
-        auto_cleanup_options: for a new table, which then cleans up by itself: `interval` in versions, and
+        transaction_properties: key-value pairs to store with the transaction.
+        commit_message: a message for the history of the table.
+        auto_cleanup_options: automatic cleanup of a new table: `interval` in versions, with
             `older_than_seconds` or `retain_versions` or both.
-        initial_bases: more places for files of a new table.
-        target_bases: places for the new files, in turns, by name or path. The table's own URI is its root,
-            the default.
-        target_all_bases: write to all places. True includes the table's root, as the first.
-        allowed_bases, base_store_params: as for `dataset`. `initial_bases` need not be listed.
+        initial_bases: additional base paths for files of a new table.
+        target_bases: names or paths of the base paths to which new files are written in turns. The table's
+            own URI means its root, the default.
+        target_all_bases: write to all base paths. True includes the table's root, as the first.
+        allowed_bases, base_store_params: as for `dataset`. `initial_bases` are always allowed.
+
+    Returns:
+        The new version of the table.
 
     Raises:
-        TableExistsError: mode "create" and the table exists.
+        TableExistsError: the mode is "create", and the table exists.
         SchemaError: the data does not fit the table, or Lance cannot store a type.
-        OptionError: such a place does not exist, or an existing table would get new places.
-        CommitError: another writer was in the way; see its subclasses.
+        OptionError: a base path does not exist, or `initial_bases` are set for an existing table.
+        CommitError: the commit conflicts with another writer; see its subclasses.
     """
     from spark_lance.datasets.building import place_of
     from spark_lance.table.inserts.write_plan import commit_or_discard, find_latest, plan_write
@@ -154,13 +161,13 @@ def write_dataset(
     limits = {"max_rows_per_file": max_rows_per_file, "max_bytes_per_file": max_bytes_per_file}
     targets = choose_targets(bases, target_bases, target_all_bases)
     in_memory = isinstance(data, pa.Table | pa.RecordBatch)
-    fragments = _written(reader, place, plan, targets=targets, in_memory=in_memory, **limits)
+    fragments = _write_files(reader, place, plan, targets=targets, in_memory=in_memory, **limits)
     committed = commit_or_discard(table, plan, fragments, properties, config, bases=bases)
     return LanceDataset(place.uri, table, committed)
 
 
 def _reader(data: Any, schema: pa.Schema | None, table: Manifest | None) -> pa.RecordBatchReader:
-    """Return the rows of data; numbers without types get those of the table's columns."""
+    """Return the data as a reader. Untyped Python values get the types of the table's columns."""
     from spark_lance.table.writing.inputs import as_reader
 
     return as_reader(data, schema, None if table is None else table.schema.to_arrow())
@@ -178,8 +185,8 @@ def _check_target(target: Any, mode: str) -> None:
         )
 
 
-def _written(reader: pa.RecordBatchReader, place: Place, plan: WritePlan, **how: Any) -> list[bytes]:
-    """Write rows as data files; return the messages of their fragments."""
+def _write_files(reader: pa.RecordBatchReader, place: Place, plan: WritePlan, **how: Any) -> list[bytes]:
+    """Write rows as data files and return the serialized fragments."""
     from spark_lance.table.commits.identity import with_identity_values
     from spark_lance.table.writing.align import Aligner
     from spark_lance.table.writing.write import write_fragments

@@ -1,4 +1,4 @@
-"""Changes of one fragment that write files and commit nothing, for `LanceDataset.commit` later."""
+"""Changes of one fragment that write files without a commit. Pass the results to `LanceDataset.commit`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _BATCH_ROWS = 1 << 20
 
 
 class FragmentChanges(ABC):
-    """Changes of one fragment by programs that commit by themselves."""
+    """Methods that change one fragment, for programs that commit several changes together."""
 
     message: table_pb2.DataFragment
 
     @property
     @abstractmethod
     def snapshot(self) -> Snapshot:
-        """The version that the fragment is a part of."""
+        """The snapshot of the fragment's version."""
 
     @property
     def metadata(self) -> FragmentMetadata:
@@ -51,21 +51,21 @@ class FragmentChanges(ABC):
         return [DataFile.of(file) for file in self.message.files]
 
     def deletion_file(self) -> str | None:
-        """Return the path of the deletion file from the table's root; None if no row is deleted."""
+        """Return the path of the deletion file relative to the table's root; None if no row is deleted."""
         deletion = self.metadata.deletion_file
         return None if deletion is None else deletion.path(self.message.id)
 
     @property
     def physical_schema(self) -> pa.Schema:
-        """The columns that the fragment's files have; the others are null in it."""
+        """The schema of the columns in the fragment's files. Other columns are null in this fragment."""
         ids = {number for file in self.message.files for number in file.fields}
         return known_schema(self.snapshot.schema.prune(ids).to_arrow())
 
     def validate(self) -> None:
-        """Check that the files are there and have the rows that the manifest tells.
+        """Check that the files exist and have as many rows as the manifest says.
 
         Raises:
-            FormatError: they have not.
+            FormatError: a file is missing, damaged, or has another number of rows.
         """
         from spark_lance.file.reader import open_file
 
@@ -82,15 +82,15 @@ class FragmentChanges(ABC):
         snapshot.deletions(self.message)
 
     def delete(self, predicate: Predicate) -> FragmentMetadata | None:
-        """Write a deletion file for the rows for which a predicate is true.
+        """Write a deletion file for the rows that match a predicate.
 
         Returns:
-            The fragment with it, as it is if no row matches, None if no row is left. Commit it with
-            `LanceOperation.Delete`.
+            The fragment with the deletion file. If no row matches, the unchanged fragment. If no row remains,
+            None. Commit it with `LanceOperation.Delete`.
 
         Raises:
-            OptionTypeError: there is no predicate.
-            ExpressionError: the predicate does not fit the columns.
+            OptionTypeError: the predicate is None.
+            ExpressionError: the predicate cannot be evaluated on the columns.
         """
         if predicate is None:
             raise OptionTypeError("delete needs a condition, not None; delete('true') deletes every row")
@@ -98,22 +98,22 @@ class FragmentChanges(ABC):
         scan = snapshot.scan([ROW_ADDRESS], fragments=[self.message])
         addresses = [table[ROW_ADDRESS].to_numpy() for table in scan.tables(predicate, _WINDOW_BYTES)]
         offsets = np.concatenate([np.empty(0, np.uint64), *addresses]).astype(np.uint32)
-        return self._without(offsets)
+        return self._delete_offsets(offsets)
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
-        """Write a deletion file for rows by physical number; see `delete`.
+        """Write a deletion file for rows by their physical offset in the fragment; see `delete`.
 
         Raises:
-            RowNotFoundError: the fragment has no such row.
+            RowNotFoundError: an offset is out of range.
         """
         rows = BitMap(offsets)
         total = self.snapshot.physical_rows(self.message)
         if rows and rows.max() >= total:
             raise RowNotFoundError(f"row {rows.max()} of fragment {self.message.id}, which has {total} rows")
-        gone = BitMap(self.snapshot.deletions(self.message))
-        return self._without(np.asarray((rows - gone).to_array(), np.uint32))
+        deleted = BitMap(self.snapshot.deletions(self.message))
+        return self._delete_offsets(np.asarray((rows - deleted).to_array(), np.uint32))
 
-    def _without(self, offsets: np.ndarray[Any, np.dtype[np.uint32]]) -> FragmentMetadata | None:
+    def _delete_offsets(self, offsets: np.ndarray[Any, np.dtype[np.uint32]]) -> FragmentMetadata | None:
         from spark_lance.datasets.fragment_metadata import FragmentMetadata
         from spark_lance.table.commits.row_changes import RowChanges
         from spark_lance.table.format.row_set import RowSet
@@ -134,10 +134,11 @@ class FragmentChanges(ABC):
         """Write new columns of the fragment.
 
         Args:
-            value_func: where the values come from, as for `LanceDataset.add_columns`.
-            columns: what a function gets to see, `_rowid` and `_rowaddr` too; all columns by default.
-            batch_size: the most rows that a function gets at once.
-            reader_schema: of an iterable of RecordBatches.
+            value_func: the source of the values, as for `LanceDataset.add_columns`.
+            columns: columns that a function receives, which may include `_rowid` and `_rowaddr`. Default: all
+                columns.
+            batch_size: maximum number of rows per function call.
+            reader_schema: schema of an iterable of RecordBatches.
 
         Returns:
             The fragment with the new file, and the new schema of the table. Commit them for all fragments
@@ -145,7 +146,7 @@ class FragmentChanges(ABC):
 
         Raises:
             SchemaError: a column exists already, or the values do not fit.
-            ExpressionError: an expression does not fit the columns.
+            ExpressionError: an expression cannot be evaluated on the columns.
         """
         from spark_lance.table.columns.new_columns import Stream, expressions, function
         from spark_lance.table.writing.inputs import as_reader
@@ -161,18 +162,18 @@ class FragmentChanges(ABC):
             source = function(value_func, names, lambda: self._first_row(names))
         else:
             source = Stream(as_reader(value_func, reader_schema))
-        return self._extended(source, batch_size)
+        return self._write_columns(source, batch_size)
 
     def merge(
         self, data_obj: Any, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
     ) -> tuple[FragmentMetadata, LanceSchema]:
-        """Write the columns of other data, row by row where a key is the same; returns as `merge_columns`.
+        """Write new columns by a left join with other data; returns the same as `merge_columns`.
 
         Args:
-            data_obj: any kind of data that `write_dataset` takes; kept in memory.
-            left_on: the table's column with the keys; `_rowid` and `_rowaddr` too.
-            right_on: the data's column with the keys; `left_on` by default.
-            schema: of an iterable of RecordBatches.
+            data_obj: data as for `write_dataset`, which is kept in memory.
+            left_on: key column of the table; `_rowid` and `_rowaddr` work, too.
+            right_on: key column of the data. Default: `left_on`.
+            schema: schema of an iterable of RecordBatches.
 
         Raises:
             SchemaError: see `LanceDataset.merge`.
@@ -184,7 +185,7 @@ class FragmentChanges(ABC):
         if left_on not in (ROW_ID, ROW_ADDRESS):
             kind = self.snapshot.schema.field(left_on).arrow_type()
         join = Join(as_reader(data_obj, schema).read_all(), right_on or left_on, kind)
-        return self._extended(join.computation(left_on), None)
+        return self._write_columns(join.computation(left_on), None)
 
     def update_columns(
         self,
@@ -193,10 +194,10 @@ class FragmentChanges(ABC):
         right_on: str | None = None,
         schema: pa.Schema | None = None,
     ) -> tuple[FragmentMetadata, list[int]]:
-        """Write columns of the fragment with new values where a key is the same as in other data.
+        """Write columns of the fragment with new values for the rows whose key is in other data.
 
         Args:
-            data_obj: keys and new values, in columns named as the table's.
+            data_obj: keys and new values, in columns named like the table's columns.
             left_on, right_on, schema: as for `merge`.
 
         Returns:
@@ -219,7 +220,7 @@ class FragmentChanges(ABC):
             return self.metadata, []
         return FragmentMetadata.of(outcome.fragment), list(outcome.field_ids)
 
-    def _extended(
+    def _write_columns(
         self, source: Computation | Stream, batch_size: int | None
     ) -> tuple[FragmentMetadata, LanceSchema]:
         from spark_lance.datasets.fragment_metadata import FragmentMetadata

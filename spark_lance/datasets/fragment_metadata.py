@@ -1,4 +1,4 @@
-"""The metadata of a fragment in a manifest, as values that can be sent as JSON."""
+"""The metadata of a fragment in a manifest, with conversion to and from JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DELETION_TYPES = {"array": _KINDS.ARROW_ARRAY, "bitmap": _KINDS.BITMAP}
 
 
 class _PathText(str):
-    """The name of a file, which scripts for old releases of pylance call."""
+    """The path of a file. It is callable for scripts for old releases of pylance."""
 
     def __call__(self) -> str:
         warnings.warn("DataFile.path is text: leave out the brackets", DeprecationWarning, stacklevel=2)
@@ -29,12 +29,12 @@ class DataFile:
     """A data file of a fragment.
 
     Attributes:
-        path: its name in the table's folder `data`.
-        fields: ids of the fields that it has; -2 for one that counts no more.
-        column_indices: where each of them is in the file.
-        file_major_version, file_minor_version: of its format.
-        file_size_bytes: None if unknown.
-        base_id: the base path that it is under; None for the table's own root.
+        path: file name in the table's folder `data`.
+        fields: ids of the fields in the file; -2 for a field that is no longer valid.
+        column_indices: index of each field's first column in the file.
+        file_major_version, file_minor_version: format version of the file.
+        file_size_bytes: size of the file; None if it is unknown.
+        base_id: id of the file's base path; None for the table's root.
     """
 
     path: str
@@ -57,12 +57,12 @@ class DataFile:
         )
 
     def field_ids(self) -> list[int]:
-        """Return the ids of its fields."""
+        """Return the ids of the fields in the file."""
         return list(self.fields)
 
     @classmethod
     def of(cls, message: table_pb2.DataFile) -> DataFile:
-        """Return what a message says."""
+        """Parse a protobuf message."""
         return cls(
             message.path,
             list(message.fields),
@@ -74,7 +74,7 @@ class DataFile:
         )
 
     def message(self) -> table_pb2.DataFile:
-        """Return the message for a manifest."""
+        """Return the protobuf message for a manifest."""
         return table_pb2.DataFile(
             path=self.path,
             fields=self.fields,
@@ -91,11 +91,11 @@ class DeletionFile:
     """The deletion file of a fragment.
 
     Attributes:
-        read_version: the version that the deletion was computed from.
-        id: its number.
+        read_version: the version that the deletion is based on.
+        id: id of the file.
         file_type: "array" or "bitmap".
-        num_deleted_rows: rows that are deleted.
-        base_id: the base path that it is under; None for the table's own root.
+        num_deleted_rows: number of deleted rows.
+        base_id: id of the file's base path; None for the table's root.
     """
 
     read_version: int
@@ -112,27 +112,27 @@ class DeletionFile:
         return f"DeletionFile(type={self.file_type!r}, num_deleted_rows={self.num_deleted_rows})"
 
     def asdict(self) -> dict[str, Any]:
-        """Return it as a dict."""
+        """Return the values as a dict."""
         names = ("read_version", "id", "file_type", "num_deleted_rows", "base_id")
         return {name: getattr(self, name) for name in names}
 
     def json(self) -> str:
-        """Return it as JSON."""
+        """Return the values as JSON text."""
         return json.dumps(self.asdict())
 
     @classmethod
     def from_json(cls, text: str) -> DeletionFile:
-        """Return what JSON says."""
+        """Parse JSON text."""
         return cls(**json.loads(text))
 
     def path(self, fragment_id: int, base_uri: str | None = None) -> str:
-        """Return where it is, from the table's root or from `base_uri`."""
+        """Return the path of the file, relative to the table's root or below `base_uri`."""
         path = deletion_path("", fragment_id, self.message()).lstrip("/")
         return path if base_uri is None else f"{base_uri.rstrip('/')}/{path}"
 
     @classmethod
     def of(cls, message: table_pb2.DeletionFile) -> DeletionFile:
-        """Return what a message says."""
+        """Parse a protobuf message."""
         types = {number: name for name, number in _DELETION_TYPES.items()}
         if message.file_type not in types:
             raise UnsupportedFormatError(f"deletion file type {message.file_type}")
@@ -145,7 +145,7 @@ class DeletionFile:
         )
 
     def message(self) -> table_pb2.DeletionFile:
-        """Return the message for a manifest."""
+        """Return the protobuf message for a manifest."""
         return table_pb2.DeletionFile(
             file_type=_DELETION_TYPES[self.file_type],
             read_version=self.read_version,
@@ -157,17 +157,17 @@ class DeletionFile:
 
 @dataclass(frozen=True, repr=False)
 class _Sequence:
-    """A sequence of numbers of rows, encoded as the manifest has it."""
+    """A sequence of one number per row, in the encoding of the manifest."""
 
     key: ClassVar[str] = "inline"
     data: bytes
 
     def asdict(self) -> dict[str, list[int]]:
-        """Return it as a dict."""
+        """Return the values as a dict."""
         return {self.key: list(self.data)}
 
     def json(self) -> str:
-        """Return it as JSON."""
+        """Return the values as JSON text."""
         return json.dumps(self.asdict(), separators=(",", ":"))
 
     def __repr__(self) -> str:
@@ -190,39 +190,40 @@ class RowIdMeta(_Sequence):
 
     @classmethod
     def from_json(cls, text: str) -> RowIdMeta:
-        """Return what JSON says."""
+        """Parse JSON text."""
         return cls(cls._parse(json.loads(text)))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RowIdMeta:
-        """Return what a dict says."""
+        """Parse a dict."""
         return cls(cls._parse(values))
 
 
 class RowDatasetVersionMeta(_Sequence):
-    """The versions in which the rows of a fragment were made or last changed."""
+    """The versions in which the rows of a fragment were created or last updated."""
 
     @classmethod
     def from_json(cls, text: str) -> RowDatasetVersionMeta:
-        """Return what JSON says."""
+        """Parse JSON text."""
         return cls(cls._parse(json.loads(text)))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RowDatasetVersionMeta:
-        """Return what a dict says."""
+        """Parse a dict."""
         return cls(cls._parse(values))
 
 
 @dataclass
 class FragmentMetadata:
-    """A fragment: its files, and what is known of its rows.
+    """The metadata of a fragment: files, number of rows, deletions and row ids.
 
     Attributes:
-        id: its number in the table; 0 for one that a commit is to number.
-        files: its data files.
-        physical_rows: rows stored, deleted ones included.
-        deletion_file: None if no row is deleted.
-        row_id_meta, created_at_version_meta, last_updated_at_version_meta: of tables with stable row ids.
+        id: id of the fragment; 0 if the commit assigns it.
+        files: the data files.
+        physical_rows: number of stored rows, including deleted rows.
+        deletion_file: the deletion file; None if no row is deleted.
+        row_id_meta, created_at_version_meta, last_updated_at_version_meta: row ids and row versions, only in
+            tables with stable row ids.
     """
 
     id: int
@@ -235,12 +236,12 @@ class FragmentMetadata:
 
     @property
     def num_deletions(self) -> int:
-        """Rows that are deleted."""
+        """The number of deleted rows."""
         return 0 if self.deletion_file is None else self.deletion_file.num_deleted_rows
 
     @property
     def num_rows(self) -> int:
-        """Rows that are not deleted."""
+        """The number of live rows."""
         return self.physical_rows - self.num_deletions
 
     def data_files(self) -> list[DataFile]:
@@ -248,7 +249,7 @@ class FragmentMetadata:
         return self.files
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as values that the module json takes."""
+        """Return the fragment as a dict for the module json."""
         sequences = ("row_id_meta", "created_at_version_meta", "last_updated_at_version_meta")
         return {
             "id": self.id,
@@ -263,11 +264,11 @@ class FragmentMetadata:
 
     @classmethod
     def from_json(cls, json_data: str | Mapping[str, Any]) -> FragmentMetadata:
-        """Return what JSON text, or the values of `to_json`, say.
+        """Parse a fragment from JSON text or from the dict of `to_json`.
 
         Raises:
-            UnsupportedFormatError: it has overlays, or sequences that are no part of it.
-            FormatError: a file lacks what it needs.
+            UnsupportedFormatError: the fragment has overlays, or sequences that are not inline.
+            FormatError: the JSON is invalid or lacks a required value.
         """
         try:
             values = json.loads(json_data) if isinstance(json_data, str) else json_data
@@ -302,10 +303,10 @@ class FragmentMetadata:
 
     @classmethod
     def of(cls, message: table_pb2.DataFragment) -> FragmentMetadata:
-        """Return what a message says.
+        """Parse a protobuf message.
 
         Raises:
-            UnsupportedFormatError: it has overlays, or row ids in a column.
+            UnsupportedFormatError: the fragment has overlays, or stores row ids in a column.
         """
         if message.overlays:
             raise UnsupportedFormatError(f"fragment {message.id} has overlays")
@@ -321,7 +322,7 @@ class FragmentMetadata:
         return result
 
     def message(self) -> table_pb2.DataFragment:
-        """Return the message for a manifest."""
+        """Return the protobuf message for a manifest."""
         message = table_pb2.DataFragment(
             id=self.id, files=[file.message() for file in self.files], physical_rows=self.physical_rows
         )
@@ -333,7 +334,7 @@ class FragmentMetadata:
         return message
 
 
-# Oneof of the message, its arm that holds bytes, attribute, class.
+# Oneof of the message, its field with bytes, attribute of `FragmentMetadata`, class.
 _SEQUENCES: tuple[tuple[str, str, str, type[RowIdMeta] | type[RowDatasetVersionMeta]], ...] = (
     ("row_id_sequence", "inline_row_ids", "row_id_meta", RowIdMeta),
     (
@@ -352,7 +353,7 @@ _SEQUENCES: tuple[tuple[str, str, str, type[RowIdMeta] | type[RowDatasetVersionM
 
 
 def messages_of(fragments: Iterable[Any]) -> list[table_pb2.DataFragment]:
-    """Return the messages of fragments: of `FragmentMetadata`, or of what has it as `metadata`."""
+    """Return the protobuf messages of `FragmentMetadata`, or of objects with it as `metadata`."""
     result = []
     for fragment in fragments:
         metadata = getattr(fragment, "metadata", fragment)

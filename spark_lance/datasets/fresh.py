@@ -1,4 +1,4 @@
-"""A table with the rows that writers have logged and that are not in it yet (MemWAL)."""
+"""`FreshDataset`: a table combined with the rows in its MemWAL."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class FreshDataset(Readable):
-    """The newest state of every row: of the table, of SSTables, of logs. Made by `LanceDataset.fresh`.
+    """The newest state of every row in table, SSTables and logs. Get it from `LanceDataset.fresh`.
 
-    It never changes: open it again to see more. Rows that are not in the table have null as `_rowid` and
+    It is immutable: open it again to see newer rows. Rows that are not in the table have null as `_rowid` and
     `_rowaddr`.
 
     Attributes:
-        uri: the table as the user named it.
-        rows: the base version and what the shards have beside it.
+        uri: path or URI of the table, as the user passed it.
+        rows: the base version and the additional rows of the shards.
     """
 
     uri: str
@@ -44,7 +44,7 @@ class FreshDataset(Readable):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The base version."""
+        """The snapshot of the base version."""
         return self.rows.base
 
     @property
@@ -61,23 +61,23 @@ class FreshDataset(Readable):
 
     @property
     def searcher(self) -> FreshSearcher:
-        """Searches by vector."""
+        """Vector search."""
         return FreshSearcher(self.rows)
 
     def plan_scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
     ) -> FreshScan:
-        """Plan to read columns of all rows."""
+        """Return a scan plan for columns of all rows; None for all columns."""
         return self.rows.scan(columns, with_row_id=with_row_id, with_row_address=with_row_address)
 
     def _texts_as_binary(self) -> FreshDataset:
         raise OptionError("text_as is for the table alone: logs hold text that was checked")
 
     def scanner(self, *arguments: Any, **named: Any) -> LanceScanner:
-        """Describe a read, see `LanceDataset.scanner`; `nearest` is the one search that there is here.
+        """Return a scanner; see `LanceDataset.scanner`. Only vector search (`nearest`) is supported.
 
         Raises:
-            OptionError: an argument cannot be used, or is about parts of the table alone.
+            OptionError: an argument has a bad value, or applies only to the table without its MemWAL.
         """
         for name in ("fragments", "include_deleted_rows", "fast_search", "full_text_query"):
             if named.get(name):
@@ -85,19 +85,19 @@ class FreshDataset(Readable):
         return super().scanner(*arguments, **named)
 
     def take(self, indices: RowNumbers, columns: Columns = None) -> pa.Table:
-        """Return the rows at positions `indices` (0-based, in scan order), in that order."""
+        """Return the rows at the positions `indices` (0-based, in scan order), in the given order."""
         return self.scanner(columns).take(list(indices))
 
     def lookup(self, keys: Any, columns: Columns = None) -> pa.Table:
-        """Return the rows of primary keys, in the order of the keys; keys without a row are passed over.
+        """Return the rows with the given primary keys, in the order of the keys. Missing keys are skipped.
 
         Args:
-            keys: the columns of the key as what `write_dataset` takes; a list of values if it is one.
-            columns: what to read, see `scanner`; all columns by default.
+            keys: the key columns, as data for `write_dataset`; or a list of values for a single key column.
+            columns: columns to read; see `scanner`. Default: all columns.
 
         Raises:
-            OptionError: the table has no primary key.
-            SchemaError: the keys do not fit it, or a column does not exist.
+            OptionError: the table has no primary key, or the keys lack a key column.
+            SchemaError: the keys do not fit the key columns, or a column does not exist.
         """
         from spark_lance.table.writing.align import Aligner
         from spark_lance.table.writing.inputs import as_reader
@@ -128,16 +128,16 @@ class FreshDataset(Readable):
 
 @dataclass(frozen=True)
 class FreshSearcher(Searcher):
-    """Searches by vector over the newest state of every row."""
+    """Vector search over the newest state of every row."""
 
     rows: FreshRows
 
     def added_columns(self, request: ScanRequest) -> pa.Schema:
-        """Return the columns that a search adds."""
+        """Return the schema of the additional columns of a search."""
         return measured_schema(request, self.rows.base.schema)
 
     def run(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:
-        """Return the rows that a search finds, with the columns that it adds."""
+        """Return the rows of a search, with its additional columns such as `_distance`."""
         from spark_lance.index.vector.query import VectorQuery
         from spark_lance.memwal.nearest import nearest_rows
 

@@ -1,4 +1,4 @@
-"""Indices, their upkeep and figures of their segments, without Spark."""
+"""Methods that build, optimize, describe and drop indexes without Spark."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ _SYSTEM_PREFIX = "__lance_"
 
 
 def drop_index(snapshot: Snapshot, name: str) -> Manifest:
-    """Take all segments of an index out of the table and return the version without them.
+    """Remove all segments of an index, and return the new version.
 
-    The files stay for older versions, until a clean-up.
+    Older versions keep the files until a cleanup deletes them.
 
     Raises:
-        IndexNotFoundError: the version has no index of this name.
-        OptionError: the name is that of an entry that belongs to the format.
+        IndexNotFoundError: the version has no index with this name.
+        OptionError: the name belongs to an internal entry of the format.
         CommitError: the commit failed; see its subclasses.
     """
     if name.startswith(_SYSTEM_PREFIX):
@@ -76,13 +76,13 @@ def drop_index(snapshot: Snapshot, name: str) -> Manifest:
 
 
 def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[str, Any]]:
-    """Return a dict per segment.
+    """Return a dict with statistics per segment.
 
     All segments have `uuid`, `num_fragments` and `size_bytes`. Vector indices also have `index_type`,
     `metric_type`, `uri`, `num_partitions`, `centroids` (a list of vectors), `loss` (None if the writer did
-    not store it) and `partitions` (with their `size` in rows). Codes have `sub_index` with `index_type`,
-    `metric_type`, `dimension`, `nbits` and `num_sub_vectors`. Other indices have the figures of their kind
-    (`ScalarIndex.figures`): sizes of zones, filters, how text was cut.
+    not store it) and `partitions` (with their `size` in rows). `sub_index` describes the codes: `index_type`,
+    `metric_type`, `dimension`, `nbits` and `num_sub_vectors`. Other indexes have statistics of their type
+    (`ScalarIndex.figures`), such as zone sizes, filter sizes or tokenizer settings.
 
     Raises:
         FormatError: files of the index are damaged.
@@ -145,10 +145,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, repr=False)
 class DatasetIndices(TableRepr):
-    """The indices of a version: built whole, or in parts by several processes.
+    """The indexes of a version. One process or several can build an index.
 
-    For parts, each process builds a segment of some fragments with `create_uncommitted` and sends the result
-    to one of them. This process can merge segments (`merge_segments`), and commits them (`commit_segments`).
+    With several processes, each one builds a segment of some fragments with `create_uncommitted` and sends
+    the result to one process. That process can merge the segments (`merge_segments`) and commits them
+    (`commit_segments`).
     """
 
     dataset: LanceDataset
@@ -168,29 +169,30 @@ class DatasetIndices(TableRepr):
         num_bits: int | None = None,
         **options: Any,
     ) -> LanceDataset:
-        """Build an index over a column of vectors and return the version that has it.
+        """Build a vector index and return the new version.
 
         Args:
             column: a fixed-size list of float16, float32 or float64, or of uint8 for hamming.
             index_type: IVF_FLAT, IVF_PQ, IVF_SQ, IVF_RQ, IVF_HNSW_FLAT, IVF_HNSW_SQ or IVF_HNSW_PQ.
-            name: of the index, `{column}_idx` by default.
+            name: name of the index. Default: `{column}_idx`.
             metric: l2, cosine, dot or hamming.
-            replace: whether an index of the name may be replaced.
-            num_partitions: by default one per 4,096 rows, with HNSW one per million.
-            num_sub_vectors: of PQ; a 16th of the dimension by default.
-            num_bits: of PQ, 8 or 4; of RQ, 1 to 9.
-            options: `sample_rate` (256), `max_iters` (50), `rotation_type` ("fast" or "matrix") of RQ, of
-                HNSW `m` (20), `ef_construction` (150) and `max_level` (7); and what training would find:
-                `ivf_centroids` (partitions, dim), with them `pq_codebook` (sub-vectors, codewords, values).
+            replace: whether to replace an existing index with this name.
+            num_partitions: number of IVF partitions. Default: one per 4,096 rows; with HNSW, one per million.
+            num_sub_vectors: number of PQ sub-vectors. Default: a 16th of the dimension.
+            num_bits: bits per code: 8 or 4 for PQ, 1 to 9 for RQ.
+            options: further options with their defaults: `sample_rate` (256), `max_iters` (50); for RQ
+                `rotation_type` ("fast" or "matrix"); for HNSW `m` (20), `ef_construction` (150) and
+                `max_level` (7). To skip training: `ivf_centroids` (partitions, dim), and with them
+                `pq_codebook` (sub-vectors, codewords, values).
 
         Raises:
-            SchemaError: the column does not exist, or cannot be indexed so.
+            SchemaError: the column does not exist, or its type does not fit the index type.
             OptionError: an option is wrong, or the name is taken.
             CommitError: the commit failed; see its subclasses.
         """
         recipe = recipe_with(index_type, metric, num_partitions, num_sub_vectors, num_bits, options)
         manifest = create_vector_index(
-            self.dataset.snapshot, _only(column), recipe, name=name, replace=replace
+            self.dataset.snapshot, _single_column(column), recipe, name=name, replace=replace
         )
         return self.dataset.at(manifest)
 
@@ -204,26 +206,28 @@ class DatasetIndices(TableRepr):
         train: bool = True,
         **options: Any,
     ) -> LanceDataset:
-        """Build an index over the values of a column and return the version that has it.
+        """Build a scalar or full-text index and return the new version.
 
-        Scans with a filter use it. Args and errors are those of `create_index`.
+        Scans with a filter use scalar indexes. `full_text_query` uses INVERTED indexes.
 
         Args:
-            column: a column, or with dots a field in a struct column.
-            index_type: BTREE (values with an order), BITMAP (few different values), LABEL_LIST (lists),
-                NGRAM (parts of text), ZONEMAP (values in the order of rows), BLOOMFILTER (looking for single
-                values), JSON (values in documents), RTREE (geometries) or INVERTED (words, for
-                `full_text_query`).
+            column: a column, or the dotted path of a struct field.
+            index_type: BTREE (ordered values), BITMAP (few distinct values), LABEL_LIST (lists), NGRAM
+                (substrings of text), ZONEMAP (values that follow the row order), BLOOMFILTER (lookups of
+                single values), JSON (values in documents), RTREE (geometries) or INVERTED (full text).
             name, replace: see `create_index`.
-            train: false makes an index of no rows, which `optimize.optimize_indices` fills.
-            options: of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language` ("English"),
-                `max_token_length` (40), `lower_case` (True), `stem` (True), `remove_stop_words` (True),
-                `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines look for
-                phrases only in an index with positions).
+            train: False creates an empty index, which `optimize.optimize_indices` fills later.
+            options: options of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language`
+                ("English"), `max_token_length` (40), `lower_case` (True), `stem` (True), `remove_stop_words`
+                (True), `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines
+                find phrases only in an index with positions).
+
+        Raises:
+            SchemaError, OptionError, CommitError: as for `create_index`.
         """
         manifest = create_scalar_index(
             self.dataset.snapshot,
-            _only(column),
+            _single_column(column),
             index_type,
             name=name,
             replace=replace,
@@ -233,12 +237,12 @@ class DatasetIndices(TableRepr):
         return self.dataset.at(manifest)
 
     def statistics(self, name: str) -> dict[str, Any]:
-        """Return what is known of an index: its kind, its segments, rows and fragments with and without it.
+        """Return statistics of an index: type, segments, and numbers of indexed and unindexed rows.
 
-        The key `indices` has figures of each segment, see `segment_figures`.
+        The key `indices` has a dict per segment; see `segment_figures`.
 
         Raises:
-            IndexNotFoundError: there is no such index.
+            IndexNotFoundError: the index does not exist.
         """
         for index in describe_indices(self.dataset.snapshot):
             if index.name == name:
@@ -262,25 +266,25 @@ class DatasetIndices(TableRepr):
     def optimize(
         self, *, num_indices_to_merge: int | None = None, index_names: Sequence[str] | None = None
     ) -> None:
-        """Index the rows that indices do not cover yet.
+        """Add rows to indexes that do not cover them yet.
 
-        The new version is not the dataset's: open it with `checkout_version(latest_version)`.
+        The dataset stays at its version. Open the new one with `checkout_version(latest_version)`.
 
         Args:
-            num_indices_to_merge: how many of the newest segments of an index become one with the new rows. 0
-                adds a segment; by default all are merged.
-            index_names: the indices; by default all that are known here; those whose form is too
-                old to be read are passed over with a warning in the log.
+            num_indices_to_merge: how many of the newest segments of an index to merge with the new rows. 0
+                adds a segment. Default: merge all segments.
+            index_names: names of the indexes. Default: all indexes of types that this package can extend. An
+                index in a format too old to read is skipped with a warning in the log.
 
         Raises:
-            IndexNotFoundError: there is no index of a name, or it is of a kind that is not built here.
+            IndexNotFoundError: an index does not exist, or this package cannot extend its type.
             CommitError: a commit failed; see its subclasses.
         """
         dataset = self.dataset
         names = list(index_names) if index_names is not None else known_indices(dataset.manifest)
         snapshot = dataset.snapshot
         for name in names:
-            kind = _kind_of(dataset.manifest, name)
+            kind = _check_extendable(dataset.manifest, name)
             extend = extend_vector_index if kind == "vector" else extend_scalar_index
             try:
                 snapshot = snapshot.at(extend(snapshot, name, merge=num_indices_to_merge))
@@ -290,7 +294,7 @@ class DatasetIndices(TableRepr):
                 logger.warning("not extended: %s", error)
 
     def describe(self) -> list[IndexDescription]:
-        """Return the indices of this version, by name, each with its segments.
+        """Return the indexes of this version with their segments, sorted by name.
 
         Raises:
             FormatError: index entries are damaged.
@@ -306,11 +310,11 @@ class DatasetIndices(TableRepr):
         return list_indices(self.dataset.snapshot)
 
     def drop(self, name: str) -> LanceDataset:
-        """Take an index out of the table and return the version without it; older versions keep it.
+        """Remove an index and return the new version. Older versions keep the index.
 
         Raises:
-            IndexNotFoundError: there is no index of this name.
-            CommitError: another writer was in the way; see its subclasses.
+            IndexNotFoundError: the index does not exist.
+            CommitError: the commit conflicts with another writer; see its subclasses.
         """
         return self.dataset.at(drop_index(self.dataset.snapshot, name))
 
@@ -324,21 +328,21 @@ class DatasetIndices(TableRepr):
         index_uuid: str | None = None,
         **options: Any,
     ) -> Index:
-        """Build a segment of some fragments, commit nothing, and return its entry.
+        """Build an index segment of some fragments without a commit, and return its entry.
 
         Args:
-            column, index_type, name, options: as for `create_index` or `create_scalar_index`. Segments of
-                vectors that are given the same `ivf_centroids`, and of PQ `pq_codebook`, can be merged.
-            fragment_ids: the fragments.
-            index_uuid: names the segment; a new one by default.
+            column, index_type, name, options: as for `create_index` or `create_scalar_index`. Vector
+                segments can be merged if they are built with the same `ivf_centroids` (and `pq_codebook`).
+            fragment_ids: ids of the fragments.
+            index_uuid: id of the segment. Default: a new one.
 
         Raises:
-            SchemaError: the column does not exist, or cannot be indexed so.
+            SchemaError: the column does not exist, or its type does not fit the index type.
             OptionError: an option is wrong, or a fragment does not exist.
         """
         fragments = self._fragments_named(fragment_ids)
         name = name or f"{column}_idx"
-        number = None if index_uuid is None else _uuid(index_uuid)
+        number = None if index_uuid is None else _parse_uuid(index_uuid)
         if index_type.upper() in INDEX_TYPES:
             metric = options.pop("metric", "l2")
             partitions, sub_vectors, bits = (options.pop(argument, None) for argument in _VECTOR_ARGUMENTS)
@@ -360,12 +364,12 @@ class DatasetIndices(TableRepr):
         index_uuid: str,
         **options: Any,
     ) -> None:
-        """Build a part of the segment `index_uuid`, which `merge_index_metadata` puts together.
+        """Build a part of the segment `index_uuid`; `merge_index_metadata` merges the parts.
 
         Args:
             column, index_type, name, options: as for `create_scalar_index`.
-            fragment_ids: the fragments.
-            index_uuid: what the parts have in common.
+            fragment_ids: ids of the fragments.
+            index_uuid: id of the segment, the same for all its parts.
 
         Raises:
             SchemaError, OptionError: as `create_index_uncommitted`.
@@ -373,27 +377,28 @@ class DatasetIndices(TableRepr):
         kind = scalar_kind(index_type)
         kind.check(options)
         fragments = self._fragments_named(fragment_ids)
-        number = _uuid(index_uuid)
+        number = _parse_uuid(index_uuid)
         write_part(self.dataset.snapshot, column, kind, name or f"{column}_idx", fragments, number, options)
 
     def merge_parts(self, index_uuid: str, index_type: str) -> Index:
-        """Put the parts of a segment together, commit nothing, and return its entry.
+        """Merge the parts of a segment without a commit, and return the segment's entry.
 
         Raises:
-            IndexNotFoundError: there are no parts.
-            OptionError: they are of another kind, or two of them cover one fragment.
+            IndexNotFoundError: the segment has no parts.
+            OptionError: the parts have another index type, or two parts cover the same fragment.
         """
         kind = scalar_kind(index_type)
-        entry = merge_parts(self.dataset.snapshot, _uuid(index_uuid))
+        entry = merge_parts(self.dataset.snapshot, _parse_uuid(index_uuid))
         if label_of(entry) != kind.label:
             raise OptionError(f"the parts of {index_uuid} are of another kind than {index_type}")
         return Index.of(entry)
 
     def merge_segments(self, segments: Sequence[Index]) -> Index:
-        """Put segments that are not committed together, commit nothing, and return the entry of a new one.
+        """Merge uncommitted segments without a commit, and return the entry of the new segment.
 
         Raises:
-            OptionError: they are not of one index, or were trained apart, or two of them cover one fragment.
+            OptionError: the segments belong to different indexes, have different training, or two segments
+                cover the same fragment.
         """
         if not segments:
             raise OptionError("there are no segments to merge")
@@ -402,11 +407,11 @@ class DatasetIndices(TableRepr):
         return Index.of(merge(self.dataset.snapshot, entries))
 
     def commit_segments(self, index_name: str, column: str, segments: Sequence[Index]) -> LanceDataset:
-        """Make segments an index, in place of one of that name, and return the version that has it.
+        """Commit segments as an index, which replaces an index with that name; return the new version.
 
         Raises:
-            OptionError: the name is taken by an index of another column, or two segments cover one fragment.
-            CommitError: the commit failed; see its subclasses. The files of the segments stay.
+            OptionError: an index of another column has the name, or two segments cover the same fragment.
+            CommitError: the commit failed; see its subclasses. The files of the segments are kept.
         """
         field = leaf_field(self.dataset.snapshot.schema, column)
         check_name(self.dataset.manifest, index_name, field.id, replace=True)
@@ -440,10 +445,10 @@ class DatasetIndices(TableRepr):
 def known_indices(manifest: Manifest) -> list[str]:
     """Return the names of the indices that are known here, and can be extended."""
     names = dict.fromkeys(entry.name for entry in manifest.indices)
-    return [name for name in names if _kind_or_none(manifest, name) is not None]
+    return [name for name in names if _extendable_kind(manifest, name) is not None]
 
 
-def _kind_or_none(manifest: Manifest, name: str) -> str | None:
+def _extendable_kind(manifest: Manifest, name: str) -> str | None:
     kinds = {kind.label: kind for kind in SCALAR_INDICES.values()}
     fields = {field.id: field for field in manifest.schema.walk()}
     for entry in manifest.indices:
@@ -458,18 +463,18 @@ def _kind_or_none(manifest: Manifest, name: str) -> str | None:
     return None
 
 
-def _kind_of(manifest: Manifest, name: str) -> str:
-    kind = _kind_or_none(manifest, name)
+def _check_extendable(manifest: Manifest, name: str) -> str:
+    kind = _extendable_kind(manifest, name)
     if kind is None:
         raise IndexNotFoundError(f"there is no index {name!r} that can be extended here")
     return kind
 
 
-def _only(column: Any) -> str:
-    """Return the column of an index, which may be given as a list of one.
+def _single_column(column: Any) -> str:
+    """Return the column of an index from a name or a list of one name.
 
     Raises:
-        OptionTypeError: it is something else.
+        OptionTypeError: the argument is something else.
     """
     if isinstance(column, list | tuple) and len(column) == 1:
         column = column[0]
@@ -478,7 +483,7 @@ def _only(column: Any) -> str:
     return column
 
 
-def _uuid(text: str) -> uuids.UUID:
+def _parse_uuid(text: str) -> uuids.UUID:
     try:
         return uuids.UUID(text)
     except (ValueError, AttributeError, TypeError):

@@ -1,7 +1,6 @@
-"""A table without Spark: `LanceDataset`, with the names that users of pylance know.
+"""`LanceDataset`, the API of a table without Spark. Its method names follow pylance.
 
-Groups of methods are objects of their own, such as `ds.indices` and `ds.columns`. The names of pylance are
-methods that call them.
+Methods with pylance's names call objects that group related methods, such as `ds.indices` and `ds.columns`.
 """
 
 from __future__ import annotations
@@ -64,20 +63,20 @@ _TIMEOUT = timedelta(seconds=30)
 
 @dataclass(frozen=True, repr=False, eq=False)
 class LanceDataset(OfTable, OneSpelling, Readable):
-    """One version of a Lance table, without Spark. Made by `dataset` and `write_dataset`.
+    """One version of a Lance table, without Spark. Get it from `dataset` or `write_dataset`.
 
-    It never changes: methods that change the table return its new version, or a result with it. Two are
-    equal if they name the same table and have equal manifests.
+    It is immutable: methods that change the table return its new version, or a result that
+    contains it. Two datasets are equal if they have the same URI, store and manifest.
 
     Read with `to_table`, `to_batches`, `scanner`, `take`, `sample`, `sql`. Search with
-    `to_table(nearest=...)`, `to_table(full_text_query=...)` and `hybrid_search`. Change with `insert`,
-    `delete`, `update`, `merge_insert`, `add_columns`. Maintain it with `optimize`, `create_index`,
-    `cleanup_old_versions`. Go through its versions with `versions`, `checkout_version`, `tags`, `branches`.
+    `to_table(nearest=...)`, `to_table(full_text_query=...)`, `hybrid_search`. Change rows and columns with
+    `insert`, `delete`, `update`, `merge_insert`, `add_columns`. Maintain the table with `optimize`,
+    `create_index`, `cleanup_old_versions`. See also `versions`, `checkout_version`, `tags`, `branches`.
 
     Attributes:
-        uri: the table as the user named it.
-        table: the table.
-        manifest: the version.
+        uri: path or URI of the table, as the user passed it.
+        table: store and root path of the table.
+        manifest: manifest of the version.
     """
 
     uri: str
@@ -87,8 +86,8 @@ class LanceDataset(OfTable, OneSpelling, Readable):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LanceDataset):
             return NotImplemented
-        place = (self.uri, self.root, self.store)
-        if place != (other.uri, other.root, other.store):
+        location = (self.uri, self.root, self.store)
+        if location != (other.uri, other.root, other.store):
             return False
         return self.manifest is other.manifest or self.manifest.message == other.manifest.message
 
@@ -96,7 +95,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         return hash((self.uri, self.version))
 
     def __getstate__(self) -> dict[str, object]:
-        # Computed values and open files stay behind.
+        # Cached values and open files are not pickled.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def __repr__(self) -> str:
@@ -105,7 +104,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         return line(self)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: what the table is, and its first rows."""
+        """Return HTML for a notebook: a description of the table, and its first rows."""
         from spark_lance.datasets.show import html
 
         return html(self)
@@ -115,96 +114,96 @@ class LanceDataset(OfTable, OneSpelling, Readable):
 
     @property
     def version(self) -> int:
-        """The version that is read."""
+        """The version number of this dataset."""
         return self.manifest.version
 
     @property
     def branch(self) -> str | None:
-        """The branch that is read, None for the main line."""
+        """The branch of this dataset; None for the main branch."""
         return self.manifest.message.branch or None
 
     @property
     def main_root(self) -> str:
-        """The root path of the main line, which holds tags and branches."""
+        """The root path of the main branch, which contains tags and branches."""
         from spark_lance.table.versions.resolve import main_root
 
         return main_root(self.root, self.manifest)
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """The version as a value, for the functions that read and change rows."""
+        """The version as a `Snapshot`, for functions that read and change rows."""
         return Snapshot(self.table, self.manifest, index_pruners)
 
     @cached_property
     def searcher(self) -> DatasetSearcher:
-        """Searches by vector and by words, which keep indices open."""
+        """Vector and full-text search, with a cache of open indexes."""
         from spark_lance.datasets.searching import DatasetSearcher
 
         return DatasetSearcher(self.snapshot)
 
     def at(self, manifest: Manifest) -> LanceDataset:
-        """Return the same table at another version."""
+        """Return the same table at the version of another manifest."""
         return replace(self, manifest=manifest)
 
     @property
     def columns(self) -> DatasetColumns:
-        """Adding, changing and dropping columns."""
+        """Methods that add, change and drop columns."""
         from spark_lance.datasets.columns import DatasetColumns
 
         return DatasetColumns(self)
 
     @property
     def rows(self) -> DatasetRows:
-        """Deleting, updating and merging rows."""
+        """Methods that delete, update and merge rows."""
         from spark_lance.datasets.merge import DatasetRows
 
         return DatasetRows(self)
 
     @property
     def indices(self) -> DatasetIndices:
-        """Indices of vectors, values and words."""
+        """Methods that create, describe and drop vector, scalar and full-text indexes."""
         from spark_lance.datasets.index import DatasetIndices
 
         return DatasetIndices(self)
 
     @property
     def optimize(self) -> DatasetOptimizer:
-        """Compaction, upkeep of indices, clean-up and repair."""
+        """Methods for compaction, index maintenance, cleanup and repair."""
         from spark_lance.datasets.maintain import DatasetOptimizer
 
         return DatasetOptimizer(self)
 
     @property
     def history(self) -> DatasetHistory:
-        """The versions of this line."""
+        """The versions of this branch."""
         from spark_lance.datasets.versions import DatasetHistory
 
         return DatasetHistory(self)
 
     @property
     def bases(self) -> DatasetBases:
-        """More places for the table's files."""
+        """Additional base paths for the table's files."""
         from spark_lance.datasets.versions import DatasetBases
 
         return DatasetBases(self)
 
     @property
     def settings(self) -> DatasetSettings:
-        """Settings, and metadata of table, schema and fields."""
+        """The config, and the metadata of table, schema and fields."""
         from spark_lance.datasets.config import DatasetSettings
 
         return DatasetSettings(self)
 
     @property
     def wal(self) -> DatasetWal:
-        """Logs of streaming upserts (MemWAL)."""
+        """The MemWAL: logs for streaming upserts."""
         from spark_lance.datasets.mem_wal import DatasetWal
 
         return DatasetWal(self)
 
     @property
     def stats(self) -> LanceStats:
-        """Figures of this version: of rows and files, of fields, of indices."""
+        """Statistics of this version's rows, files, fields and indexes."""
         from spark_lance.datasets.show import LanceStats
 
         return LanceStats(self)
@@ -216,31 +215,31 @@ class LanceDataset(OfTable, OneSpelling, Readable):
 
     @property
     def has_stable_row_ids(self) -> bool:
-        """Whether rows keep their `_rowid` when they are moved or changed."""
+        """Whether rows keep their `_rowid` when they are compacted or updated."""
         return self.manifest.uses_stable_row_ids
 
     @property
     def has_index(self) -> bool:
-        """Whether there is an index."""
+        """Whether the version has an index."""
         return bool(self.manifest.indices)
 
     @property
     def data_storage_version(self) -> str:
-        """The version of the format of data files."""
+        """The format version of the data files, such as "2.1"."""
         return self.manifest.file_version.text
 
     @property
     def max_field_id(self) -> int:
-        """The highest id that a field has or had."""
+        """The highest field id that the table uses or has used."""
         from spark_lance.table.schema.changes import new_field_ids
 
         return next(new_field_ids(self.manifest)) - 1
 
     def validate(self) -> None:
-        """Read the version as a whole and check what the format promises of it.
+        """Read the whole version and check that it is valid by the format.
 
         Raises:
-            FormatError: something is damaged; the message lists it.
+            FormatError: something is damaged; the message lists the damage.
         """
         from spark_lance.datasets.show import check_whole
 
@@ -251,14 +250,14 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         return [LanceFragment(self, fragment) for fragment in self.manifest.fragments]
 
     def get_fragment(self, fragment_id: int) -> LanceFragment | None:
-        """Return the fragment of an id, None if there is none."""
+        """Return the fragment with an id, or None if it does not exist."""
         fragments = [fragment for fragment in self.manifest.fragments if fragment.id == fragment_id]
         return LanceFragment(self, fragments[0]) if fragments else None
 
     def plan_scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
     ) -> Scan:
-        """Plan to read columns of the rows."""
+        """Return a scan plan for columns; None for all columns."""
         return self.snapshot.scan(columns, with_row_id=with_row_id, with_row_address=with_row_address)
 
     def _texts_as_binary(self) -> LanceDataset:
@@ -280,13 +279,14 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         with_row_id: bool = False,
         with_row_address: bool = False,
     ) -> pa.Table:
-        """Return the k rows that a vector search and a text search rank best together, see `datasets.hybrid`.
+        """Return the k best rows by the combined ranks of a vector search and a full-text search.
 
         Args:
-            nearest: the vector, as for `to_table`, without `k`.
-            full_text_query: the words, as for `to_table`.
-            vector_weight, text_weight, rank_constant: of the formula; not negative, the constant above 0.
-            candidates: rows that each search ranks; by default 100, or k if that is more.
+            nearest: the vector search, as for `to_table`, without `k`.
+            full_text_query: the full-text query, as for `to_table`.
+            k: number of rows to return.
+            vector_weight, text_weight, rank_constant: see `datasets.hybrid`.
+            candidates: number of rows that each search ranks. Default: the larger of 100 and k.
             columns, filter, prefilter, with_row_id, with_row_address: see `to_table`.
         """
         from spark_lance.datasets.hybrid import hybrid_search
@@ -305,10 +305,12 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         )
 
     def take_rows(self, row_ids: RowNumbers, columns: Columns = None) -> pa.Table:
-        """Return the rows with the given `_rowid`s, in that order; ids without a live row are passed over.
+        """Return the rows with the given `_rowid` values, in the given order.
+
+        Ids without a live row are skipped.
 
         Raises:
-            IndexError: row ids are addresses here, and an existing fragment has no such physical row.
+            IndexError: the table has no stable row ids, and an id is beyond the rows of an existing fragment.
             SchemaError: a column does not exist.
         """
         from spark_lance.table.reading.take import take_row_ids
@@ -319,16 +321,13 @@ class LanceDataset(OfTable, OneSpelling, Readable):
     def sample(
         self, num_rows: int, columns: Columns = None, randomize_order: bool = True, *, seed: int | None = None
     ) -> pa.Table:
-        """Return rows chosen at random, each at most once; see `datasets.special_reads.sample`."""
+        """Return random rows without repetition; see `datasets.special_reads.sample`."""
         from spark_lance.datasets.special_reads import sample
 
         return sample(self, num_rows, columns, randomize_order, seed)
 
     def diff(self, from_version: Reference, to_version: Reference | None = None) -> Changes:
-        """Return what changed from one version, exclusive, to another, inclusive.
-
-        See `datasets.special_reads.changes`.
-        """
+        """Return the changes after `from_version` until `to_version`; see `special_reads.changes`."""
         from spark_lance.datasets.special_reads import changes
 
         return changes(self, from_version, to_version)
@@ -340,7 +339,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         begin_version: int | None = None,
         end_version: int | None = None,
     ) -> Changes:
-        """Return `diff(compared_against)` or `diff(begin_version, end_version)`, by pylance's name."""
+        """Return `diff(compared_against)` or `diff(begin_version, end_version)`. The name is pylance's."""
         from spark_lance.datasets.special_reads import delta
 
         return delta(self, compared_against, begin_version, end_version)
@@ -353,7 +352,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         ids: RowNumbers | None = None,
         addresses: RowNumbers | None = None,
     ) -> list[BlobFile | None]:
-        """Return the blobs of rows as binary files, None for nulls.
+        """Return the blobs of rows as binary file objects; None for a null.
 
         See `datasets.special_reads.blob_files`.
         """
@@ -362,18 +361,17 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         return blob_files(self, blob_column, indices, ids, addresses)
 
     def to_pyarrow(self) -> Any:
-        """Return the table as a `pyarrow.dataset.Dataset`, into which engines push columns and filters.
+        """Return the table as a `pyarrow.dataset.Dataset`. Engines can push down columns and filters.
 
-        DuckDB finds it as a variable: `t = ds.to_pyarrow(); duckdb.sql("select n from t where n > 1")`.
-        Its `scanner` takes what `LanceDataset.scanner` takes.
+        DuckDB can query it by its variable name: `t = ds.to_pyarrow(); duckdb.sql("select n from t")`.
         """
-        # It imports pandas where that is installed, half a second that few processes need to spend.
+        # The import loads pandas if it is installed, which takes half a second.
         from spark_lance.datasets.arrow_dataset import ArrowDataset
 
         return ArrowDataset(self)
 
     def to_polars(self) -> Any:
-        """Return a polars LazyFrame: columns, filters and limits of its queries are pushed down.
+        """Return a polars LazyFrame, which pushes down columns, filters and limits.
 
         Raises:
             OptionError: polars is not installed.
@@ -383,14 +381,14 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         return polars_frame(self)
 
     def sql(self, query: str, table_name: str = "dataset") -> pa.Table:
-        """Return the result of an SQL query by DuckDB, in which this version is the table `dataset`.
+        """Run an SQL query in DuckDB and return the result.
 
         Args:
-            query: SQL as DuckDB has it.
-            table_name: the name of the table in it.
+            query: a query in DuckDB's SQL.
+            table_name: the name of this version in the query.
 
         Raises:
-            OptionError: DuckDB is not installed, or the query is none that gives rows.
+            OptionError: DuckDB is not installed, or the statement returns no rows.
         """
         from spark_lance.datasets.special_reads import run_sql
 
@@ -415,7 +413,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         enable_stable_row_ids: bool | None = None,
         detached: bool = False,
     ) -> LanceDataset:
-        """Commit an operation whose files are written, and return the version it became.
+        """Commit an operation whose files are already written, and return the new version.
 
         See `datasets.building.commit`.
         """
@@ -442,14 +440,18 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         *,
         max_retries: int = 20,
     ) -> dict[str, Any]:
-        """Commit appends together, as one version.
+        """Commit several appends as one version.
+
+        Args:
+            dest, transactions: the table, and the appends.
+            commit_lock, storage_options, max_retries: see `commit`.
 
         Returns:
-            `dataset`, the version, and `merged`, the Transaction.
+            A dict with `dataset`, the new version, and `merged`, the committed Transaction.
 
         Raises:
-            OptionError: a transaction is no append.
-            CommitError: other writers were in the way; see its subclasses.
+            OptionError: a transaction is not an append.
+            CommitError: the commit conflicts with other writers; see its subclasses.
         """
         from spark_lance.datasets.building import merge_appends
 
@@ -462,7 +464,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
     def delete(
         self, predicate: Predicate, *, conflict_retries: int = 10, retry_timeout: timedelta = _TIMEOUT
     ) -> LanceDataset:
-        """Delete the rows for which a predicate is true; see `rows.delete`."""
+        """Delete the rows that match a predicate; see `rows.delete`."""
         return self.rows.delete(predicate, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
 
     def update(
@@ -472,11 +474,11 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         conflict_retries: int = 10,
         retry_timeout: timedelta = _TIMEOUT,
     ) -> UpdateResult:
-        """Set columns of the rows for which a predicate is true; see `rows.update`."""
+        """Set columns of the rows that match a predicate; see `rows.update`."""
         return self.rows.update(updates, where, conflict_retries, retry_timeout)
 
     def merge_insert(self, on: str | Iterable[str] | None = None) -> MergeInsertBuilder:
-        """Return a builder of a merge; see `rows.merge`."""
+        """Return a merge builder; see `rows.merge`."""
         return self.rows.merge(on)
 
     def add_columns(
@@ -497,7 +499,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
     def merge(
         self, data_obj: Any, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
     ) -> LanceDataset:
-        """Add the columns of other data; see `columns.merge`."""
+        """Add columns by a left join with other data; see `columns.merge`."""
         return self.columns.merge(data_obj, left_on, right_on, schema)
 
     def update_columns(
@@ -507,15 +509,15 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         right_on: str | None = None,
         schema: pa.Schema | None = None,
     ) -> LanceDataset:
-        """Replace values of columns where a key is the same as in other data; see `columns.update`."""
+        """Replace column values of the rows whose key is in other data; see `columns.update`."""
         return self.columns.update(data_obj, left_on, right_on, schema)
 
     def alter_columns(self, *alterations: Mapping[str, Any]) -> LanceDataset:
-        """Rename columns; see `columns.alter`."""
+        """Rename columns, or change their type or nullability; see `columns.alter`."""
         return self.columns.alter(*alterations)
 
     def drop_columns(self, columns: Iterable[str]) -> LanceDataset:
-        """Drop columns, or fields of structs ("a.b"), and return the new version; see `columns.drop`."""
+        """Drop columns, or struct fields ("a.b"), and return the new version; see `columns.drop`."""
         return self.columns.drop(columns)
 
     def create_index(
@@ -530,7 +532,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         num_bits: int | None = None,
         **options: Any,
     ) -> LanceDataset:
-        """See `indices.create`."""
+        """Build an index and return the new version; see `indices.create`."""
         return self.indices.create(
             column, index_type, name, metric, replace, num_partitions, num_sub_vectors, num_bits, **options
         )
@@ -545,15 +547,15 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         train: bool = True,
         **options: Any,
     ) -> LanceDataset:
-        """See `indices.create_scalar`."""
+        """Build a scalar or full-text index and return the new version; see `indices.create_scalar`."""
         return self.indices.create_scalar(column, index_type, name, replace=replace, train=train, **options)
 
     def index_statistics(self, name: str) -> dict[str, Any]:
-        """Return what is known of an index; see `indices.statistics`."""
+        """Return statistics of an index; see `indices.statistics`."""
         return self.indices.statistics(name)
 
     def describe_indices(self) -> list[IndexDescription]:
-        """Return the indices of this version, by name, each with its segments; see `indices.describe`."""
+        """Return the indexes of this version and their segments, sorted by name; see `indices.describe`."""
         return self.indices.describe()
 
     def list_indices(self) -> list[dict[str, Any]]:
@@ -561,7 +563,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         return self.indices.segments()
 
     def drop_index(self, name: str) -> LanceDataset:
-        """Take an index out of the table and return the version without it; see `indices.drop`."""
+        """Remove an index and return the new version; see `indices.drop`."""
         return self.indices.drop(name)
 
     def create_index_uncommitted(
@@ -574,23 +576,23 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         index_uuid: str | None = None,
         **options: Any,
     ) -> Index:
-        """Build a segment of some fragments; see `indices.create_uncommitted`."""
+        """Build an index segment of some fragments without a commit; see `indices.create_uncommitted`."""
         return self.indices.create_uncommitted(
             column, index_type, name, fragment_ids=fragment_ids, index_uuid=index_uuid, **options
         )
 
     def merge_index_metadata(self, index_uuid: str, index_type: str) -> Index:
-        """Put the parts of a segment together; see `indices.merge_parts`."""
+        """Merge the parts of an index segment; see `indices.merge_parts`."""
         return self.indices.merge_parts(index_uuid, index_type)
 
     def merge_existing_index_segments(self, segments: Sequence[Index]) -> Index:
-        """Put segments that are not committed together; see `indices.merge_segments`."""
+        """Merge uncommitted index segments; see `indices.merge_segments`."""
         return self.indices.merge_segments(segments)
 
     def commit_existing_index_segments(
         self, index_name: str, column: str, segments: Sequence[Index]
     ) -> LanceDataset:
-        """Make segments an index; see `indices.commit_segments`."""
+        """Commit segments as an index; see `indices.commit_segments`."""
         return self.indices.commit_segments(index_name, column, segments)
 
     def compact_files(self, **options: Any) -> CompactionMetrics:
@@ -608,7 +610,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         versions: Sequence[int] | None = None,
         dry_run: bool = False,
     ) -> CleanupStats:
-        """Delete old versions of this line; see `optimize.cleanup_old_versions`."""
+        """Delete old versions of this branch; see `optimize.cleanup_old_versions`."""
         return self.optimize.cleanup_old_versions(
             older_than,
             retain_versions,
@@ -620,12 +622,12 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         )
 
     def repair(self) -> LanceDataset:
-        """Move manifests that are not whole aside, and return the newest version; see `optimize.repair`."""
+        """Move torn manifests aside and return the newest version; see `optimize.repair`."""
         return self.optimize.repair()
 
     @property
     def latest_version(self) -> int:
-        """The newest version of this line in the store."""
+        """The number of this branch's newest version in the store."""
         from spark_lance.table.versions.versions import latest_version
 
         return latest_version(self.table).version
@@ -634,11 +636,11 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         """Return the table at another version.
 
         Args:
-            version: a number on this line, a tag, or (branch, number); None for the number is the newest,
-                None or "main" for the branch is the main line.
+            version: a version number of this branch, a tag, or (branch, number). None means the newest
+                version, or the main branch.
 
         Raises:
-            VersionNotFoundError: there is no such version, tag or branch.
+            VersionNotFoundError: the version, tag or branch does not exist.
         """
         from spark_lance.table.versions.resolve import resolve
 
@@ -648,12 +650,12 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         return replace(self, uri=uri, table=TableRef(self.store, ref.root), manifest=manifest)
 
     def checkout_latest(self) -> LanceDataset:
-        """Return the table at the newest version of this line."""
+        """Return the table at the newest version of this branch."""
         return self.at(load_latest(self.table))
 
     @property
     def tags(self) -> Tags:
-        """The names of versions: list, create, update and delete them."""
+        """The tags: list, create, update and delete them."""
         from spark_lance.datasets.versions import version_ref
         from spark_lance.table.versions.tags import Tags
 
@@ -661,7 +663,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
 
     @property
     def branches(self) -> Branches:
-        """The branches: list and delete them, replace their metadata."""
+        """The branches: list them, delete them, and replace their metadata."""
         from spark_lance.table.versions.branches import Branches
 
         return Branches(self.store, self.main_root)
@@ -678,7 +680,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         reference: Reference | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> LanceDataset:
-        """Create a table elsewhere that begins as a version of this one, sharing its files, and return it.
+        """Create a table at another path that references the files of a version, and return it.
 
         See `datasets.versions.clone`.
         """
@@ -692,7 +694,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         reference: Reference | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> LanceDataset:
-        """As `shallow_clone`, but with copies of all files, so that the tables have nothing in common."""
+        """Create an independent copy of a version with all its files; arguments as for `shallow_clone`."""
         from spark_lance.datasets.versions import clone
 
         return clone(self, target_path, reference, storage_options, shallow=False)
@@ -702,61 +704,61 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         return self.history.versions()
 
     def get_transactions(self, recent_transactions: int = 10) -> list[stored.Transaction | None]:
-        """Return what made the newest versions up to this one; see `history.transactions`."""
+        """Return the transactions of this and earlier versions; see `history.transactions`."""
         return self.history.transactions(recent_transactions)
 
     def read_transaction(self, version: int) -> stored.Transaction | None:
-        """Return the transaction that made a version of this line; see `history.transaction`."""
+        """Return the transaction of a version of this branch; see `history.transaction`."""
         return self.history.transaction(version)
 
     def restore(self) -> LanceDataset:
-        """Make this version's content the newest version, and return that; see `history.restore`."""
+        """Commit this version's content as the newest version and return it; see `history.restore`."""
         return self.history.restore()
 
     def add_bases(self, new_bases: Sequence[DatasetBasePath]) -> LanceDataset:
-        """Add places in which the table may keep files; see `bases.add`."""
+        """Register base paths for the table's files; see `bases.add`."""
         return self.bases.add(new_bases)
 
     def base_paths(self) -> list[DatasetBasePath]:
-        """Return the places in which this version may have files; see `bases.list`."""
+        """Return the base paths of this version; see `bases.list`."""
         return self.bases.list()
 
     def migrate_manifest_paths_v2(self) -> None:
-        """Rename the manifests of an old table so that the newest is listed first.
+        """Rename the manifests of an old table so that a listing returns the newest first.
 
-        Nobody may use the table meanwhile. An interrupted migration must be run again until it ends.
+        Nobody may use the table meanwhile. Run an interrupted migration again until it ends.
         """
         from spark_lance.table.versions.versions import migrate_names
 
         migrate_names(self.table)
 
     def config(self) -> dict[str, str]:
-        """Return the table's settings, without the internal ones of this package; see `settings.get`."""
+        """Return the table's config without the internal keys of this package; see `settings.get`."""
         return self.settings.get()
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The table's own metadata; that of its schema is `schema.metadata`; see `settings.metadata`."""
+        """The table metadata, which is not the schema metadata `schema.metadata`; see `settings.metadata`."""
         return self.settings.metadata
 
     def update_config(self, values: Texts, *, replace: bool = False) -> LanceDataset:
-        """Set settings of the table and return the new version; see `settings.update`."""
+        """Set keys of the table's config and return the new version; see `settings.update`."""
         return self.settings.update(values, replace=replace)
 
     def delete_config_keys(self, keys: Sequence[str]) -> LanceDataset:
-        """Delete settings of the table; see `settings.delete`."""
+        """Delete keys of the table's config; see `settings.delete`."""
         return self.settings.delete(keys)
 
     def update_metadata(self, values: Texts, *, replace: bool = False) -> LanceDataset:
-        """Set metadata of the table; see `settings.update_metadata`."""
+        """Set keys of the table metadata; see `settings.update_metadata`."""
         return self.settings.update_metadata(values, replace=replace)
 
     def update_schema_metadata(self, values: Texts, *, replace: bool = False) -> LanceDataset:
-        """Set metadata of the schema; see `settings.update_schema_metadata`."""
+        """Set keys of the schema metadata; see `settings.update_schema_metadata`."""
         return self.settings.update_schema_metadata(values, replace=replace)
 
     def update_field_metadata(self, updates: Mapping[str, Texts], *, replace: bool = False) -> LanceDataset:
-        """Set metadata of fields; see `settings.update_field_metadata`."""
+        """Set keys of field metadata; see `settings.update_field_metadata`."""
         return self.settings.update_field_metadata(updates, replace=replace)
 
     def initialize_mem_wal(
@@ -769,7 +771,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         unsharded: bool = False,
         **writer_defaults: Any,
     ) -> LanceDataset:
-        """Give the table a MemWAL and return the version that has it; see `wal.initialize`."""
+        """Create the table's MemWAL and return the new version; see `wal.initialize`."""
         return self.wal.initialize(
             maintained_indexes=maintained_indexes,
             bucket_column=bucket_column,
@@ -780,7 +782,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         )
 
     def mem_wal_index_details(self) -> dict[str, Any] | None:
-        """Return how the table's MemWAL spreads rows and what its writers begin with; see `wal.details`."""
+        """Return the sharding and the writer defaults of the MemWAL; see `wal.details`."""
         return self.wal.details()
 
     def mem_wal_writer(self, shard_id: str | uuid.UUID, **settings: Any) -> ShardWriter:
@@ -788,9 +790,9 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         return self.wal.writer(shard_id, **settings)
 
     def upsert_log(self, **settings: Any) -> RoutedWriter:
-        """Return a writer that spreads rows over the shards as the MemWAL says; see `wal.upsert_log`."""
+        """Return a writer that sends each row to its MemWAL shard; see `wal.upsert_log`."""
         return self.wal.upsert_log(**settings)
 
     def fresh(self, *, accept_loss: bool = False) -> FreshDataset:
-        """Return the newest version of the table together with all rows that are logged; see `wal.fresh`."""
+        """Return the newest version combined with all rows in the MemWAL; see `wal.fresh`."""
         return self.wal.fresh(accept_loss=accept_loss)

@@ -1,4 +1,4 @@
-"""A schema with the ids of its fields, as programs that commit by parts need it."""
+"""`LanceSchema`, a schema with field ids, for programs that commit files themselves."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class LanceField:
     stored: Field
 
     def id(self) -> int:
-        """Return its id."""
+        """Return the field id."""
         return self.stored.id
 
     def name(self) -> str:
-        """Return its name."""
+        """Return the name."""
         return self.stored.name
 
     def children(self) -> list[LanceField]:
-        """Return the fields in it."""
+        """Return the child fields."""
         return [LanceField(child) for child in self.stored.children]
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Its metadata."""
+        """The field metadata."""
         return dict(self.stored.metadata)
 
     def to_arrow(self) -> pa.Field:
@@ -42,11 +42,11 @@ class LanceField:
         return known_schema(pa.schema([self.stored.arrow_field()])).field(0)
 
     def is_unenforced_primary_key(self) -> bool:
-        """Return whether it is a part of the primary key."""
+        """Return whether the field is part of the primary key."""
         return self.stored.key_position is not None
 
     def unenforced_primary_key_position(self) -> int | None:
-        """Return its place in the primary key; None if it is no part of it or has no place."""
+        """Return the field's position in the primary key; None if it has no position."""
         return self.stored.key_position or None
 
     def __repr__(self) -> str:
@@ -65,7 +65,7 @@ class LanceSchema:
 
     @classmethod
     def from_pyarrow(cls, schema: pa.Schema, first_id: int = 0) -> LanceSchema:
-        """Return the schema that a new table gets: ids count up from `first_id`, parents before children.
+        """Return the schema of a new table. Field ids start at `first_id`; parents precede their children.
 
         Raises:
             SchemaError: Lance cannot store a type.
@@ -88,14 +88,14 @@ class LanceSchema:
         return [LanceField(field) for field in self.stored.fields]
 
     def field(self, name: str) -> LanceField | None:
-        """Return the field of a name, or of a path such as "s.x"; None if there is none."""
+        """Return the field with a name or a path such as "s.x"; None if it does not exist."""
         try:
             return LanceField(self.stored.find(name)[-1])
         except ColumnNotFoundError:
             return None
 
     def field_case_insensitive(self, name: str) -> LanceField | None:
-        """Return the field of a name or path whatever the case of its letters; None if there is none."""
+        """Return the field with a name or path, ignoring case; None if it does not exist."""
         exact = self.field(name)
         if exact is not None:
             return exact
@@ -105,7 +105,7 @@ class LanceSchema:
         return LanceField(matches[0]) if matches else None
 
     def unenforced_primary_key(self) -> Sequence[LanceField]:
-        """Return the fields of the primary key, in its order."""
+        """Return the fields of the primary key, in key order."""
         keys = [field for field in self.stored.walk() if field.key_position is not None]
         return [LanceField(f) for f in sorted(keys, key=lambda f: (not f.key_position, f.key_position, f.id))]
 

@@ -1,4 +1,4 @@
-"""Keeping a table small and fast; compaction in one call, or in steps as in pylance."""
+"""Table maintenance: compaction (in one call or in steps, as in pylance), index updates, cleanup, repair."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Compaction:
 
     @staticmethod
     def plan(dataset: LanceDataset, options: Mapping[str, Any] | None = None) -> CompactionPlan:
-        """Return what there is to rewrite in a version.
+        """Return the compaction tasks of a version.
 
         Args:
             dataset: the version, as a LanceDataset.
             options: options of `compact_files` by name.
 
         Raises:
-            OptionError: an option cannot be used.
-            UnsupportedFormatError: the table uses what is not rewritten here.
+            OptionError: an option does not exist or has a bad value.
+            UnsupportedFormatError: the table uses a feature that this package cannot rewrite.
         """
         settings = read_options(dataset.manifest.config, options or {})
         return plan_compaction(dataset.snapshot, settings, None, SegmentRemap())
@@ -49,16 +49,16 @@ class Compaction:
         rewrites: Sequence[RewriteResult],
         options: Mapping[str, Any] | None = None,  # noqa: ARG004 (pylance's signature)
     ) -> CompactionMetrics:
-        """Commit the results of tasks of one plan, all or none of them.
+        """Commit the results of tasks of one plan atomically.
 
         Args:
             dataset: the table.
-            rewrites: the results; none is fine and commits nothing.
-            options: not needed; taken because pylance takes them.
+            rewrites: the results. An empty sequence commits nothing.
+            options: ignored; for compatibility with pylance.
 
         Raises:
-            RetryableConflictError: a rewritten fragment has been changed meanwhile. The new files stay: plan
-                anew, or commit fewer results.
+            RetryableConflictError: another writer changed a rewritten fragment. The new files are kept: plan
+                again, or commit fewer results.
             CommitError: the commit failed; see its other subclasses.
         """
         if not rewrites:
@@ -70,43 +70,46 @@ class Compaction:
 
     @staticmethod
     def execute(dataset: LanceDataset, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
-        """Plan, rewrite and commit; the same as `compact_files`."""
+        """Plan, execute and commit a compaction; the same as `LanceDataset.optimize.compact_files`."""
         settings = read_options(dataset.manifest.config, options or {})
         return compact_table(dataset.snapshot, settings, remap=SegmentRemap())
 
 
 @dataclass(frozen=True)
 class DatasetOptimizer:
-    """Compaction, upkeep of indices, clean-up and repair. Made by `LanceDataset.optimize`."""
+    """Methods for compaction, index maintenance, cleanup and repair. Get it as `LanceDataset.optimize`."""
 
     dataset: LanceDataset
 
     def compact_files(self, **options: Any) -> CompactionMetrics:
-        """Rewrite small fragments, and those with many deleted rows, to few larger ones.
+        """Merge small fragments and fragments with many deleted rows into larger ones.
 
-        Rows keep their order inside what is rewritten, their ids (where these are stable) and their versions.
-        Neighbours are put together; a small fragment between two large ones stays. The rows of this version
-        are rewritten; where another writer changes them meanwhile, it is done again with the newest version.
-        The new version is not this one: open it with `checkout_version(latest_version)`.
+        Rows keep their order, their stable row ids and their versions. Only adjacent fragments are merged; a
+        small fragment between two large ones is not rewritten. If another writer changes the rows during
+        the compaction, the compaction retries with the newest version. The dataset stays at its version: open
+        the new one with `checkout_version(latest_version)`.
 
-        Indices that refer to rows by address are rewritten with the new addresses. With `defer_index_remap`
-        (not with stable row ids) only a record says where rows went. With `remap_indices=False` they no
-        longer cover the rewritten fragments. Zone maps and Bloom filters never cover them.
+        Indexes that refer to rows by address are rewritten with the new addresses. With `defer_index_remap`
+        (only without stable row ids), the commit only records the moves of rows. With `remap_indices=False`,
+        the indexes no longer cover the rewritten fragments. Zone maps and Bloom filters never cover them.
 
         Args:
             options: `target_rows_per_fragment` (1048576), `max_bytes_per_file` (90 GiB),
                 `materialize_deletions` (True) and `materialize_deletions_threshold` (0.1),
                 `defer_index_remap` (False), `remap_indices` (True), `num_threads` (1), `batch_size`,
                 `max_source_fragments`, `max_source_rows`, `max_source_bytes`, `excluded_fragment_ids`,
-                `data_storage_version` ("2.0", "2.1" or "2.2"; by default the table's). See
-                `CompactionOptions`. Defaults can be put in the table's config under `lance.compaction.` and
-                the option's name.
+                `data_storage_version` ("2.0", "2.1" or "2.2"; default: the table's). See
+                `CompactionOptions`. The table config `lance.compaction.<option>` sets a default for the
+                table.
+
+        Returns:
+            The numbers of removed and added fragments and files.
 
         Raises:
-            OptionError: an option does not exist or its value cannot be used.
-            RetryableConflictError: other writers were in the way each time.
+            OptionError: an option does not exist or has a bad value.
+            RetryableConflictError: every attempt conflicted with other writers.
             CommitError: the commit failed; see its other subclasses.
-            UnsupportedFormatError: the table uses what is not rewritten here.
+            UnsupportedFormatError: the table uses a feature that this package cannot rewrite.
         """
         settings = read_options(self.dataset.manifest.config, options)
         return compact_table(self.dataset.snapshot, settings, remap=SegmentRemap())
@@ -114,18 +117,18 @@ class DatasetOptimizer:
     def optimize_indices(
         self, *, num_indices_to_merge: int | None = None, index_names: Sequence[str] | None = None
     ) -> None:
-        """Index the rows that indices do not cover yet.
+        """Add rows to indexes that do not cover them yet.
 
-        The new version is not the dataset's: open it with `checkout_version(latest_version)`.
+        The dataset stays at its version. Open the new one with `checkout_version(latest_version)`.
 
         Args:
-            num_indices_to_merge: how many of the newest segments of an index become one with the new rows. 0
-                adds a segment; by default all are merged.
-            index_names: the indices; by default all that are known here; those whose form is too
-                old to be read are passed over with a warning in the log.
+            num_indices_to_merge: how many of the newest segments of an index to merge with the new rows. 0
+                adds a segment. Default: merge all segments.
+            index_names: names of the indexes. Default: all indexes of types that this package can extend. An
+                index in a format too old to read is skipped with a warning in the log.
 
         Raises:
-            IndexNotFoundError: there is no index of a name, or it is of a kind that is not built here.
+            IndexNotFoundError: an index does not exist, or this package cannot extend its type.
             CommitError: a commit failed; see its subclasses.
         """
         self.dataset.indices.optimize(num_indices_to_merge=num_indices_to_merge, index_names=index_names)
@@ -141,28 +144,32 @@ class DatasetOptimizer:
         versions: Sequence[int] | None = None,
         dry_run: bool = False,
     ) -> CleanupStats:
-        """Delete old versions of this line, and the files that only they need.
+        """Delete old versions of this branch, and the files that only they need.
 
-        Versions go to which all of `older_than`, `retain_versions` and `versions` apply, as far as they are
-        given; without any of them, those older than two weeks. This version and later ones, tagged versions
-        and those at which a branch begins stay, and so does every file that they or a branch need. Clones of
-        the table at other places are not known: they lose what only old versions need.
+        A version is deleted if it meets every one of `older_than`, `retain_versions` and `versions` that is
+        set. If none is set, versions older than two weeks are deleted. This version and later ones, tagged
+        versions, and the start versions of branches are kept, with every file that they or a branch need.
+        Clones are unknown to this table: they lose files that only deleted versions need.
 
-        As with pylance, no version is too young to go: readers of a version that goes lose its files. The
-        method `LanceTable.vacuum` and the command `vacuum` keep what is younger than 24 hours.
+        As in pylance, there is no minimum age: readers of a deleted version lose its files.
+        `LanceTable.vacuum` and the CLI command `vacuum` keep versions younger than 24 hours.
 
         Args:
-            older_than: age of the versions that go.
-            retain_versions: how many of the newest stay.
-            delete_unverified: delete files that no version names whatever their age, not just those that are
-                seven days old. Do so only while nobody writes to the table.
-            error_if_tagged_old_versions: raise if a version that would go has a tag; otherwise it stays.
-            delete_rate_limit: files to delete in a second at most.
-            versions: the versions that may go.
-            dry_run: delete nothing; `files` of the result says what would go.
+            older_than: delete only versions older than this.
+            retain_versions: number of newest versions to keep.
+            delete_unverified: delete files that no version references regardless of their age. By default
+                they must be seven days old. Use it only while nobody writes to the table.
+            error_if_tagged_old_versions: whether to raise an error if a version to delete has a tag. If
+                false, the version is kept.
+            delete_rate_limit: maximum number of files to delete per second.
+            versions: delete only versions with these numbers.
+            dry_run: delete nothing; `files` of the result lists the files that would be deleted.
+
+        Returns:
+            The numbers of deleted bytes, versions and files.
 
         Raises:
-            OptionError: an argument cannot be used, or a version that would go has a tag.
+            OptionError: an argument has a bad value, or a version to delete has a tag.
             FormatError, UnsupportedFormatError: a version cannot be read; nothing was deleted.
         """
         if older_than is not None and not isinstance(older_than, timedelta):
@@ -179,13 +186,13 @@ class DatasetOptimizer:
         )
 
     def repair(self) -> LanceDataset:
-        """Move manifests that are not whole aside, as after a power failure, and return the newest version.
+        """Move torn manifests aside, such as after a power failure, and return the newest version.
 
-        If the newest manifest is torn, the newest whole version is restored under the next free number. The
-        torn files go to `_torn/`; nothing is deleted.
+        If the newest manifest is torn, the newest intact version is restored under the next free number. The
+        torn files are moved to `_torn/`; nothing is deleted.
 
         Raises:
-            TornManifestError: no version is whole.
+            TornManifestError: no version has an intact manifest.
             CommitError: the restore failed; see its subclasses. Nothing was moved.
         """
         return self.dataset.at(repair(self.dataset.table).manifest)

@@ -1,7 +1,7 @@
 """Streaming upserts without Spark: a log and SSTables next to the table (MemWAL).
 
-The entry `__lance_mem_wal` of the manifest says how rows are spread over shards and what writers begin with.
-No feature flag and no other file goes with it. (MemWAL, index entry.)
+The manifest entry `__lance_mem_wal` defines the sharding and the defaults of writers. It needs no feature
+flag and no other file. (MemWAL, index entry.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from spark_lance.table.versions.versions import load_latest
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-# The reference writes them, too; all are hints for writers.
+# The same defaults as in the reference implementation. All of them are hints for writers.
 WRITER_DEFAULTS: Mapping[str, str] = {
     "durable_write": "true",
     "enable_memtable": "true",
@@ -67,24 +67,24 @@ def initialize_mem_wal(
     unsharded: bool = False,
     defaults: Mapping[str, object] | None = None,
 ) -> Manifest:
-    """Give a table a MemWAL and return the version that has it.
+    """Create a table's MemWAL and return the new version.
 
     Args:
         snapshot: the table.
-        maintained_indexes: the indices that writers of other engines keep for rows that are not in the table;
-            all by default. Writers here keep none.
-        bucket_column, num_buckets, identity_column, unsharded: how rows are spread over shards; without any
-            of them, whoever writes names the shard.
-        defaults: settings of writers, by the names in `WRITER_DEFAULTS`.
+        maintained_indexes: indexes that writers of other engines maintain for rows in the MemWAL. Default:
+            all indexes. Writers of this package maintain none.
+        bucket_column, num_buckets, identity_column, unsharded: the sharding; see `DatasetWal.initialize`.
+            Without any of them, the writer chooses the shard.
+        defaults: writer settings, with the names in `WRITER_DEFAULTS`.
 
     Raises:
-        OptionError: the table has a MemWAL, or shards of an earlier one; or a setting cannot be used.
-        SchemaError: the key, or the column that tells the shard, cannot be used so.
-        UnsupportedFormatError: the table has blobs, or is a legacy one.
+        OptionError: the table has a MemWAL, or shards of an earlier one; or a setting has a bad value.
+        SchemaError: the primary key or the sharding column has an unsupported type.
+        UnsupportedFormatError: the table has blobs, or is a legacy table.
         CommitError: the commit failed; see its subclasses.
     """
     manifest, schema = snapshot.manifest, snapshot.schema
-    _refuse_second(manifest)
+    _check_no_mem_wal(manifest)
     if unknown := sorted(set(defaults or {}) - WRITER_DEFAULTS.keys()):
         raise OptionError(f"writers have no setting {', '.join(unknown)}: use {', '.join(WRITER_DEFAULTS)}")
     if any(node.is_blob for node in schema.walk()):
@@ -125,11 +125,11 @@ def initialize_mem_wal(
     try:
         return commit_operation(snapshot.table, create_index_message([entry]), read_version=manifest.version)
     except RetryableConflictError:
-        _refuse_second(load_latest(snapshot.table))
+        _check_no_mem_wal(load_latest(snapshot.table))
         raise
 
 
-def _refuse_second(manifest: Manifest) -> None:
+def _check_no_mem_wal(manifest: Manifest) -> None:
     if any(entry.name == MEM_WAL for entry in manifest.indices):
         raise OptionError(f"{manifest.path} has a MemWAL already")
 
@@ -142,16 +142,15 @@ def _check_indices(manifest: Manifest, names: Sequence[str]) -> Sequence[str]:
 
 
 def drop_mem_wal(snapshot: Snapshot, *, delete_shards: bool = False) -> Manifest:
-    """Take the MemWAL away and return the version without it.
+    """Remove the MemWAL and return the new version.
 
     Args:
         snapshot: the table.
-        delete_shards: delete the shards, too, with all rows that are not in the table. Nobody may write to
-            them.
+        delete_shards: also delete the shards, with all rows that are not in the table. Use it only while
+            nobody writes to them.
 
     Raises:
-        OptionError: the table has none; or shards hold rows that are not in the table, and may not be
-            deleted.
+        OptionError: the table has no MemWAL; or it has shards, and `delete_shards` is false.
         CommitError: the commit failed; see its subclasses.
     """
     manifest = snapshot.manifest
@@ -180,14 +179,14 @@ class ShardInfo:
     """The state of a shard.
 
     Attributes:
-        shard_id: its id.
-        values: field of the sharding spec -> value of the shard, as bytes; empty if it was chosen by hand.
+        shard_id: id of the shard.
+        values: field of the sharding spec -> value of the shard, as bytes; empty if writers choose the shard.
         status: "active" or "sealed".
-        writer_epoch: how often it was claimed.
-        current_generation: of the SSTable that comes next.
-        compacted_generation: up to which SSTables are in the table; 0: none.
-        sstables: generation -> directory, of those that are listed.
-        logged_rows: rows that are only in the log.
+        writer_epoch: number of times that a writer claimed the shard.
+        current_generation: generation of the next SSTable.
+        compacted_generation: newest generation whose rows are in the table; 0 if there is none.
+        sstables: generation -> directory of each listed SSTable.
+        logged_rows: number of rows that are only in the log.
     """
 
     shard_id: str
@@ -202,9 +201,10 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class DatasetWal:
-    """The logs of rows that are not in the table yet (MemWAL).
+    """The MemWAL of a table: logs of rows that are not in the table yet. Get it as `LanceDataset.wal`.
 
-    Rows go to the log of a shard. `fresh` reads them at once, and `compact` moves them into the table.
+    Writers append rows to the log of a shard. `fresh` reads them immediately, and `compact` moves them into
+    the table.
     """
 
     dataset: LanceDataset
@@ -219,23 +219,23 @@ class DatasetWal:
         unsharded: bool = False,
         **writer_defaults: Any,
     ) -> LanceDataset:
-        """Give the table a MemWAL and return the version that has it.
+        """Create the table's MemWAL and return the new version.
 
-        With a primary key (field metadata `lance-schema:unenforced-primary-key`) rows are upserted, without
-        one they are appended. All rows of one key must go to one shard, so the column that tells the shard
-        should be a part of the key.
+        With a primary key (field metadata `lance-schema:unenforced-primary-key`), rows are upserted. Without
+        one, they are appended. All rows with the same key must be in the same shard, so the sharding column
+        should be part of the key.
 
         Args:
-            maintained_indexes: the indices that writers of other engines keep for logged rows; all by
-                default.
-            bucket_column, num_buckets: spread rows by the hash of a column over 1 to 1024 shards.
-            identity_column: a shard for each value of a column.
-            unsharded: one shard for all rows.
-            writer_defaults: what writers begin with, such as `max_memtable_rows`.
+            maintained_indexes: indexes that writers of other engines maintain for logged rows. Default: all
+                indexes.
+            bucket_column, num_buckets: distribute rows over 1 to 1024 shards by the hash of a column.
+            identity_column: use one shard per value of a column.
+            unsharded: use one shard for all rows.
+            writer_defaults: default settings of writers, such as `max_memtable_rows`.
 
         Raises:
-            OptionError: the table has a MemWAL, or shards of an earlier one; or an argument cannot be used.
-            SchemaError: the key, or the column that tells the shard, cannot be used so.
+            OptionError: the table has a MemWAL, or shards of an earlier one; or an argument has a bad value.
+            SchemaError: the primary key or the sharding column has an unsupported type.
             CommitError: the commit failed; see its subclasses.
         """
         return self.dataset.at(
@@ -251,19 +251,19 @@ class DatasetWal:
         )
 
     def drop(self, *, delete_shards: bool = False) -> LanceDataset:
-        """Take the MemWAL away and return the version without it.
+        """Remove the MemWAL and return the new version.
 
         Args:
-            delete_shards: delete the shards, too, with all rows that are not in the table.
+            delete_shards: also delete the shards, with all rows that are not in the table.
 
         Raises:
-            OptionError: there is none; or there are shards, and they may not be deleted.
+            OptionError: the table has no MemWAL; or it has shards, and `delete_shards` is false.
             CommitError: the commit failed; see its subclasses.
         """
         return self.dataset.at(drop_mem_wal(self.dataset.snapshot, delete_shards=delete_shards))
 
     def details(self) -> dict[str, Any] | None:
-        """Return how the table's MemWAL spreads rows and what its writers begin with; None without one."""
+        """Return the sharding and the writer defaults of the MemWAL; None if the table has no MemWAL."""
         details = mem_wal_details(self.dataset.manifest.indices)
         if details is None:
             return None
@@ -292,7 +292,7 @@ class DatasetWal:
         }
 
     def shards(self) -> list[ShardInfo]:
-        """Return what is known of each shard.
+        """Return the state of each shard.
 
         Raises:
             OptionError: the table has no MemWAL.
@@ -320,40 +320,41 @@ class DatasetWal:
         return result
 
     def writer(self, shard_id: str | uuid.UUID, **settings: Any) -> ShardWriter:
-        """Claim a shard and return its writer, see `ShardWriter`; a writer that it had is fenced.
+        """Claim a shard and return its writer; see `ShardWriter`. This fences the shard's previous writer.
 
         Args:
-            shard_id: a UUID; a shard that does not exist is made.
-            settings: of `WriterConfig`, in place of the table's: `max_memtable_rows`, `max_memtable_size`,
-                `max_memtable_batches`, `max_unflushed_memtable_bytes`, `durability` ("written" or "synced"),
-                `accept_loss`.
+            shard_id: a UUID. A missing shard is created.
+            settings: settings of `WriterConfig` that override the table's defaults: `max_memtable_rows`,
+                `max_memtable_size`, `max_memtable_batches`, `max_unflushed_memtable_bytes`, `durability`
+                ("written" or "synced"), `accept_loss`.
 
         Raises:
-            OptionError: the table has no MemWAL, or a setting cannot be used.
-            ShardSealedError: the shard takes no more rows.
-            WalHoleError, WalEntryError: its log is damaged; `accept_loss=True` opens it without what is lost.
+            OptionError: the table has no MemWAL, or a setting has a bad value.
+            ShardSealedError: the shard is sealed.
+            WalHoleError, WalEntryError: the log is damaged; `accept_loss=True` skips the lost rows.
         """
         return ShardWriter(self.dataset.snapshot, parse_shard_id(shard_id), settings)
 
     def upsert_log(self, **settings: Any) -> RoutedWriter:
-        """Return a writer that spreads rows over the shards as the MemWAL says; see `RoutedWriter`.
+        """Return a writer that sends each row to its shard; see `RoutedWriter`.
 
         Args:
             settings: as for `mem_wal_writer`.
 
         Raises:
-            OptionError: the table has no MemWAL, or one whose shards are chosen by hand.
+            OptionError: the table has no MemWAL, or its MemWAL has no sharding.
         """
         return RoutedWriter(self.dataset.snapshot, settings)
 
     def fresh(self, *, accept_loss: bool = False) -> FreshDataset:
-        """Return the newest version of the table together with all rows that are logged, to be read.
+        """Return the newest version combined with all rows in the MemWAL, for reading.
 
-        The newest row of each key counts; deleted rows are left out. A reader sees a prefix of each shard's
-        writes, with all that were acknowledged before. Without a MemWAL it is the newest version.
+        The newest row of each key wins; deleted rows are skipped. A reader sees a prefix of each shard's
+        writes, which includes all writes acknowledged before. Without a MemWAL, the result is the newest
+        version.
 
         Args:
-            accept_loss: pass over entries of logs that are missing or damaged.
+            accept_loss: whether to skip missing or damaged log entries.
 
         Raises:
             WalHoleError, WalEntryError: entries of a log are missing or damaged.
@@ -366,15 +367,16 @@ class DatasetWal:
     ) -> WalCompaction:
         """Move rows of SSTables into the table; return the counts.
 
-        Several compactions may run at once, and concurrently with writers and readers.
+        Several compactions can run concurrently, also with writers and readers.
 
         Args:
-            shards: those to look at; all by default.
-            flush: bring what is only in logs, too. That claims each shard: a writer at work is fenced.
+            shards: ids of the shards to compact. Default: all shards.
+            flush: also move rows that are only in the logs. This claims each shard and fences its writer.
 
         Raises:
-            OptionError: the table has no MemWAL, or no such shard.
-            CommitError: other writers were in the way; see its subclasses. What was brought in stays.
+            OptionError: the table has no MemWAL, or a shard does not exist.
+            CommitError: the commit conflicts with other writers; see its subclasses. Rows that were moved
+                before stay in the table.
         """
         shard_ids = None if shards is None else [parse_shard_id(shard) for shard in shards]
         return compact_wal(self.dataset.snapshot, shard_ids, flush=flush)
@@ -386,15 +388,16 @@ class DatasetWal:
         older_than: timedelta = GRACE,
         dry_run: bool = False,
     ) -> WalCollection:
-        """Delete SSTables, entries of logs and manifests of shards that nobody needs any more.
+        """Delete SSTables, log entries and shard manifests that are no longer needed.
 
         Args:
-            shards: those to look at; all by default.
-            older_than: only what was written before that, for readers and writers that are at work.
-            dry_run: delete nothing.
+            shards: ids of the shards to clean. Default: all shards.
+            older_than: delete only files older than this, because running readers and writers may need newer
+                ones.
+            dry_run: count the files without deleting them.
 
         Raises:
-            OptionError: the table has no MemWAL, or no such shard.
+            OptionError: the table has no MemWAL, or a shard does not exist.
         """
         shard_ids = None if shards is None else [parse_shard_id(shard) for shard in shards]
         return collect_wal(self.dataset.snapshot, shard_ids, older_than=older_than, dry_run=dry_run)

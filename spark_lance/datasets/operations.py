@@ -37,7 +37,7 @@ from spark_lance.table.schema.changes import add_fields, schema_protos
 
 @dataclass(frozen=True)
 class IndexFile:
-    """A file of an index: its name in the index's folder, and its bytes."""
+    """A file of an index: its path in the index folder, and its size in bytes."""
 
     path: str
     size_bytes: int
@@ -45,20 +45,20 @@ class IndexFile:
 
 @dataclass
 class Index:
-    """A segment of an index, as an operation brings it.
+    """An index segment of an operation.
 
     Attributes:
-        uuid: names the folder of its files.
-        name: of the index.
+        uuid: id of the segment, and name of its folder.
+        name: name of the index.
         fields: ids of the indexed fields.
-        dataset_version: the version that it was built from.
-        fragment_ids: the fragments that it covers.
-        index_version: version of its format.
-        created_at: when it was built.
-        base_id: the base path of its files; None for the table's own root.
-        files: its files.
-        index_details: the type of its details, and their bytes.
-        covering_fields: ids of fields whose values it holds besides its own.
+        dataset_version: the table version that the segment was built from.
+        fragment_ids: ids of the fragments that the segment covers.
+        index_version: format version of the index.
+        created_at: time of the build.
+        base_id: id of the base path of the files; None for the table's root.
+        files: the segment's files.
+        index_details: type URL and bytes of the index details.
+        covering_fields: ids of further fields whose values the segment stores.
     """
 
     uuid: str
@@ -75,7 +75,7 @@ class Index:
 
     @classmethod
     def of(cls, message: table_pb2.IndexMetadata) -> Index:
-        """Return what a message says."""
+        """Return the segment of a protobuf message."""
         created_at = message.created_at / 1000 if message.HasField("created_at") else None
         details = message.index_details
         return cls(
@@ -116,14 +116,14 @@ AnySchema: TypeAlias = LanceSchema | pa.Schema
 
 
 class Operation(ABC):
-    """The change of a table by one commit."""
+    """A change of a table in one commit."""
 
     @abstractmethod
     def message(self, manifest: Manifest | None) -> Message:
         """Return the message for a transaction.
 
         Args:
-            manifest: the version that it is computed from; None if there is no table.
+            manifest: the version that the operation is based on; None if the table does not exist.
         """
 
 
@@ -140,8 +140,8 @@ def _check_fragments(fragments: Any) -> None:
             raise OptionTypeError(f"fragments must be list[FragmentMetadata], got one of {type(fragment)}")
 
 
-def _numbered_as(fragments: Iterable[table_pb2.DataFragment], schema: pa.Schema, first: int) -> Schema:
-    """Return an Arrow schema with the ids that the files of new fragments have."""
+def _assign_field_ids(fragments: Iterable[table_pb2.DataFragment], schema: pa.Schema, first: int) -> Schema:
+    """Return an Arrow schema with the field ids that the files of new fragments use."""
     new_schema = LanceSchema.from_pyarrow(schema).stored
     used = [
         number for fragment in fragments for file in fragment.files for number in file.fields if number >= 0
@@ -152,19 +152,19 @@ def _numbered_as(fragments: Iterable[table_pb2.DataFragment], schema: pa.Schema,
     return LanceSchema.from_pyarrow(schema, max(0, min(used) - min(leaves))).stored
 
 
-def _merged(manifest: Manifest, schema: pa.Schema) -> Schema:
-    """Return a version's schema with the columns of another that it lacks, in the other's order."""
+def _merge_schemas(manifest: Manifest, schema: pa.Schema) -> Schema:
+    """Return a version's schema extended by the new columns of `schema`, in the order of `schema`."""
     present = {field.name: field for field in manifest.schema.fields}
     new = pa.schema([column for column in schema if column.name not in present])
-    if gone := sorted(set(present) - set(schema.names)):
-        raise SchemaError(f"the schema of a merge lacks {', '.join(gone)}; drop columns with drop_columns")
+    if missing := sorted(set(present) - set(schema.names)):
+        raise SchemaError(f"the schema of a merge lacks {', '.join(missing)}; drop columns with drop_columns")
     whole = add_fields(manifest, new)[0] if len(new) else manifest.schema
     by_name = {field.name: field for field in whole.fields}
     return Schema(tuple(by_name[name] for name in schema.names), whole.metadata)
 
 
 class LanceOperation:
-    """The operations that `LanceDataset.commit` takes."""
+    """The operations that `LanceDataset.commit` accepts."""
 
     BaseOperation = Operation
 
@@ -183,10 +183,10 @@ class LanceOperation:
 
     @dataclass
     class Overwrite(Operation):
-        """Put a new schema and new fragments in place of all that is there, or make a table.
+        """Replace the schema and all fragments, or create a table.
 
-        A pyarrow schema gets the ids that the files of the fragments have. `initial_bases` are
-        DatasetBasePaths of a table that this makes.
+        A pyarrow schema gets the field ids that the files of the fragments use. `initial_bases` are the
+        base paths of a table that the operation creates.
         """
 
         new_schema: AnySchema
@@ -204,19 +204,19 @@ class LanceOperation:
             return overwrite_message(self.schema(manifest), fragments, bases=bases)
 
         def bases(self) -> tuple[BasePath, ...]:
-            """Return the base paths, with ids."""
+            """Return the base paths with their ids."""
             return numbered(base.stored() for base in self.initial_bases or ())
 
         def schema(self, manifest: Manifest | None) -> Schema:
-            """Return the schema with ids."""
+            """Return the schema with field ids."""
             if isinstance(self.new_schema, LanceSchema):
                 return self.new_schema.stored
             first = 0 if manifest is None else manifest.first_new_field_id
-            return _numbered_as(messages_of(self.fragments), self.new_schema, first)
+            return _assign_field_ids(messages_of(self.fragments), self.new_schema, first)
 
     @dataclass
     class Delete(Operation):
-        """Put fragments with new deletion files in place of those of the same ids, and drop others."""
+        """Replace fragments by versions with new deletion files (same ids), and drop fragments."""
 
         updated_fragments: Iterable[FragmentMetadata]
         deleted_fragment_ids: Iterable[int]
@@ -235,7 +235,7 @@ class LanceOperation:
 
     @dataclass
     class Update(Operation):
-        """Change fragments and add others; rows or columns were rewritten."""
+        """Remove, change and add fragments after rows or columns were rewritten."""
 
         removed_fragment_ids: list[int] = field(default_factory=list)
         updated_fragments: list[FragmentMetadata] = field(default_factory=list)
@@ -244,7 +244,7 @@ class LanceOperation:
         fields_for_preserving_frag_bitmap: list[int] = field(default_factory=list)
         update_mode: str = ""
         updated_fragment_offsets: dict[int, bytes] | None = None
-        # Keys of inserted rows, so that another writer's insert of one of them is seen.
+        # Keys of inserted rows, to detect a concurrent insert of the same key.
         inserted_rows: pb.Transaction.KeyExistenceFilter | None = field(default=None, repr=False)
 
         def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
@@ -268,7 +268,7 @@ class LanceOperation:
 
     @dataclass
     class Merge(Operation):
-        """Give the table another schema, and its fragments files of new columns."""
+        """Replace the schema, and add files with new columns to the fragments."""
 
         fragments: Iterable[FragmentMetadata]
         schema: AnySchema
@@ -290,7 +290,9 @@ class LanceOperation:
             if manifest is None:
                 raise OptionError("a merge needs a table")
             schema = (
-                self.schema.stored if isinstance(self.schema, LanceSchema) else _merged(manifest, self.schema)
+                self.schema.stored
+                if isinstance(self.schema, LanceSchema)
+                else _merge_schemas(manifest, self.schema)
             )
             protos = schema_protos(schema, manifest)
             metadata = manifest.message.schema_metadata
@@ -299,7 +301,7 @@ class LanceOperation:
 
     @dataclass
     class Project(Operation):
-        """Keep some columns only, under their names or others."""
+        """Keep only some columns, which may have new names."""
 
         schema: LanceSchema
         preserves_nullability: bool = False
@@ -313,7 +315,7 @@ class LanceOperation:
 
     @dataclass
     class Restore(Operation):
-        """Make an old version the newest."""
+        """Restore the content of an old version."""
 
         version: int
 
@@ -323,14 +325,14 @@ class LanceOperation:
 
     @dataclass
     class RewriteGroup:
-        """Fragments, and those that hold their rows from now on."""
+        """Old fragments, and the new fragments that contain their rows."""
 
         old_fragments: Iterable[FragmentMetadata]
         new_fragments: Iterable[FragmentMetadata]
 
     @dataclass
     class RewrittenIndex:
-        """An index segment, and the one that takes its place."""
+        """An index segment, and the segment that replaces it."""
 
         old_id: str
         new_id: str
@@ -340,7 +342,7 @@ class LanceOperation:
 
     @dataclass
     class Rewrite(Operation):
-        """Put the rows of fragments into other fragments: compaction."""
+        """Move the rows of fragments into new fragments (compaction)."""
 
         groups: Iterable[LanceOperation.RewriteGroup]
         rewritten_indices: Iterable[LanceOperation.RewrittenIndex] = ()
@@ -365,7 +367,7 @@ class LanceOperation:
 
     @dataclass
     class CreateIndex(Operation):
-        """Add index segments whose files are there, and drop others."""
+        """Add index segments whose files are already written, and drop other segments."""
 
         new_indices: list[Index]
         removed_indices: list[Index] = field(default_factory=list)
@@ -379,14 +381,14 @@ class LanceOperation:
 
     @dataclass
     class DataReplacementGroup:
-        """A fragment, and a new file of some of its columns."""
+        """A fragment, and a new file with some of its columns."""
 
         fragment_id: int
         new_file: DataFile
 
     @dataclass
     class DataReplacement(Operation):
-        """Put files of the same columns in place of those that fragments have."""
+        """Replace data files of fragments by files with the same columns."""
 
         replacements: list[LanceOperation.DataReplacementGroup]
 
@@ -399,14 +401,14 @@ class LanceOperation:
 
     @dataclass
     class UpdateMap:
-        """Keys to set, None to delete; `replace` drops all others."""
+        """Keys and values to set; None deletes a key. `replace` drops all other keys."""
 
         updates: Mapping[str, str | None]
         replace: bool = False
 
     @dataclass
     class UpdateConfig(Operation):
-        """Change settings and metadata."""
+        """Change config and metadata."""
 
         config_updates: LanceOperation.UpdateMap | None = None
         table_metadata_updates: LanceOperation.UpdateMap | None = None
@@ -427,7 +429,7 @@ class LanceOperation:
 
     @dataclass
     class Other(Operation):
-        """An operation that is read, and has no class of its own."""
+        """A stored operation without a class of its own."""
 
         stored: Message
 
@@ -436,33 +438,35 @@ class LanceOperation:
             return self.stored
 
 
-def _fragments(messages: Iterable[table_pb2.DataFragment]) -> list[FragmentMetadata]:
+def _parse_fragments(messages: Iterable[table_pb2.DataFragment]) -> list[FragmentMetadata]:
     return [FragmentMetadata.of(message) for message in messages]
 
 
-def _schema(message: Any) -> LanceSchema:
+def _parse_schema(message: Any) -> LanceSchema:
     metadata = getattr(message, "schema_metadata", None)
     return LanceSchema(Schema.from_protos(message.schema, metadata))
 
 
-def _update_map(message: pb.Transaction.UpdateMap) -> LanceOperation.UpdateMap:
+def _parse_update_map(message: pb.Transaction.UpdateMap) -> LanceOperation.UpdateMap:
     updates = {e.key: e.value if e.HasField("value") else None for e in message.update_entries}
     return LanceOperation.UpdateMap(updates, message.replace)
 
 
-def _config(message: Any) -> Operation:
+def _parse_config_update(message: Any) -> Operation:
     parts = {
-        name: _update_map(getattr(message, name))
+        name: _parse_update_map(getattr(message, name))
         for name in ("config_updates", "table_metadata_updates", "schema_metadata_updates")
         if message.HasField(name)
     }
-    fields = {number: _update_map(each) for number, each in message.field_metadata_updates.items()}
+    fields = {number: _parse_update_map(each) for number, each in message.field_metadata_updates.items()}
     return LanceOperation.UpdateConfig(**parts, field_metadata_updates=fields or None)
 
 
-def _rewrite(message: Any) -> Operation:
+def _parse_rewrite(message: Any) -> Operation:
     groups = [
-        LanceOperation.RewriteGroup(_fragments(group.old_fragments), _fragments(group.new_fragments))
+        LanceOperation.RewriteGroup(
+            _parse_fragments(group.old_fragments), _parse_fragments(group.new_fragments)
+        )
         for group in message.groups
     ]
     indices = [
@@ -478,11 +482,11 @@ def _rewrite(message: Any) -> Operation:
     return LanceOperation.Rewrite(groups, indices)
 
 
-def _update(message: Any) -> Operation:
+def _parse_update(message: Any) -> Operation:
     return LanceOperation.Update(
         list(message.removed_fragment_ids),
-        _fragments(message.updated_fragments),
-        _fragments(message.new_fragments),
+        _parse_fragments(message.updated_fragments),
+        _parse_fragments(message.new_fragments),
         list(message.fields_modified),
         list(message.fields_for_preserving_frag_bitmap),
         pb.Transaction.Update.UpdateMode.Name(message.update_mode).lower(),
@@ -491,37 +495,39 @@ def _update(message: Any) -> Operation:
     )
 
 
-# Name of the operation in a transaction -> what makes the value from its message.
+# Operation name in a transaction -> function that builds the operation from its message.
 _READERS: dict[str, Any] = {
-    "append": lambda m: LanceOperation.Append(_fragments(m.fragments)),
-    "overwrite": lambda m: LanceOperation.Overwrite(_schema(m), _fragments(m.fragments)),
+    "append": lambda m: LanceOperation.Append(_parse_fragments(m.fragments)),
+    "overwrite": lambda m: LanceOperation.Overwrite(_parse_schema(m), _parse_fragments(m.fragments)),
     "delete": lambda m: LanceOperation.Delete(
-        _fragments(m.updated_fragments), list(m.deleted_fragment_ids), m.predicate
+        _parse_fragments(m.updated_fragments), list(m.deleted_fragment_ids), m.predicate
     ),
-    "update": _update,
-    "merge": lambda m: LanceOperation.Merge(_fragments(m.fragments), _schema(m), m.preserves_nullability),
-    "project": lambda m: LanceOperation.Project(_schema(m), m.preserves_nullability),
+    "update": _parse_update,
+    "merge": lambda m: LanceOperation.Merge(
+        _parse_fragments(m.fragments), _parse_schema(m), m.preserves_nullability
+    ),
+    "project": lambda m: LanceOperation.Project(_parse_schema(m), m.preserves_nullability),
     "restore": lambda m: LanceOperation.Restore(m.version),
-    "rewrite": _rewrite,
+    "rewrite": _parse_rewrite,
     "create_index": lambda m: LanceOperation.CreateIndex(
         [Index.of(each) for each in m.new_indices], [Index.of(each) for each in m.removed_indices]
     ),
     "data_replacement": lambda m: LanceOperation.DataReplacement(
         [LanceOperation.DataReplacementGroup(g.fragment_id, DataFile.of(g.new_file)) for g in m.replacements]
     ),
-    "update_config": _config,
+    "update_config": _parse_config_update,
 }
 
 
 @dataclass
 class Transaction:
-    """An operation, and the version that it was computed from.
+    """An operation, and the version that it is based on.
 
     Attributes:
-        read_version: that version; 0 for the making of a table.
-        operation: what is done.
-        uuid: the identity of the commit.
-        transaction_properties: key-value pairs kept with it.
+        read_version: the version that the operation is based on; 0 to create a table.
+        operation: the operation.
+        uuid: id of the commit.
+        transaction_properties: key-value pairs stored with the transaction.
     """
 
     read_version: int
@@ -531,7 +537,7 @@ class Transaction:
 
     @classmethod
     def of(cls, transaction: stored.Transaction) -> Transaction:
-        """Return what a stored transaction says; an operation without a class here is `Other`."""
+        """Return a stored transaction as a value; an operation without a class becomes `Other`."""
         name = transaction.name
         if name is None:
             raise UnsupportedFormatError("the transaction's operation is not known to this release")

@@ -1,4 +1,4 @@
-"""Reading rows, by columns, filters, positions and ids."""
+"""Reads of rows by columns, filters and positions."""
 
 from __future__ import annotations
 
@@ -41,15 +41,18 @@ class Readable(ScanSource):
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema, with the extension types that pyarrow knows."""
+        """The Arrow schema, with pyarrow's extension types."""
         return known_schema(self.snapshot.schema.to_arrow())
 
     def explain(self, format: Literal["text", "html"] = "text", **scan: Any) -> PlanPicture | str:
         """Return the plan of a read: fragments read and skipped, and the indexes that the filter uses.
 
         Args:
-            format: "text", or "html" for a picture that notebooks draw.
+            format: "text", or "html" for a diagram in a notebook.
             scan: arguments of `scanner`.
+
+        Raises:
+            OptionError: the format or an argument of `scanner` is wrong.
         """
         scanner = self.scanner(**scan)
         if format == "text":
@@ -82,36 +85,36 @@ class Readable(ScanSource):
         disable_scoring_autoprojection: bool = False,
         **hints: Any,
     ) -> LanceScanner:
-        """Describe a read, to be run, counted or explained later: `scanner(...).to_table()`.
+        """Return a scanner, which can run, count or explain the read: `scanner(...).to_table()`.
 
         Args:
-            columns: what to read: names of top-level columns, paths into structs such as "s.x", or a dict
-                from names to SQL expressions such as {"twice": "2 * n"}; all columns by default. The system
-                columns `_rowid`, `_rowaddr`, `_rowoffset`, `_row_created_at_version` and
-                `_row_last_updated_at_version` can be named too.
-            filter: SQL or a pyarrow expression over any columns of the table, and over system columns but
-                `_rowoffset`. Other columns are read only for rows that pass it.
-            limit: the maximal number of rows, after the first `offset` rows were skipped.
-            offset: rows to pass over.
+            columns: names of top-level columns, paths of struct fields such as "s.x", or a dict from names to
+                SQL expressions such as {"twice": "2 * n"}. Default: all columns. The names can include the
+                system columns `_rowid`, `_rowaddr`, `_rowoffset`, `_row_created_at_version` and
+                `_row_last_updated_at_version`.
+            filter: SQL or a pyarrow expression over any columns of the table, and over system columns except
+                `_rowoffset`. The scan reads other columns only for rows that pass the filter.
+            limit: maximum number of rows, after `offset` rows were skipped.
+            offset: number of rows to skip.
             nearest, full_text_query, prefilter: a search; see `LanceDataset.to_table`.
-            batch_size: the most rows of one batch.
-            order_by: columns to sort by, as names or `ColumnOrdering`s. With a limit only as many rows are
-                held in memory.
+            batch_size: maximum number of rows per batch.
+            order_by: columns to sort by, as names or `ColumnOrdering`s. With a limit, only `limit` rows are
+                kept in memory.
             with_row_id: add the column `_rowid` (uint64).
             with_row_address: add the column `_rowaddr` (uint64: fragment id << 32 | physical row).
-            fragments: read only these, in this order.
-            batch_bytes: about how many bytes a batch has.
-            use_scalar_index: False reads without the help of indices of values.
-            fast_search: a search leaves out rows that are not indexed.
-            blob_handling: "blobs_descriptions" tells where the bytes of blobs are, "all_binary" reads them.
-            text_as: "binary" reads text columns as binary, for tables that hold text which is not UTF-8.
-                Indices of these columns are not used then.
-            include_deleted_rows: read rows that are deleted but still stored, too; their `_rowid` is null.
-            disable_scoring_autoprojection: a search gives `_distance` or `_score` only if `columns` names it.
-            hints: arguments of other implementations that change no result, such as `batch_readahead`.
+            fragments: read only these fragments, in this order.
+            batch_bytes: approximate size of a batch in bytes.
+            use_scalar_index: whether the filter may use scalar indexes.
+            fast_search: whether a search skips rows that are not indexed.
+            blob_handling: "blobs_descriptions" returns the locations of blobs, "all_binary" their bytes.
+            text_as: "binary" reads text columns as binary, for tables with text that is not valid UTF-8.
+                Indexes of these columns are not used then.
+            include_deleted_rows: also read deleted rows that are still stored; their `_rowid` is null.
+            disable_scoring_autoprojection: return `_distance` or `_score` only if `columns` names it.
+            hints: arguments of other implementations without effect on the result (`batch_readahead`).
 
         Raises:
-            OptionError: an argument cannot be used.
+            OptionError: an argument is unknown or has a bad value.
         """
         check_hints(hints)
         request = ScanRequest(
@@ -125,7 +128,7 @@ class Readable(ScanSource):
             order_by=orderings(order_by),
             with_row_id=bool(with_row_id),
             with_row_address=bool(with_row_address),
-            fragments=None if fragments is None else _messages(fragments),
+            fragments=None if fragments is None else _fragment_messages(fragments),
             batch_size=BATCH_ROWS if batch_size is None else batch_size,
             batch_bytes=BATCH_BYTES if batch_bytes is None else batch_bytes,
             use_scalar_index=use_scalar_index is not False,
@@ -140,10 +143,10 @@ class Readable(ScanSource):
 
     @abstractmethod
     def _texts_as_binary(self) -> Readable:
-        """Return the same rows, whose text is read as binary."""
+        """Return a reader of the same rows that reads text columns as binary."""
 
     def count_rows(self, filter: Predicate | None = None, **hints: Any) -> int:
-        """Count rows; without a filter from the manifest alone."""
+        """Return the number of rows. Without a filter, this reads only the manifest."""
         return self.scanner([], filter, **hints).count_rows()
 
     def to_table(
@@ -160,20 +163,21 @@ class Readable(ScanSource):
         prefilter: bool = False,
         **options: Any,
     ) -> pa.Table:
-        """Return rows as a table, see `scanner`; with `nearest` the rows nearest to a vector.
+        """Return rows as an Arrow table. With `nearest` or `full_text_query`, return the result of a search.
 
         Args:
-            columns: what to read, see `scanner`; all columns by default.
-            nearest: what is searched, with pylance's keys: `column`, `q` (a vector, or a list of them), `k`
-                (`limit`, or 10), `metric`, `nprobes` or `minimum_nprobes` and `maximum_nprobes`,
-                `refine_factor`, `ef`, `use_index`, `fast_search`, `distance_range`. The column `_distance` is
-                added; with several vectors also `query_index`, the first column.
-            full_text_query: words, a phrase in double quotes, or a dict of `query`, `column` (the one that
-                has an index by default), `operator` ("or" or "and"), `phrase` (False) and `fast_search`; or a
-                query of `spark_lance.query`. The rows that have them come with the column `_score`, best
-                first; `limit` says how many.
-            prefilter: whether the filter is applied before the search, so that k of its rows come, or to the
-                k nearest rows afterwards.
+            columns: columns to read; see `scanner`. Default: all columns.
+            nearest: a vector search as a dict with pylance's keys: `column`, `q` (a vector, or a list of
+                vectors), `k` (default: `limit`, or 10), `metric`, `nprobes` or `minimum_nprobes` and
+                `maximum_nprobes`, `refine_factor`, `ef`, `use_index`, `fast_search`, `distance_range`. The
+                result has the additional column `_distance`; with several vectors also `query_index`, as the
+                first column.
+            full_text_query: words, a phrase in double quotes, or a dict with `query`, `column` (default: the
+                column with an index), `operator` ("or" or "and"), `phrase` (False) and `fast_search`; or a
+                query of `spark_lance.query`. The matching rows have the additional column `_score` and are
+                sorted by it, best first; `limit` is their number.
+            prefilter: True applies the filter before the search, which returns k matching rows. False applies
+                the filter to the k nearest rows.
             filter, limit, offset, with_row_id, with_row_address, options: see `scanner`.
         """
         return self.scanner(
@@ -203,25 +207,25 @@ class Readable(ScanSource):
     ) -> Iterator[pa.RecordBatch]:
         """Stream rows as record batches of about `batch_bytes` bytes and at most `batch_size` rows.
 
-        The other arguments and the errors are those of `to_table`.
+        The other arguments and the errors are the same as for `to_table`.
         """
         options |= {"batch_size": batch_size, "batch_bytes": batch_bytes}
         options |= {"with_row_id": with_row_id, "with_row_address": with_row_address}
         return self.scanner(columns, filter, limit, offset, **options).to_batches()
 
     def to_pandas(self, columns: Columns = None, filter: Predicate | None = None, **options: Any) -> Any:
-        """Read rows into a pandas DataFrame; the options are those of `scanner`."""
+        """Return rows as a pandas DataFrame; `options` are arguments of `scanner`."""
         return self.to_table(columns, filter, **options).to_pandas()
 
     def head(self, num_rows: int, **options: Any) -> pa.Table:
-        """Read the first `num_rows` rows; the options are those of `scanner`."""
+        """Return the first `num_rows` rows; `options` are arguments of `scanner`."""
         return self.scanner(**options).head(num_rows)
 
     def take(self, indices: RowNumbers, columns: Columns = None) -> pa.Table:
-        """Return the rows at positions `indices` (0-based, in scan order), in that order.
+        """Return the rows at the positions `indices` (0-based, in scan order), in the given order.
 
         Raises:
-            IndexError: a position is outside the rows.
+            IndexError: a position is out of range.
             SchemaError: a column does not exist.
         """
         from spark_lance.table.reading.take import take_positions
@@ -230,23 +234,23 @@ class Readable(ScanSource):
         return known_table(projection.apply(take_positions(self.plan_scan(projection.reads), indices)))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export all rows by Arrow's C stream interface: `pa.table(ds)`, `pl.DataFrame(ds)`, and the like."""
+        """Export all rows through Arrow's C stream interface, for `pa.table(ds)`, `pl.DataFrame(ds)` etc."""
         return self.scanner().__arrow_c_stream__(requested_schema)
 
     def __arrow_c_schema__(self) -> object:
-        """Export the schema by Arrow's C data interface."""
+        """Export the schema through Arrow's C data interface."""
         return self.scanner().__arrow_c_schema__()
 
 
-def _messages(fragments: Iterable[Any]) -> list[table_pb2.DataFragment]:
-    """Return the messages of fragments of a version."""
+def _fragment_messages(fragments: Iterable[Any]) -> list[table_pb2.DataFragment]:
+    """Return the protobuf messages of fragments."""
     if not isinstance(fragments, Iterable):
         raise OptionTypeError(f"fragments is a list, as in [fragment], not {type(fragments).__name__}")
-    return [_message(fragment) for fragment in fragments]
+    return [_fragment_message(fragment) for fragment in fragments]
 
 
-def _message(fragment: Any) -> table_pb2.DataFragment:
-    """Return the message of a fragment of a version, of this module or one that wraps it."""
+def _fragment_message(fragment: Any) -> table_pb2.DataFragment:
+    """Return the protobuf message of a fragment, or of an object that wraps one."""
     message = getattr(fragment, "message", fragment)
     if not isinstance(message, table_pb2.DataFragment):
         raise OptionTypeError(f"fragments takes what get_fragments gives, not {type(fragment).__name__}")
@@ -255,7 +259,7 @@ def _message(fragment: Any) -> table_pb2.DataFragment:
 
 @dataclass(frozen=True, repr=False)
 class LanceFragment(FragmentChanges, Readable):
-    """One fragment of a version. `_rowoffset` counts the rows of the whole table."""
+    """One fragment of a version. `_rowoffset` is relative to the whole table."""
 
     parent: LanceDataset
     message: table_pb2.DataFragment
@@ -271,14 +275,14 @@ class LanceFragment(FragmentChanges, Readable):
         data_storage_version: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> FragmentMetadata:
-        """Write data as the file of one fragment and commit nothing.
+        """Write data as the file of one fragment without a commit.
 
         Args:
             dataset_uri, data, schema, mode, data_storage_version, storage_options: as for `write_fragments`.
-            fragment_id: the number that the fragment says it has; commits give it one of their own.
+            fragment_id: id of the returned fragment; a commit assigns a new id.
 
         Raises:
-            OptionError: there are no rows.
+            OptionError: the data has no rows.
         """
         from spark_lance.datasets.building import write_fragments
 
@@ -300,7 +304,7 @@ class LanceFragment(FragmentChanges, Readable):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The version that the fragment is a part of."""
+        """The snapshot of the fragment's version."""
         return self.parent.snapshot
 
     def _texts_as_binary(self) -> LanceFragment:
@@ -313,12 +317,12 @@ class LanceFragment(FragmentChanges, Readable):
 
     @property
     def physical_rows(self) -> int:
-        """Rows stored, deleted ones included."""
+        """The number of stored rows, including deleted rows."""
         return self.parent.snapshot.physical_rows(self.message)
 
     @property
     def num_deletions(self) -> int:
-        """Rows deleted."""
+        """The number of deleted rows."""
         return int(self.message.deletion_file.num_deleted_rows)
 
     def __repr__(self) -> str:
@@ -327,7 +331,7 @@ class LanceFragment(FragmentChanges, Readable):
     def plan_scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
     ) -> Scan:
-        """Plan to read columns of the fragment."""
+        """Return a scan plan for columns of the fragment; None for all columns."""
         return self.parent.snapshot.scan(
             columns,
             with_row_id=with_row_id,

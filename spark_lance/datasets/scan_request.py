@@ -1,7 +1,7 @@
-"""The request of a read: its columns, its order, and the hints that other implementations take.
+"""The request of a read: columns, sort order, and hints of other implementations.
 
-Columns are stored columns, fields of structs, or SQL expressions over them. Rows are sorted as a whole, or
-the first few of a stream in bounded memory.
+Columns are stored columns, struct fields, or SQL expressions over them. A sort uses all rows. A sort with a
+limit uses bounded memory.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Output:
     """One column of a result.
 
     Attributes:
-        field: its name and type.
-        reads: the top-level columns that it is made of.
-        values: makes it from a table that has these.
-        text: how the plan shows it.
+        field: name and type of the column.
+        reads: top-level columns that it is computed from.
+        values: computes the column from a table with these columns.
+        text: the column in the text of a plan.
     """
 
     field: pa.Field
@@ -55,8 +55,8 @@ class Projection:
     """The columns of a result.
 
     Attributes:
-        reads: the top-level columns to be read, system columns too.
-        outputs: what is made of them; None: they are the result.
+        reads: top-level columns to read, including system columns; None for all columns.
+        outputs: columns computed from them; None if the columns in `reads` are the result.
     """
 
     reads: tuple[str, ...] | None
@@ -64,18 +64,18 @@ class Projection:
 
     @classmethod
     def of(cls, columns: Columns, schema: Schema, measured: pa.Schema | None = None) -> Projection:
-        """Return the projection that a user asks for.
+        """Return the projection for the argument `columns` of a read.
 
         Args:
-            columns: names, paths such as "s.x", or a dict from names to SQL expressions; all columns by
-                default.
-            schema: of the table.
-            measured: further columns that may be named, such as `_distance`.
+            columns: names, paths such as "s.x", or a dict from names to SQL expressions; None for all
+                columns.
+            schema: schema of the table.
+            measured: further available columns, such as `_distance`.
 
         Raises:
-            OptionTypeError: a text stands where a list of columns is meant.
+            OptionTypeError: `columns` is a str instead of a list, or a name is not a str.
             SchemaError: a column does not exist.
-            ExpressionError: an expression does not fit the columns.
+            ExpressionError: an expression cannot be evaluated on the columns.
         """
         if columns is None:
             return cls(None)
@@ -84,7 +84,7 @@ class Projection:
         extra = measured or pa.schema([])
         if isinstance(columns, Mapping):
             whole = pa.schema([*nameable(schema), *(field for field in extra)])
-            outputs = tuple(_expression(name, text, whole) for name, text in columns.items())
+            outputs = tuple(_expression_output(name, text, whole) for name, text in columns.items())
         else:
             names = list(columns)
             if not all(isinstance(name, str) for name in names):
@@ -93,15 +93,15 @@ class Projection:
             tops = {field.name for field in schema.fields} | set(system) | set(extra.names)
             if all(name in tops or "." not in name for name in names):
                 return cls(tuple(names))
-            outputs = tuple(_named(name, schema, tops, system, extra) for name in names)
+            outputs = tuple(_path_output(name, schema, tops, system, extra) for name in names)
         return cls(tuple(dict.fromkeys(read for output in outputs for read in output.reads)), outputs)
 
     def schema(self, read: pa.Schema, also: Sequence[str] = ()) -> pa.Schema:
-        """Return the schema of the result, from that of what is read.
+        """Return the schema of the result.
 
         Args:
-            read: what is read.
-            also: columns of it that follow those of the projection, such as `_rowid` that a flag asks for.
+            read: schema of the columns that are read.
+            also: additional columns to append, such as `_rowid` for `with_row_id`.
         """
         if self.outputs is None:
             return read
@@ -119,19 +119,21 @@ class Projection:
         return pa.Table.from_arrays(columns, schema=target)
 
 
-def _expression(name: str, text: str, schema: pa.Schema) -> Output:
+def _expression_output(name: str, text: str, schema: pa.Schema) -> Output:
     if not isinstance(text, str):
         raise OptionError(f"the column {name!r} is to be an SQL expression, not {text!r}")
     expression = compile_expression(text, schema)
-    # A column under another name stays JSON; what functions make of one is plain.
+    # A renamed JSON column stays JSON. The result of a function of a JSON column is not JSON.
     same = text in schema.names and is_json_field(schema.field(text))
     metadata = schema.field(text).metadata if same else None
     field = pa.field(name, expression.type, metadata=metadata)
     return Output(field, expression.columns, expression.evaluate, f"{text} as {name}")
 
 
-def _named(name: str, schema: Schema, tops: set[str], system: tuple[str, ...], extra: pa.Schema) -> Output:
-    """Return the output for a column or a field of a struct, named by a path."""
+def _path_output(
+    name: str, schema: Schema, tops: set[str], system: tuple[str, ...], extra: pa.Schema
+) -> Output:
+    """Return the output for the path of a column or struct field."""
     if name in tops:
         if name in extra.names:
             kind = extra.field(name)
@@ -159,9 +161,9 @@ class ColumnOrdering:
     """A column to sort by.
 
     Attributes:
-        column_name: a column, or with dots a field of a struct.
+        column_name: a column, or the dotted path of a struct field.
         ascending: whether small values come first.
-        nulls_first: whether nulls come before all values; they come last otherwise, whatever the direction.
+        nulls_first: whether nulls come first; otherwise they come last, regardless of `ascending`.
     """
 
     column_name: str
@@ -177,10 +179,10 @@ OrderBy: TypeAlias = str | ColumnOrdering | Sequence[str | ColumnOrdering] | Non
 
 
 def orderings(order_by: OrderBy) -> tuple[ColumnOrdering, ...]:
-    """Return what to sort by, from names and orderings.
+    """Return the argument `order_by` of a read as orderings.
 
     Raises:
-        OptionError: an item is neither.
+        OptionError: an item is neither a name nor a `ColumnOrdering`.
     """
     if order_by is None:
         return ()
@@ -197,26 +199,26 @@ def orderings(order_by: OrderBy) -> tuple[ColumnOrdering, ...]:
 
 
 def sorted_rows(table: pa.Table, keys: Sequence[tuple[pa.ChunkedArray, ColumnOrdering]]) -> pa.Table:
-    """Return the rows of a table sorted by keys, the most important first; equal rows keep their order.
+    """Sort the rows of a table by keys, the most important key first. The sort is stable.
 
     Args:
         table: the rows.
-        keys: for every ordering the value of each row.
+        keys: for each ordering, the values of all rows.
     """
     if table.num_rows < 2 or not keys:
         return table
-    return pick_rows(table, _order(keys))
+    return pick_rows(table, _sort_indices(keys))
 
 
 def first_rows(
     parts: Iterable[tuple[pa.Table, Sequence[pa.ChunkedArray]]], by: Sequence[ColumnOrdering], count: int
 ) -> list[tuple[pa.Table, Sequence[pa.ChunkedArray]]]:
-    """Return at least the first `count` rows of a stream in the order asked for, in the stream's order.
+    """Return a subset of a stream, in stream order, that contains the first `count` rows of the sort order.
 
     Args:
-        parts: tables, with the values to sort by.
+        parts: tables, with the values of their sort keys.
         by: the orderings.
-        count: rows that are wanted. Memory stays near twice as many rows plus one part.
+        count: number of rows. Memory is limited to about twice as many rows plus one part.
     """
     first: list[tuple[pa.Table, Sequence[pa.ChunkedArray]]] = []
     rows = 0
@@ -225,7 +227,7 @@ def first_rows(
         rows += table.num_rows
         if rows > 2 * count:
             whole, keys = joined(first)
-            order = np.sort(_order(list(zip(keys, by, strict=True)))[:count])
+            order = np.sort(_sort_indices(list(zip(keys, by, strict=True)))[:count])
             first = [(pick_rows(whole, order), [key.take(pa.array(order)) for key in keys])]
             rows = count
     return first
@@ -234,17 +236,17 @@ def first_rows(
 def joined(
     parts: Sequence[tuple[pa.Table, Sequence[pa.ChunkedArray]]],
 ) -> tuple[pa.Table, list[pa.ChunkedArray]]:
-    """Return tables as one, and so what they are sorted by."""
+    """Concatenate tables, and the values of their sort keys."""
     tables = pa.concat_tables([table for table, _ in parts])
     columns = zip(*(values for _, values in parts), strict=True)
     keys = [pa.chunked_array([c for column in same for c in column.chunks], same[0].type) for same in columns]
     return tables, keys
 
 
-def _order(
+def _sort_indices(
     keys: Sequence[tuple[pa.ChunkedArray, ColumnOrdering]],
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the rows in order. Arrow sorts with one place of nulls for all keys, so nulls are keys here."""
+    """Return the sorted row indices. Null flags are extra keys, as Arrow has one null placement for all."""
     columns, sort = [], []
     for number, (values, how) in enumerate(keys):
         if pa.types.is_dictionary(values.type):
@@ -272,7 +274,7 @@ BATCH_ROWS = 1 << 17
 BlobHandling = Literal["all_binary", "blobs_descriptions"]
 _BLOB_HANDLINGS = ("all_binary", "blobs_descriptions")
 
-# How another implementation may run a scan. They change no result, and nothing here.
+# Arguments that control execution in other implementations. They do not change results and are ignored.
 HINTS = frozenset(
     {
         "batch_readahead",
@@ -291,10 +293,10 @@ HINTS = frozenset(
 
 
 def check_hints(hints: Mapping[str, Any]) -> None:
-    """Take notice of hints.
+    """Log ignored hints.
 
     Raises:
-        OptionTypeError: one is not known.
+        OptionTypeError: a hint is unknown.
     """
     if unknown := sorted(hints.keys() - HINTS):
         names = [each.name for each in fields(ScanRequest)]
@@ -308,10 +310,10 @@ def check_hints(hints: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """A read, see `Readable.scanner`.
+    """The arguments of a read; see `Readable.scanner`.
 
     Raises:
-        OptionError: a value cannot be used.
+        OptionError: a value is out of range, or values contradict each other.
     """
 
     columns: Columns = None
@@ -355,15 +357,15 @@ class ScanRequest:
 
     @property
     def is_search(self) -> bool:
-        """Whether rows are searched for, by vector or text."""
+        """Whether the read is a vector or full-text search."""
         return self.nearest is not None or self.full_text_query is not None
 
     @cached_property
     def vector_query(self) -> VectorQuery:
-        """The request in `nearest`; `limit` is the number of rows if `nearest` has no `k`.
+        """The vector query in `nearest`. If `nearest` has no `k`, `limit` is the number of rows.
 
         Raises:
-            OptionError: a key or value that a search does not have.
+            OptionError: a key is unknown, or a value is bad.
         """
         from spark_lance.index.vector.query import VectorQuery
 

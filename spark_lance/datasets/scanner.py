@@ -1,6 +1,6 @@
-"""A read that is described first and run later, once or several times, and its plan as text.
+"""`LanceScanner`, a read that can run several times, and the plan of a read as text.
 
-The text is a tree of steps, the last on top.
+The text is a tree of steps with the last step first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _SHOWN_FRAGMENTS = 20
 
 
-def explained(
+def explain_scan(
     request: ScanRequest,
     projection: Projection,
     scan: Scan,
@@ -49,11 +49,11 @@ def explained(
     """Return the plan of a read.
 
     Args:
-        request, projection: what is asked for.
-        scan: what is read for it.
-        condition: the filter, fitted to the table.
-        verbose: open the fragments, and return the rows that page statistics leave in each of them.
-        searched: how a search by vector compares rows: by an index, one by one, or both.
+        request, projection: the request and its columns.
+        scan: the scan of the request.
+        condition: the filter, compiled for the table.
+        verbose: open the fragments, and list the rows that remain after pruning by page statistics.
+        searched: the search steps of a vector search: index search, exact search, or both.
     """
     steps = []
     if projection.outputs is not None:
@@ -71,14 +71,14 @@ def explained(
     return "\n".join("  " * depth + line for depth, line in enumerate(steps)) + "\n"
 
 
-def analyzed(plan: str, parts: Iterable[pa.Table], scanned: int | None) -> str:
-    """Return a plan after a run of it, with what came out and what was read for it.
+def analyze_scan(plan: str, parts: Iterable[pa.Table], scanned: int | None) -> str:
+    """Run a read and return its plan with output and I/O counts.
 
     Args:
-        plan: as `explained` gives it.
-        parts: the rows.
-        scanned: how many rows the scan decodes for them, None if that is not known; only then every row
-            that the scan gives comes out.
+        plan: the result of `explain_scan`.
+        parts: the rows of the read; iterating them runs it.
+        scanned: number of rows that the scan decodes, or None if it is unknown. It is known only if the read
+            returns all rows of the scan.
     """
     start, cpu = time.perf_counter(), time.process_time()
     counted = read_counts()
@@ -103,9 +103,9 @@ def analyzed(plan: str, parts: Iterable[pa.Table], scanned: int | None) -> str:
 
 
 def scanned_rows(request: ScanRequest, scan: Scan, condition: Condition | None) -> int | None:
-    """Return how many rows a scan decodes; None if the rows that come out are not those that it gives.
+    """Return how many rows a scan decodes; None for a search, or with a limit or offset.
 
-    Opens the fragments that the condition leaves, for the statistics of their pages.
+    Opens the fragments that remain after pruning, to read their page statistics.
     """
     if request.is_search or request.limit is not None or request.offset:
         return None
@@ -173,14 +173,14 @@ def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[
 
 
 def _page_ranges(tasks: Sequence[Any], condition: Condition) -> str:
-    """Return the runs of rows that page statistics leave, by fragment, if they leave out any."""
+    """Return the row ranges per fragment that remain after pruning by page statistics, if any are pruned."""
     ranges = []
     for task in tasks:
         if task.selection is None:
             runs, rows = task.runs(condition)
             if runs != [(0, rows)]:
                 text = "+".join(f"{start}..{stop}" for start, stop in runs) or "none"
-                ranges.append(f"{_number(task.message)}:{text} of {rows}")
+                ranges.append(f"{_fragment_id(task.message)}:{text} of {rows}")
     more = f" and {len(ranges) - _SHOWN_FRAGMENTS} more" if len(ranges) > _SHOWN_FRAGMENTS else ""
     return f"[{', '.join(ranges[:_SHOWN_FRAGMENTS])}{more}]" if ranges else ""
 
@@ -189,7 +189,7 @@ def _bytes_of(fragment: table_pb2.DataFragment) -> int:
     return sum(file.file_size_bytes for file in fragment.files)
 
 
-def _number(fragment: table_pb2.DataFragment) -> int:
+def _fragment_id(fragment: table_pb2.DataFragment) -> int:
     return fragment.id
 
 
@@ -206,14 +206,14 @@ class Searcher(ABC):
 
     @abstractmethod
     def run(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:
-        """Return the rows that a search finds, with the columns that it adds."""
+        """Return the rows of a search, with its additional columns such as `_distance`."""
 
     @abstractmethod
     def added_columns(self, request: ScanRequest) -> pa.Schema:
-        """Return the columns that a search adds."""
+        """Return the schema of the additional columns of a search."""
 
     def steps(self, request: ScanRequest) -> Sequence[str]:  # noqa: ARG002
-        """Return how a search by vector compares rows, for the plan."""
+        """Return the plan steps of a vector search."""
         return ("KNNVectorDistance",)
 
 
@@ -229,14 +229,14 @@ class ScanSource(ABC):
     def plan_scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
     ) -> Scan:
-        """Plan to read columns of the rows that this stands for."""
+        """Return a scan plan for columns of the source's rows; None for all columns."""
 
     @property
     def searcher(self) -> Searcher:
-        """Searches by vector and by words.
+        """Vector and full-text search.
 
         Raises:
-            OptionError: there is nothing to search here.
+            OptionError: the source cannot be searched.
         """
         raise OptionError(
             "a fragment cannot be searched: call LanceDataset.scanner(fragments=[...]) of the table"
@@ -245,18 +245,20 @@ class ScanSource(ABC):
 
 @dataclass(frozen=True)
 class LanceScanner:
-    """A read that can be run, counted and explained. Made by `LanceDataset.scanner`; exports an Arrow stream.
+    """A read that can run, count or explain its rows. Get it from `LanceDataset.scanner`.
+
+    It exports an Arrow stream.
 
     Attributes:
-        source: what is read.
-        request: what is asked for.
+        source: the version or fragment to read.
+        request: the arguments of the read.
     """
 
     source: ScanSource
     request: ScanRequest
 
     def to_table(self) -> pa.Table:
-        """Read the rows into memory."""
+        """Return the rows as an Arrow table."""
         parts = list(self._parts(_TABLE_BYTES))
         if not parts:
             return pa.Table.from_batches([], self.projected_schema)
@@ -273,19 +275,19 @@ class LanceScanner:
         return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export the rows by Arrow's C stream interface."""
+        """Export the rows through Arrow's C stream interface."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def __arrow_c_schema__(self) -> object:
-        """Export the schema of the rows by Arrow's C data interface."""
+        """Export the schema of the rows through Arrow's C data interface."""
         return self.projected_schema.__arrow_c_schema__()
 
     def to_pandas(self, **options: Any) -> Any:
-        """Read the rows into a pandas DataFrame; the options are those of `pyarrow.Table.to_pandas`."""
+        """Return the rows as a pandas DataFrame; `options` are arguments of `pyarrow.Table.to_pandas`."""
         return self.to_table().to_pandas(**options)
 
     def count_rows(self) -> int:
-        """Count the rows, without reading columns that are only shown."""
+        """Return the number of rows. Reads only the columns of the filter."""
         request = self.request
         if request.is_search or request.include_deleted_rows:
             return int(self.to_table().num_rows)
@@ -298,13 +300,13 @@ class LanceScanner:
         return rows if request.limit is None else min(rows, request.limit)
 
     def head(self, num_rows: int) -> pa.Table:
-        """Read the first `num_rows` rows."""
+        """Return the first `num_rows` rows."""
         limit = self.request.limit
         most = num_rows if limit is None else min(num_rows, limit)
         return replace(self, request=replace(self.request, limit=most)).to_table()
 
     def take(self, indices: Sequence[int] | pa.Array) -> pa.Table:
-        """Return the rows of the result at some positions, in that order."""
+        """Return the rows at positions in the result, in the given order."""
         return self.to_table().take(pa.array(indices, pa.int64()))
 
     @cached_property
@@ -313,14 +315,14 @@ class LanceScanner:
         schema = self._plan(self._projection.reads).arrow_schema
         if self.request.is_search:
             schema = self._search_schema(schema)
-        schema = known_schema(self._projection.schema(schema, self._also))
+        schema = known_schema(self._projection.schema(schema, self._additional_columns))
         for name in self._blobs:
             if (place := schema.get_field_index(name)) >= 0:
                 schema = schema.set(place, pa.field(name, pa.large_binary(), schema.field(place).nullable))
         return schema
 
     def _search_schema(self, read: pa.Schema) -> pa.Schema:
-        """Return the schema of what a search gives, in which what was measured stands before row ids."""
+        """Return the schema of a search result, in which distance or score come before row ids."""
         request = self.request
         columns = list(self._measured)
         if request.disable_scoring_autoprojection and request.columns is not None:
@@ -337,7 +339,7 @@ class LanceScanner:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the rows: `projected_schema` by another name."""
+        """The schema of the rows; an alias of `projected_schema`."""
         return self.projected_schema
 
     @property
@@ -346,28 +348,28 @@ class LanceScanner:
         return known_schema(self.source.snapshot.schema.to_arrow())
 
     def explain_plan(self, verbose: bool = False) -> str:
-        """Return the plan of the read as a tree: the last step comes first.
+        """Return the plan of the read as a tree with the last step first.
 
-        It lists the skipped fragments and the indices that the filter uses.
+        It lists the pruned fragments and the indexes that the filter uses.
 
         Args:
-            verbose: open all fragments, and list the rows that page statistics leave.
+            verbose: open all fragments, and list the rows that remain after pruning by page statistics.
         """
-        from spark_lance.datasets.scanner import explained
+        from spark_lance.datasets.scanner import explain_scan
 
         searched = self.source.searcher.steps(self.request) if self.request.nearest is not None else ()
         scan = self._plan(self._reads)
-        return explained(self.request, self._projection, scan, self._condition, verbose, searched)
+        return explain_scan(self.request, self._projection, scan, self._condition, verbose, searched)
 
     def plan_picture(self) -> PlanPicture:
-        """Return the plan of the read as a picture for a notebook."""
+        """Return the plan of the read as a diagram for a notebook."""
         from spark_lance.datasets.show import PlanPicture
 
         scan = self._plan(self._reads)
         fragments = {fragment.id: _bytes_of(fragment) for fragment in scan.fragments}
         is_prefilter = not self.request.is_search or self.request.prefilter
         condition = self._condition if is_prefilter else None
-        read_numbers = {_number(task.message) for task in scan.tasks_for(condition)}
+        read_numbers = {_fragment_id(task.message) for task in scan.tasks_for(condition)}
         uses = (
             ()
             if condition is None
@@ -381,14 +383,14 @@ class LanceScanner:
         )
 
     def analyze_plan(self) -> str:
-        """Run the read and return its plan with times, and the amounts of input and output.
+        """Run the read and return its plan with times, row counts and I/O counts.
 
-        Bytes and requests are those of the process during the run, including concurrent reads.
+        Bytes and requests count all reads of the process during the run, including concurrent reads.
         """
-        from spark_lance.datasets.scanner import analyzed, scanned_rows
+        from spark_lance.datasets.scanner import analyze_scan, scanned_rows
 
         scanned = scanned_rows(self.request, self._plan(self._reads), self._condition)
-        return analyzed(self.explain_plan(verbose=True), self._parts(self.request.batch_bytes), scanned)
+        return analyze_scan(self.explain_plan(verbose=True), self._parts(self.request.batch_bytes), scanned)
 
     def __repr__(self) -> str:
         options = {
@@ -401,7 +403,7 @@ class LanceScanner:
 
     @cached_property
     def _measured(self) -> pa.Schema:
-        """The columns that a search adds."""
+        """The additional columns of a search."""
         return self.source.searcher.added_columns(self.request)
 
     @cached_property
@@ -415,14 +417,14 @@ class LanceScanner:
         return [name for name, is_set in flags if is_set]
 
     @property
-    def _also(self) -> list[str]:
-        """The columns that follow those of the projection."""
+    def _additional_columns(self) -> list[str]:
+        """The additional columns after the columns of the projection."""
         measured = self._measured.names if self.request.is_search else []
         return [*measured, *self._flags]
 
     @cached_property
     def _blobs(self) -> list[str]:
-        """The columns whose blobs are read as bytes."""
+        """The blob columns to read as bytes."""
         from spark_lance.datasets.blob_bytes import blob_columns
 
         if self.request.blob_handling != "all_binary":
@@ -440,7 +442,7 @@ class LanceScanner:
 
     @property
     def _reads(self) -> list[str]:
-        """The columns that are read in addition: for flags, the result, the order, and the blobs."""
+        """All columns to read: for the result, the sort order, blobs and deleted rows."""
         schema = self.source.snapshot.schema
         columns = self._projection.reads
         names = [field.name for field in schema.fields] if columns is None else list(columns)
@@ -464,7 +466,7 @@ class LanceScanner:
         if not request.use_scalar_index or request.include_deleted_rows:
             scan = replace(scan, pruners=())
         if request.include_deleted_rows:
-            scan = replace(scan, fragments=tuple(_with_deleted(fragment) for fragment in scan.fragments))
+            scan = replace(scan, fragments=tuple(_undelete(fragment) for fragment in scan.fragments))
         return scan
 
     def _is_measured(self, name: str) -> bool:
@@ -480,7 +482,7 @@ class LanceScanner:
         offset, limit = request.offset or 0, request.limit
         if request.is_search:
             rows = [self.source.searcher.run(request, self._reads)]
-            parts: Iterable[pa.Table] = rows if request.order_by else _cut(rows, offset, limit)
+            parts: Iterable[pa.Table] = rows if request.order_by else _limit_rows(rows, offset, limit)
         else:
             scan = self._plan(self._reads)
             if request.order_by:
@@ -488,14 +490,16 @@ class LanceScanner:
             elif request.filter is None:
                 parts = scan.slice(offset, limit, target_bytes)
             else:
-                parts = _cut(scan.tables(request.filter, target_bytes, ahead=limit is None), offset, limit)
+                parts = _limit_rows(
+                    scan.tables(request.filter, target_bytes, ahead=limit is None), offset, limit
+                )
         if request.order_by:
-            parts = self._sorted(parts)
+            parts = self._sort_rows(parts)
         for part in parts:
             if part.num_rows:
-                yield self._finished(part)
+                yield self._finish_rows(part)
 
-    def _sorted(self, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    def _sort_rows(self, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
         by, offset, limit = self.request.order_by, self.request.offset or 0, self.request.limit
         keyed = ((part, [self._key(part, how.column_name) for how in by]) for part in parts)
         rows = list(keyed) if limit is None else first_rows(keyed, by, offset + limit)
@@ -507,15 +511,15 @@ class LanceScanner:
         first, *steps = self._order_path(column)
         return pc.struct_field(part[first], steps) if steps else part[first]
 
-    def _finished(self, part: pa.Table) -> pa.Table:
-        """Return rows as they are shown, from what was read."""
+    def _finish_rows(self, part: pa.Table) -> pa.Table:
+        """Return rows of the scan as rows of the result."""
         from spark_lance.datasets.blob_bytes import with_blob_bytes
 
         if self.request.include_deleted_rows:
-            part = _without_ids(part, self.source.snapshot)
+            part = _clear_deleted_ids(part, self.source.snapshot)
         if self._blobs:
             part = with_blob_bytes(part, self.source.snapshot, self._blobs)
-        part = self._projection.apply(part, self._also)
+        part = self._projection.apply(part, self._additional_columns)
         names = self.projected_schema.names
         if not names:
             return rows_without_columns(part.num_rows)
@@ -523,30 +527,30 @@ class LanceScanner:
         return part.replace_schema_metadata(self.projected_schema.metadata)
 
 
-def _with_deleted(fragment: table_pb2.DataFragment) -> table_pb2.DataFragment:
-    """Return a fragment as if no row of it were deleted."""
+def _undelete(fragment: table_pb2.DataFragment) -> table_pb2.DataFragment:
+    """Return a fragment without its deletion file."""
     whole = table_pb2.DataFragment()
     whole.CopyFrom(fragment)
     whole.ClearField("deletion_file")
     return whole
 
 
-def _without_ids(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
-    """Return rows with null as the `_rowid` of those that are deleted; they have `_rowaddr`."""
-    gone = [
+def _clear_deleted_ids(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
+    """Set `_rowid` of deleted rows to null. The rows must have `_rowaddr`."""
+    deleted_addresses = [
         row_addresses(fragment.id, snapshot.deletions(fragment).astype(np.int64))
         for fragment in snapshot.fragments
         if fragment.HasField("deletion_file")
     ]
-    if not gone:
+    if not deleted_addresses:
         return rows
-    deleted = np.isin(rows[ROW_ADDRESS].to_numpy(), np.concatenate(gone))
+    deleted = np.isin(rows[ROW_ADDRESS].to_numpy(), np.concatenate(deleted_addresses))
     ids = pa.array(rows[ROW_ID].to_numpy(), mask=deleted)
     return rows.set_column(rows.schema.get_field_index(ROW_ID), pa.field(ROW_ID, pa.uint64()), ids)
 
 
-def _cut(parts: Iterable[pa.Table], offset: int, limit: int | None) -> Iterator[pa.Table]:
-    """Pass over `offset` rows of a stream of tables, then let `limit` rows through."""
+def _limit_rows(parts: Iterable[pa.Table], offset: int, limit: int | None) -> Iterator[pa.Table]:
+    """Skip `offset` rows of a stream of tables, then yield at most `limit` rows."""
     if limit == 0:
         return
     for part in parts:
@@ -557,6 +561,6 @@ def _cut(parts: Iterable[pa.Table], offset: int, limit: int | None) -> Iterator[
         if piece.num_rows:
             limit = None if limit is None else limit - piece.num_rows
             yield piece
-        # The next table may take requests.
+        # Reading the next table may need requests.
         if limit == 0:
             return

@@ -1,4 +1,4 @@
-"""Searching the rows of a version, by vectors and by words, without Spark."""
+"""Vector and full-text search in a version without Spark."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from spark_lance.table.reading.system_columns import ROW_ADDRESS, nameable
 from spark_lance.table.reading.take import OpenFragments
 
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
-# Sets of columns whose files stay open between searches.
-_KEPT_COLUMN_SETS = 4
+# Number of column sets whose files stay open between searches.
+_MAX_COLUMN_SETS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class DatasetSearcher(Searcher):
-    """The searches of a version. It keeps indices and data files open."""
+    """Vector and full-text search in a version. Keeps indexes and data files open."""
 
     snapshot: Snapshot
 
     def run(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:
-        """Return the rows that a search finds, with the columns that it adds."""
+        """Return the rows of a search, with its additional columns such as `_distance`."""
         measured = self.added_columns(request).names
         table_columns = [column for column in columns if column not in measured]
         arguments = (
@@ -57,12 +57,12 @@ class DatasetSearcher(Searcher):
         if request.full_text_query is not None:
             count = None if request.limit is None else request.limit + (request.offset or 0)
             if isinstance(request.full_text_query, FullTextQuery):
-                return self._answering_query(request, count, table_columns)
-            return self._answering(_text_query(request), count, *arguments)
-        return self._nearest(request.vector_query, *arguments)
+                return self._search_compound(request, count, table_columns)
+            return self._search_text(_text_query(request), count, *arguments)
+        return self._search_vector(request.vector_query, *arguments)
 
     def steps(self, request: ScanRequest) -> Sequence[str]:
-        """Return how a search by vector compares rows, for the plan."""
+        """Return the plan steps of a vector search."""
         nearest = dict(request.nearest or {})
         exact, indexed = "KNNVectorDistance", "ANNSubIndex"
         field = self.snapshot.manifest.schema.find(str(nearest.get("column")))[-1]
@@ -75,10 +75,10 @@ class DatasetSearcher(Searcher):
         return (indexed,) if complete or fast else (indexed, exact)
 
     def added_columns(self, request: ScanRequest) -> pa.Schema:
-        """Return the columns that a search adds."""
+        """Return the schema of the additional columns of a search."""
         return measured_schema(request, self.snapshot.manifest.schema)
 
-    def _nearest(
+    def _search_vector(
         self,
         query: VectorQuery,
         columns: Sequence[str] | None,
@@ -87,7 +87,7 @@ class DatasetSearcher(Searcher):
         with_row_id: bool,
         with_row_address: bool,
     ) -> pa.Table:
-        results = self.vector_search(query.column).run(query, self._allowed(filter, prefilter))
+        results = self.vector_search(query.column).run(query, self._prefiltered_rows(filter, prefilter))
         later = None if prefilter else self.condition(filter)
         addresses = np.concatenate([result.addresses for result in results])
         scores = np.concatenate([result.distances for result in results])
@@ -98,7 +98,7 @@ class DatasetSearcher(Searcher):
         measured = {QUERY_INDEX: numbers, DISTANCE: scores}
         return self.rows_of(addresses, measured, columns, later, with_row_id, with_row_address)
 
-    def _answering(
+    def _search_text(
         self,
         request: dict[str, Any],
         k: int | None,
@@ -108,25 +108,25 @@ class DatasetSearcher(Searcher):
         with_row_id: bool,
         with_row_address: bool,
     ) -> pa.Table:
-        """Return the rows that answer a text query."""
+        """Return the rows of a full-text query in text or dict form."""
         column, query = parse_text_query(self.snapshot.manifest, request, k)
-        result = self.text_search(column).run(query, self._allowed(filter, prefilter))
+        result = self.text_search(column).run(query, self._prefiltered_rows(filter, prefilter))
         later = None if prefilter else self.condition(filter)
         return self.rows_of(
             result.addresses, {SCORE: result.scores}, columns, later, with_row_id, with_row_address
         )
 
-    def _answering_query(self, request: ScanRequest, k: int | None, columns: Sequence[str]) -> pa.Table:
-        """Return the rows that answer a query that is an object."""
+    def _search_compound(self, request: ScanRequest, k: int | None, columns: Sequence[str]) -> pa.Table:
+        """Return the rows of a `FullTextQuery`."""
         search = CompoundSearch(self.snapshot, request.fast_search, self._text_searches)
-        allowed = self._allowed(request.filter, request.prefilter)
+        allowed = self._prefiltered_rows(request.filter, request.prefilter)
         result = search.run(request.full_text_query, k, allowed)
         later = None if request.prefilter else self.condition(request.filter)
         flags = request.with_row_id, request.with_row_address
         return self.rows_of(result.addresses, {SCORE: result.scores}, columns, later, *flags)
 
-    def _allowed(self, filter: Predicate | None, prefilter: bool) -> npt.NDArray[np.uint64] | None:
-        """Return the rows that a search may find, None if a filter does not say so before it."""
+    def _prefiltered_rows(self, filter: Predicate | None, prefilter: bool) -> npt.NDArray[np.uint64] | None:
+        """Return the row addresses that pass a prefilter; None without a prefilter."""
         if not prefilter:
             return None
         text = filter if isinstance(filter, str) else None
@@ -145,7 +145,7 @@ class DatasetSearcher(Searcher):
         with_row_id: bool,
         with_row_address: bool,
     ) -> pa.Table:
-        """Return columns of rows, with what was measured of them, if a condition keeps them."""
+        """Return columns of rows with their distances or scores, filtered by an optional condition."""
         table_columns = (
             [field.name for field in self.snapshot.manifest.schema.fields] if columns is None else columns
         )
@@ -155,7 +155,7 @@ class DatasetSearcher(Searcher):
             name for name, is_set in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if is_set
         ]
         extra = [] if condition is None else condition.columns
-        # Some column must be taken, or nothing would say how many rows there are.
+        # At least one column is needed to carry the number of rows.
         names = dict.fromkeys([*columns_read, *flagged, *extra, ROW_ADDRESS])
         rows = self._open_fragments(tuple(names)).take(addresses)
         for name, values in measured.items():
@@ -167,25 +167,25 @@ class DatasetSearcher(Searcher):
         return known_table(rows.select(list(dict.fromkeys([*first, *selection, *measured, *flagged]))))
 
     def _open_fragments(self, names: tuple[str, ...]) -> OpenFragments:
-        """Return what takes some columns of rows; of the sets of columns used last it is kept."""
+        """Return a reader of some columns by row address, from a cache of the last column sets."""
         opened = self._opened.pop(names, None)
         if opened is None:
             opened = OpenFragments(self.snapshot.scan(list(names)))
         self._opened[names] = opened
-        if len(self._opened) > _KEPT_COLUMN_SETS:
-            # Another thread may have been faster.
+        if len(self._opened) > _MAX_COLUMN_SETS:
+            # Another thread may have removed it.
             self._opened.pop(next(iter(self._opened), names), None)
         return opened
 
     def vector_search(self, column: str) -> VectorSearch:
-        """Return the open search of a column."""
+        """Return the cached vector search of a column."""
         search = self._searches.get(column)
         if search is None:
             search = self._searches.setdefault(column, VectorSearch(self.snapshot, column))
         return search
 
     def text_search(self, column: str) -> TextSearch:
-        """Return the open search of a column of text."""
+        """Return the cached full-text search of a column."""
         search = self._text_searches.get(column)
         if search is None:
             search = self._text_searches.setdefault(column, TextSearch(self.snapshot, column))
@@ -201,7 +201,7 @@ class DatasetSearcher(Searcher):
 
     @cached_property
     def _searches(self) -> dict[str, VectorSearch]:
-        """The open searches by column of this version."""
+        """The cached vector searches by column."""
         return {}
 
 
@@ -218,7 +218,7 @@ def measured_schema(request: ScanRequest, schema: LanceSchema) -> pa.Schema:
 
 
 def _text_query(request: ScanRequest) -> dict[str, Any]:
-    """Return the text query of a read with the keys that it may have."""
+    """Return the full-text query of a read as a dict."""
     query = request.full_text_query
     if not isinstance(query, str | Mapping):
         raise OptionTypeError(f"full_text_query is text, a dict or a query object, not {query!r}")

@@ -1,4 +1,4 @@
-"""Reads of a version that are no scans: changes between versions, samples, blobs as files, and SQL by DuckDB.
+"""Other reads of a version: changes between versions, samples, blobs as files, and SQL in DuckDB.
 
 DuckDB requests the columns and rows that a query needs.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def run_sql(dataset: LanceDataset, query: str, table_name: str) -> pa.Table:
-    """Return the result of an SQL query by DuckDB; see `LanceDataset.sql`."""
+    """Run an SQL query in DuckDB and return the result; see `LanceDataset.sql`."""
     duckdb = duckdb_module()
     with duckdb.connect() as connection:
         connection.register(table_name, dataset.to_pyarrow())
@@ -52,7 +52,7 @@ def duckdb_module() -> Any:
     """Return the module duckdb.
 
     Raises:
-        OptionError: it is not installed.
+        OptionError: DuckDB is not installed.
     """
     try:
         return import_module("duckdb")
@@ -61,27 +61,28 @@ def duckdb_module() -> Any:
 
 
 def changes(dataset: LanceDataset, from_version: Reference, to_version: Reference | None = None) -> Changes:
-    """Return what changed from one version, exclusive, to another, inclusive.
+    """Return the changes after `from_version`, up to and including `to_version`.
 
     `diff(3).inserted()`, `.updated()` and `.deleted()` are streams of rows; see `Changes`. Without stable
-    row ids, rows are matched by the primary key, and are updated if a value differs. Without a primary
-    key only appends, deletes and overwrites may lie between the versions.
+    row ids, rows are matched by primary key, and count as updated if a value differs. Without a primary key,
+    only appends, deletes and overwrites may be between the versions.
 
     Args:
-        from_version: a version of this line, by number or tag; 0 for the empty table before the first.
-        to_version: a later one; this version by default.
+        dataset: a version of the table.
+        from_version: a version of this branch, by number or tag; 0 for the empty table before version 1.
+        to_version: a later version. Default: this version.
 
     Raises:
-        VersionNotFoundError: there is no such version.
+        VersionNotFoundError: a version does not exist.
         OptionError: the versions are in the wrong order, or on another branch.
     """
     at = dataset.snapshot
-    end = at if to_version is None else at.at(_on_this_line(dataset, to_version))
-    begin = None if from_version == 0 else at.at(_on_this_line(dataset, from_version))
+    end = at if to_version is None else at.at(_load_on_branch(dataset, to_version))
+    begin = None if from_version == 0 else at.at(_load_on_branch(dataset, from_version))
     return changes_between(begin, end)
 
 
-def _on_this_line(dataset: LanceDataset, version: Reference) -> Manifest:
+def _load_on_branch(dataset: LanceDataset, version: Reference) -> Manifest:
     place = resolve(dataset.store, dataset.main_root, version, dataset.branch)
     if place.root != dataset.root:
         raise OptionError(f"version {version!r} is on another branch: row ids mean other rows there")
@@ -95,7 +96,7 @@ def blob_files(
     ids: RowNumbers | None,
     addresses: RowNumbers | None,
 ) -> list[BlobFile | None]:
-    """Return the blobs of rows as binary files, None for nulls; see `blobs_by_address`."""
+    """Return the blobs of rows as binary file objects, None for a null; see `blobs_by_address`."""
     return blobs_by_address(dataset, blob_column, indices, ids, addresses)[1]
 
 
@@ -106,20 +107,23 @@ def blobs_by_address(
     ids: RowNumbers | None,
     addresses: RowNumbers | None,
 ) -> tuple[list[int], list[BlobFile | None]]:
-    """Return the addresses of rows, and their blobs as binary files, None for nulls.
+    """Return the addresses of rows, and their blobs as binary file objects, None for a null.
+
+    Pass exactly one of `indices`, `ids` and `addresses`.
 
     Args:
-        blob_column: a blob column; dots lead into structs.
-        indices: positions, 0-based, in scan order. (pylance's second argument is `ids`.)
-        ids: `_rowid`s instead.
-        addresses: `_rowaddr`s instead.
+        dataset: a version of the table.
+        blob_column: a blob column, or the dotted path of a struct field.
+        indices: row positions, 0-based, in scan order. (pylance's second argument is `ids`.)
+        ids: `_rowid` values.
+        addresses: `_rowaddr` values.
 
     Raises:
-        IndexError: a position is outside the table, or an id or address has no live row.
-        OptionError: not exactly one of the three is given.
-        SchemaError: there is no such column, or it is not a blob column.
+        IndexError: a position is out of range, or an id or address has no live row.
+        OptionError: none or several of `indices`, `ids` and `addresses` are set.
+        SchemaError: the column does not exist, or is not a blob column.
         FormatError, UnsupportedFormatError: a descriptor is damaged or of an unknown kind.
-        FileNotFoundError: an object outside the table, to which a descriptor points, does not exist.
+        FileNotFoundError: an external object of a descriptor does not exist.
     """
     numberings = [numbers for numbers in (indices, ids, addresses) if numbers is not None]
     if len(numberings) != 1:
@@ -143,16 +147,17 @@ def blobs_by_address(
 def sample(
     dataset: LanceDataset, num_rows: int, columns: Columns, randomize_order: bool, seed: int | None
 ) -> pa.Table:
-    """Return rows chosen at random, each at most once; all if there are fewer.
+    """Return random rows without repetition; all rows if the table has fewer.
 
     Args:
-        num_rows: how many.
+        dataset: a version of the table.
+        num_rows: number of rows.
         columns: as for `scanner`.
-        randomize_order: whether they come in random order, or in the table's.
-        seed: the same number chooses the same rows of a version.
+        randomize_order: whether to return the rows in random order (True) or table order (False).
+        seed: the same seed returns the same rows of a version.
 
     Raises:
-        OptionError: the number is negative, or no whole one.
+        OptionError: the number is negative or not a whole number.
     """
     if not isinstance(num_rows, Integral) or num_rows < 0:
         raise OptionError(f"the rows of a sample must be a whole number from 0 on, not {num_rows!r}")
@@ -167,10 +172,10 @@ def delta(
     begin_version: int | None,
     end_version: int | None,
 ) -> Changes:
-    """Return `diff(compared_against)` or `diff(begin_version, end_version)`, by pylance's name.
+    """Return `diff(compared_against)` or `diff(begin_version, end_version)`. The name is pylance's.
 
     Raises:
-        OptionError: neither the one nor both of the others are given; or as `diff`.
+        OptionError: the arguments are neither `compared_against` nor both others; or as `diff`.
     """
     if compared_against is not None and begin_version is None and end_version is None:
         return changes(dataset, compared_against)

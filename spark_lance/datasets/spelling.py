@@ -1,7 +1,7 @@
-"""Names in snake_case and in camelCase: errors name the right spelling.
+"""Names in snake_case and camelCase, and errors that suggest the right spelling.
 
-`LanceDataset` and all functions of the package have snake_case names, as pylance has. `LanceTable` has
-camelCase names, as Delta's `DeltaTable` has.
+`LanceDataset` and all functions of the package have snake_case names, like pylance. `LanceTable` has
+camelCase names, like Delta's `DeltaTable`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_lance.errors import OptionTypeError
 
-# Names that other layers of the package use.
+# Public names that only other layers of the package use.
 _INTERNAL = {"aliased", "at", "main_root", "manifest", "max_field_id", "plan_scan", "root", "searcher"}
 _INTERNAL |= {"snapshot", "store", "table", "writeOptions"}
 
@@ -21,14 +21,14 @@ _INTERNAL |= {"snapshot", "store", "table", "writeOptions"}
 class OneSpelling:
     """A class whose AttributeErrors suggest the other spelling of a name, if the class has it.
 
-    `dir()` of its objects, which shells complete names by, leaves out private and internal names.
+    `dir()` of its objects, which shells use for completion, hides private and internal names.
     """
 
     def __dir__(self) -> list[str]:
         names = object.__dir__(self)
         return [name for name in names if name[:1] != "_" or name[:2] == "__" if name not in _INTERNAL]
 
-    if not TYPE_CHECKING:  # type checkers would take every attribute for present
+    if not TYPE_CHECKING:  # with it, type checkers would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
             kind = type(self)
@@ -50,7 +50,7 @@ def _similar_names(kind: type, name: str) -> str:
 
 
 def snake_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a method in camelCase by their names in snake_case.
+    """Return options in camelCase with their names in snake_case.
 
     Raises:
         OptionTypeError: a name is in snake_case.

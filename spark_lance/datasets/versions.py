@@ -1,4 +1,4 @@
-"""The versions of a table: which there are, their names, going to one, and going back to one."""
+"""Versions of a table: history, restore, base paths, branches and clones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def version_summary(manifest: table_pb2.Manifest) -> dict[str, str]:
-    """Return the counts of a version as texts, by the names that pylance gives them."""
+    """Return counts of rows, files and fragments of a version as texts, with pylance's names."""
     fragments = manifest.fragments
     files = [file for fragment in fragments for file in fragment.files]
     deletions = [f.deletion_file for f in fragments if f.HasField("deletion_file")]
@@ -56,13 +56,13 @@ def version_summary(manifest: table_pb2.Manifest) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class DatasetBasePath:
-    """One more place for a table's files.
+    """An additional base path for a table's files.
 
     Attributes:
-        path: its URI or absolute path.
-        name: a name for it.
-        is_dataset_root: whether it is the root of a table, with its files under `data`.
-        id: its number; 0 lets the commit choose.
+        path: URI or absolute path.
+        name: optional name.
+        is_dataset_root: whether the path is the root of a table, with data files in its folder `data`.
+        id: number of the base path; 0 lets the commit choose it.
     """
 
     path: str
@@ -71,7 +71,7 @@ class DatasetBasePath:
     id: int = 0
 
     def stored(self) -> BasePath:
-        """Return it as a manifest has it."""
+        """Return the base path as a manifest stores it."""
         path = os.fspath(self.path)
         return BasePath(self.id, self.is_dataset_root, path, self.name, path)
 
@@ -81,15 +81,15 @@ _LISTED_VERSIONS = 20
 
 @dataclass(frozen=True, repr=False)
 class DatasetHistory(TableRepr):
-    """The versions of the line of a version, and the transactions that made them."""
+    """The versions of a branch, and their transactions."""
 
     dataset: LanceDataset
 
     def __call__(self, limit: int | None = None) -> pa.Table:
-        """Return what made the versions, newest first, in Delta's columns.
+        """Return a table with one row per version, newest first, in Delta's columns.
 
         Args:
-            limit: how many of the newest versions; all by default.
+            limit: number of versions to return. Default: all.
         """
         return metadata_table("history").to_arrow(self.dataset.snapshot, limit=limit)
 
@@ -98,10 +98,10 @@ class DatasetHistory(TableRepr):
         return f"history of {self.dataset.uri}, newest first", HISTORY_COLUMNS, rows
 
     def versions(self) -> list[dict[str, Any]]:
-        """Return the versions that exist, oldest first: dicts of `version`, `timestamp` (UTC), `metadata`.
+        """Return a dict per version, oldest first: `version`, `timestamp` (UTC) and `metadata`.
 
-        The metadata are texts: `total_rows`, `total_fragments`, `total_data_files`, `total_data_file_rows`,
-        `total_files_size`, `total_deletion_files` and `total_deletion_file_rows`.
+        The values of `metadata` are texts: `total_rows`, `total_fragments`, `total_data_files`,
+        `total_data_file_rows`, `total_files_size`, `total_deletion_files` and `total_deletion_file_rows`.
         """
         result = []
         for file in list_versions(self.dataset.table):
@@ -113,17 +113,17 @@ class DatasetHistory(TableRepr):
         return result
 
     def transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
-        """Return what made the newest versions up to this one, newest first; None where no record is left."""
+        """Return the transactions of this and earlier versions, newest first; None if one is not stored."""
         numbers = [file.version for file in list_versions(self.dataset.table)]
         recent = [number for number in numbers if number <= self.dataset.version][-recent_transactions:]
         return [self.transaction(number) for number in reversed(recent)]
 
     def transaction(self, version: int) -> Transaction | None:
-        """Return the transaction that made a version of this line, None if no record of it is left.
+        """Return the transaction of a version of this branch, or None if it is not stored.
 
         Raises:
-            VersionNotFoundError: there is no such version.
-            FormatError: the record is damaged.
+            VersionNotFoundError: the version does not exist.
+            FormatError: the stored transaction is damaged.
         """
         return read_transaction(
             self.dataset.table,
@@ -131,14 +131,14 @@ class DatasetHistory(TableRepr):
         )
 
     def restore(self) -> LanceDataset:
-        """Make this version's content the newest version, and return that.
+        """Commit this version's content as the newest version, and return it.
 
-        Schema, rows, indices, config and metadata come back as they were here; files that a clean-up has
-        deleted do not. Manifests of newer versions that are not whole are moved to `_torn/`.
+        This restores schema, rows, indexes, config and metadata, but not files that a cleanup has deleted.
+        Torn manifests of newer versions are moved to `_torn/`.
 
         Raises:
             CommitError: the commit failed; see its subclasses.
-            UnsupportedFormatError: the table uses a feature that is not written here.
+            UnsupportedFormatError: the table uses a feature that this package cannot write.
         """
         operation = transaction_pb2.Transaction.Restore(version=self.dataset.version)
         newest = load_newest(self.dataset.table)
@@ -152,16 +152,16 @@ class DatasetHistory(TableRepr):
 
 @dataclass(frozen=True)
 class DatasetBases:
-    """The places, next to its own root, in which a table may keep files."""
+    """The base paths of a table in addition to its own root."""
 
     dataset: LanceDataset
 
     def add(self, new_bases: Sequence[DatasetBasePath]) -> LanceDataset:
-        """Add places in which the table may keep files, and return the new version.
+        """Register base paths in which the table may store files, and return the new version.
 
         Raises:
-            OptionError: a name, path or id is taken; two places without a name count as of one name.
-            IncompatibleConflictError: another writer has taken it meanwhile.
+            OptionError: a name, path or id is taken. Two base paths without a name count as equal names.
+            IncompatibleConflictError: another writer has taken the name, path or id concurrently.
             CommitError: the commit failed; see its subclasses.
         """
         messages = [base.stored().message() for base in new_bases]
@@ -171,7 +171,7 @@ class DatasetBases:
         return replace(self.dataset, table=TableRef(store, self.dataset.root), manifest=manifest)
 
     def list(self) -> list[DatasetBasePath]:
-        """Return the places in which this version may have files, besides its own root."""
+        """Return the base paths of this version, without its own root."""
         return [
             DatasetBasePath(
                 base.path, base.name if base.HasField("name") else None, base.is_dataset_root, base.id
@@ -184,13 +184,14 @@ def begin_branch(dataset: LanceDataset, branch: str, reference: Reference | None
     """Create a branch and return it.
 
     Args:
-        branch: its name; slashes may part it.
-        reference: the version it begins with, as for `checkout_version`; this version by default.
+        dataset: a version of the table.
+        branch: name of the branch, which may contain slashes.
+        reference: the version to start from, as for `checkout_version`. Default: this version.
 
     Raises:
         BranchExistsError: the branch exists.
-        VersionNotFoundError: there is no such version.
-        OptionError: the name cannot be used.
+        VersionNotFoundError: the version does not exist.
+        OptionError: the name is not allowed.
         CommitError: the commit failed; see its subclasses.
     """
     create_branch(dataset.store, dataset.main_root, branch, version_ref(dataset, reference))
@@ -205,24 +206,27 @@ def clone(
     *,
     shallow: bool,
 ) -> LanceDataset:
-    """Create a table elsewhere that begins as a version of this one, sharing its files, and return it.
+    """Create a copy of a version as a table at another path, and return it.
 
-    This table must stay where it is, and its clean-up does not know of the clone: tag the version.
+    A shallow clone references the files of this table, so this table must not move. Cleanup of this table
+    does not check for clones: tag the cloned version to keep its files.
 
     Args:
-        target_path: where the clone is to be.
-        reference: the version, as for `checkout_version`; this one by default.
-        storage_options: those of the clone; this table's by default if the clone is in the same bucket or
-            on the same host.
+        dataset: a version of the table.
+        target_path: path or URI of the clone.
+        reference: the version to clone, as for `checkout_version`. Default: this version.
+        storage_options: storage options of the clone. Default: this table's options if the clone is in the
+            same bucket or on the same host.
+        shallow: whether the clone references this table's files (True) or copies them (False).
 
     Raises:
-        TableExistsError: there is a table already.
-        VersionNotFoundError: there is no such version.
+        TableExistsError: the target already has a table.
+        VersionNotFoundError: the version does not exist.
         CommitError: the commit failed; see its subclasses.
     """
     store, root = clone_target(dataset, target_path, storage_options)
     if shallow:
-        # Whoever clones a table has said that its files may be read, and with which options.
+        # Cloning a table grants access to its files, with its storage options.
         source = dataset.store.uri(dataset.main_root)
         store = store.with_bases([source], {source: dataset.store.options})
         store = replace(store, bases=store.bases.and_also(dataset.store.bases))
@@ -234,7 +238,7 @@ def clone(
 def clone_target(
     dataset: LanceDataset, path: str | os.PathLike[str], options: Mapping[str, Any] | None
 ) -> tuple[Store, str]:
-    """Return the store and root of a clone; this table's options count in this table's store only."""
+    """Return the store and root of a clone. This table's options apply only in this table's store."""
     if options is not None:
         return open_store(path, options)
     location = Location.of(uri_text(path))
@@ -244,7 +248,7 @@ def clone_target(
 
 
 def version_ref(dataset: LanceDataset, reference: Reference | None = None) -> VersionRef:
-    """Return a version by its reference, this version by default."""
+    """Resolve a reference to a version. Default: this version."""
     if reference is None:
         return VersionRef(dataset.root, dataset.branch, dataset.version)
     return resolve(dataset.store, dataset.main_root, reference, dataset.branch)

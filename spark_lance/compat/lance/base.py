@@ -1,4 +1,4 @@
-"""The parts of a dataset that changes in place: a value, and its place."""
+"""The base class of a dataset that changes in place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DatasetBase", "Stats"]
 
-# Figures of segments of a vector index that pylance does not report.
+# Values of vector index segments that pylance does not report.
 _OWN_FIGURES = ("num_fragments", "params", "size_bytes")
 
 
@@ -31,7 +31,7 @@ class Stats(LanceStats):
     """The methods of `LanceDataset.stats`."""
 
     def index_stats(self, index_name: str) -> dict[str, Any]:
-        """Return what is known of an index, of vectors just what pylance tells."""
+        """Return statistics of an index; for a vector index, only the values that pylance reports."""
         stats = super().index_stats(index_name)
         for segment in stats["indices"]:
             if "centroids" in segment:
@@ -70,7 +70,7 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
 
     @classmethod
     def of(cls, value: values.LanceDataset, scan_options: Mapping[str, Any] | None = None) -> Self:
-        """Return a dataset at a version that is open."""
+        """Return a dataset for an open version."""
         instance = cls.__new__(cls)
         instance._take(value, scan_options)
         return instance
@@ -97,22 +97,22 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
         return self.value._repr_html_()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export all rows by Arrow's C stream interface."""
+        """Export all rows through Arrow's C stream interface."""
         return self.value.__arrow_c_stream__(requested_schema)
 
     @property
     def uri(self) -> str:
-        """Where the table is."""
+        """The URI of the table."""
         return self.value.uri
 
     @property
     def store(self) -> Any:
-        """The store it is in."""
+        """The store of the table."""
         return self.value.store
 
     @property
     def root(self) -> str:
-        """Its root path in the store."""
+        """The root path of the table in the store."""
         return self.value.root
 
     @property
@@ -134,7 +134,7 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of what a scan without arguments gives."""
+        """The schema of a scan without arguments."""
         if self._default_scan_options:
             return self.scanner().projected_schema
         return with_blob_types(self.value.schema)
@@ -156,7 +156,7 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
 
     @property
     def max_field_id(self) -> int:
-        """The highest id that a field has or had."""
+        """The highest field id that the table uses or has used."""
         return self.value.max_field_id
 
     @property
@@ -166,16 +166,16 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
 
     @property
     def partition_expression(self) -> NoReturn:
-        """Not there."""
+        """Not supported."""
         raise NotImplementedError("partitioning not yet supported")
 
     @property
     def stats(self) -> Stats:
-        """Figures."""
+        """Statistics."""
         return Stats(self.value)
 
     def validate(self) -> None:
-        """Read the version as a whole and check it."""
+        """Read the whole version and check it."""
         self.value.validate()
 
     def base_paths(self) -> dict[int, DatasetBasePath]:

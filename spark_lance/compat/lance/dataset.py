@@ -1,6 +1,6 @@
-"""pylance's `LanceDataset` and its parts: reads, tags, branches, partitions of a vector index.
+"""pylance's `LanceDataset`, with reads, tags, branches and vector index partitions.
 
-Unlike `spark_lance.LanceDataset`, such a dataset changes in place.
+Unlike `spark_lance.LanceDataset`, this dataset changes in place.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Reading(DatasetBase):
     """The methods that read a dataset."""
 
     def scanner(self, columns: Any = None, filter: Any = None, *args: Any, **options: Any) -> LanceScanner:
-        """Describe a read."""
+        """Return a scanner."""
         names = ("limit", "offset", "nearest", "batch_size")
         arguments = {"columns": columns, "filter": filter, **dict(zip(names, args, strict=False)), **options}
         defaults = self._default_scan_options or {}
@@ -97,7 +97,7 @@ class Reading(DatasetBase):
         return LanceScanner(scanner, self, exact_rows(arguments), arguments.get("scan_stats_callback"))
 
     def to_table(self, columns: Any = None, filter: Any = None, *args: Any, **options: Any) -> pa.Table:
-        """Read rows into memory."""
+        """Return rows as an Arrow table."""
         return self.scanner(columns, filter, *args, **options).to_table()
 
     def to_batches(
@@ -107,26 +107,26 @@ class Reading(DatasetBase):
         return self.scanner(columns, filter, *args, **options).to_batches()
 
     def to_pandas(self, columns: Any = None, filter: Any = None, **options: Any) -> Any:
-        """Read rows into a DataFrame."""
+        """Return rows as a pandas DataFrame."""
         options.pop("blob_mode", None)
         return self.to_table(columns, filter, **options).to_pandas()
 
     def head(self, num_rows: int, **options: Any) -> pa.Table:
-        """Read the first rows."""
+        """Return the first rows."""
         return self.scanner(**options).head(num_rows)
 
     def count_rows(self, filter: Any = None, **options: Any) -> int:
-        """Count rows."""
+        """Return the number of rows."""
         if filter is None and not options:
             return self.value.count_rows()
         return self.scanner(filter=filter, **options).count_rows()
 
     def take(self, indices: Any, columns: Any = None) -> pa.Table:
-        """Return rows by position; a column that is named twice comes twice."""
-        return _with_repeats(columns, lambda names: self.value.take(indices, names))
+        """Return rows by position. A column that is named twice is returned twice."""
+        return _read_repeated(columns, lambda names: self.value.take(indices, names))
 
     def _take_rows(self, row_ids: Any, columns: Any = None, **_: Any) -> pa.Table:
-        return _with_repeats(columns, lambda names: self.value.take_rows(row_ids, names))
+        return _read_repeated(columns, lambda names: self.value.take_rows(row_ids, names))
 
     def take_blobs(
         self,
@@ -137,7 +137,7 @@ class Reading(DatasetBase):
         *,
         buffer_size: int = BLOB_BUFFER_BYTES,
     ) -> list[Any]:
-        """Return blobs as files, None for nulls; files have no buffer here."""
+        """Return blobs as binary file objects, None for a null. `buffer_size` is ignored."""
         if isinstance(buffer_size, bool) or not isinstance(buffer_size, int):
             raise TypeError(f"buffer_size must be an int, got {type(buffer_size).__name__}")
         if buffer_size < 0:
@@ -154,7 +154,7 @@ class Reading(DatasetBase):
         io_buffer_size: int | None = None,
         preserve_order: bool | None = None,
     ) -> list[tuple[int, bytes | None]]:
-        """Return pairs of the row address and the bytes of a blob, None for null."""
+        """Return pairs of a row address and the bytes of its blob, None for a null."""
         rows, files = self._blobs(blob_column, ids, addresses, indices)
         return list(zip(rows, read_blobs(files), strict=True))
 
@@ -174,27 +174,27 @@ class Reading(DatasetBase):
             ) from error
 
     def sample(self, num_rows: int, columns: Any = None, randomize_order: bool = True, **_: Any) -> pa.Table:
-        """Return rows chosen at random."""
+        """Return random rows without repetition."""
         return self.value.sample(num_rows, columns, randomize_order)
 
     def sql(self, sql: str) -> SqlQueryBuilder:
-        """Return a query in the making."""
+        """Return a query builder."""
         return SqlQueryBuilder(self.value, sql)
 
     def join(self, *_: Any, **__: Any) -> NoReturn:
-        """Not there."""
+        """Not supported."""
         raise NotImplementedError("Versioning not yet supported")
 
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
-        """Not there."""
+        """Not supported."""
         raise NotImplementedError("Cannot replace the schema of a dataset")
 
     def filter(self, *_: Any, **__: Any) -> NoReturn:
-        """Not there: `scanner` and `to_table` take filters."""
+        """Not supported: pass filters to `scanner` or `to_table`."""
         raise NotImplementedError("give the filter to scanner() or to_table()")
 
     def sort_by(self, *_: Any, **__: Any) -> NoReturn:
-        """Not there: `scanner` and `to_table` take order_by."""
+        """Not supported: pass order_by to `scanner` or `to_table`."""
         raise NotImplementedError("give order_by to scanner() or to_table()")
 
     join_asof = join
@@ -206,7 +206,7 @@ class Reading(DatasetBase):
         return [LanceFragment(self, None, fragment=each) for each in self.value.get_fragments()]
 
     def get_fragment(self, fragment_id: int) -> LanceFragment | None:
-        """Return the fragment of an id."""
+        """Return the fragment with an id, or None."""
         fragment = self.value.get_fragment(fragment_id)
         return None if fragment is None else LanceFragment(self, None, fragment=fragment)
 
@@ -215,8 +215,8 @@ class Reading(DatasetBase):
         return {fragment.fragment_id for fragment in self.value.get_fragments()}
 
 
-def _with_repeats(columns: Any, read: Callable[[Any], pa.Table]) -> pa.Table:
-    """Return the result of `read` for some columns; a column may be given several times."""
+def _read_repeated(columns: Any, read: Callable[[Any], pa.Table]) -> pa.Table:
+    """Return the result of `read` for columns that may be repeated."""
     if not isinstance(columns, list | tuple) or len(set(columns)) == len(columns):
         return read(columns)
     return read(list(dict.fromkeys(columns))).select(list(columns))
@@ -234,19 +234,19 @@ class Tags:
         return self._tags.list()
 
     def list_ordered(self, order: str | None = None) -> Sequence[tuple[str, dict[str, Any]]]:
-        """Return names and tags by version: "desc", the default, or "asc"."""
+        """Return names and tags sorted by version: "desc" (default) or "asc"."""
         return sorted(self.list().items(), key=lambda item: item[1]["version"], reverse=order != "asc")
 
     def get_version(self, tag: str) -> int:
-        """Return the version that a tag names."""
+        """Return the version number of a tag."""
         return self._tags.get_version(tag)
 
     def create(self, tag: str, reference: Any = None) -> None:
-        """Give a version a name."""
+        """Create a tag for a version."""
         self._tags.create(tag, reference)
 
     def update(self, tag: str, reference: Any = None) -> None:
-        """Move a tag."""
+        """Move a tag to another version."""
         self._tags.update(tag, reference)
 
     def delete(self, tag: str) -> None:
@@ -266,7 +266,7 @@ class Branches:
         return self._branches.list()
 
     def list_ordered(self, order: str | None = None) -> Sequence[tuple[str, Any]]:
-        """Return names and branches by the version at which they begin: "desc", the default, or "asc"."""
+        """Return names and branches sorted by their start version: "desc" (default) or "asc"."""
         key = lambda item: item[1]["parent_version"]  # noqa: E731
         return sorted(self.list().items(), key=key, reverse=order != "asc")
 
@@ -281,15 +281,15 @@ class Branches:
 
 @raises_os_errors
 class VectorIndexReader:
-    """Reads a vector index by partition, all its segments together.
+    """Reads the partitions of a vector index across all its segments.
 
     Args:
         dataset: the dataset.
-        index_name: of the index.
+        index_name: name of the index.
 
     Raises:
-        OptionError: it is no vector index.
-        IndexNotFoundError: there is none of the name.
+        OptionError: the index is not a vector index.
+        IndexNotFoundError: the index does not exist.
     """
 
     def __init__(self, dataset: Any, index_name: str) -> None:
@@ -303,14 +303,14 @@ class VectorIndexReader:
         self._segments = [open_segment(segment) for segment in segments if segment.name == index_name]
 
     def num_partitions(self) -> int:
-        """Return the number of partitions; segments that were trained apart count one after the other."""
+        """Return the number of partitions, the largest of all segments."""
         return max((len(segment.lengths) for segment in self._segments), default=0)
 
     def read_partition(self, partition_id: int, *, with_vector: bool = False) -> pa.Table:
-        """Return the row ids of a partition, and with `with_vector` its codes as they are stored.
+        """Return the row ids of a partition, and with `with_vector` its stored codes.
 
         Raises:
-            RowNotFoundError: there is no such partition.
+            RowNotFoundError: the partition does not exist.
         """
         if not 0 <= partition_id < self.num_partitions():
             raise RowNotFoundError(f"partition {partition_id} is out of range: {self.num_partitions()}")
@@ -339,7 +339,7 @@ class AutoCleanupConfig(dict[str, int]):
 
 @raises_os_errors
 class LanceDataset(Reading, Changes):
-    """A table at a version; what changes the table moves the object to the version that it makes."""
+    """A table at a version. Methods that change the table move the object to the new version."""
 
     def insert(self, data: Any, *, mode: str = "append", **options: Any) -> None:
         """Write data to the table."""
@@ -347,12 +347,12 @@ class LanceDataset(Reading, Changes):
 
     @property
     def version(self) -> int:
-        """The version."""
+        """The version number."""
         return self.value.version
 
     @property
     def latest_version(self) -> int:
-        """The newest version."""
+        """The number of the newest version."""
         return self.value.latest_version
 
     def versions(self) -> list[dict[str, Any]]:
@@ -368,7 +368,7 @@ class LanceDataset(Reading, Changes):
         self.value = self.value.checkout_latest()
 
     def restore(self) -> None:
-        """Make this version the newest."""
+        """Commit this version's content as the newest version."""
         self.value = self.value.restore()
 
     @property
@@ -393,7 +393,7 @@ class LanceDataset(Reading, Changes):
     def shallow_clone(
         self, target_path: Any, reference: Any = None, storage_options: Any = None, **_: Any
     ) -> LanceDataset:
-        """Create a table that begins as a version of this one and shares its files."""
+        """Create a table that references the files of a version."""
         return LanceDataset.of(self.value.shallow_clone(target_path, reference, storage_options))
 
     def deep_clone(
@@ -409,24 +409,24 @@ class LanceDataset(Reading, Changes):
         begin_version: int | None = None,
         end_version: int | None = None,
     ) -> Any:
-        """Return what changed between versions."""
+        """Return the changes between versions."""
         return self.value.delta(compared_against, begin_version=begin_version, end_version=end_version)
 
     diff = delta
 
     def read_transaction(self, version: int) -> Transaction | None:
-        """Return what made a version."""
+        """Return the transaction of a version."""
         return transaction_or_none(lambda: self.value.read_transaction(version))
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
-        """Return what made the newest versions."""
+        """Return the transactions of the newest versions."""
         transactions = self.value.get_transactions(recent_transactions)
         return [None if each is None else Transaction.of(each) for each in transactions]
 
     def add_bases(
         self, new_bases: Sequence[DatasetBasePath], transaction_properties: Any = None
     ) -> LanceDataset:
-        """Add places for files."""
+        """Register base paths for files."""
         with commit_options(properties=transaction_properties):
             self.value = self.value.add_bases(new_bases)
         return self
@@ -442,7 +442,7 @@ class LanceDataset(Reading, Changes):
         storage_options: Mapping[str, str] | None = None,
         ignore_not_found: bool | None = None,
     ) -> None:
-        """Delete a table with all its files; of a place that is a link, the link goes and the table stays."""
+        """Delete a table with all its files. For a symbolic link, delete only the link."""
         table = TableRef(*open_store(base_uri, storage_options))
         try:
             values.dataset(base_uri, storage_options=storage_options)
@@ -468,7 +468,7 @@ class LanceDataset(Reading, Changes):
         commit_timeout: timedelta | None = None,
         **_: Any,
     ) -> LanceDataset:
-        """Commit an operation whose files are written."""
+        """Commit an operation whose files are already written."""
         place = place_of(base_uri, storage_options, commit_lock).for_operation(operation)
         manifest = commit_at(
             place,
@@ -486,7 +486,7 @@ class LanceDataset(Reading, Changes):
     def commit_batch(
         dest: Any, transactions: Sequence[Transaction], commit_lock: Any = None, **options: Any
     ) -> dict[str, Any]:
-        """Commit appends together."""
+        """Commit several appends as one version."""
         merged = merge_appends(transactions)
         committed = LanceDataset.commit(dest, merged, commit_lock=commit_lock, **options)
         return {"dataset": committed, "merged": merged}
@@ -508,8 +508,8 @@ def dataset(
     allowed_bases: Sequence[str] | None = None,
     **_: Any,
 ) -> LanceDataset:
-    """Open a table at its latest or a given version, by its uri or by its name in a namespace."""
-    uri, storage_options = _place(uri, storage_options, namespace_client, table_id, None)
+    """Open a table at its newest or a given version, by its URI or by its name in a namespace."""
+    uri, storage_options = _locate(uri, storage_options, namespace_client, table_id, None)
     if index_cache_size is not None:
         warnings.warn(
             "index_cache_size says nothing: the caches of indices are as large as index_cache_size_bytes "
@@ -537,13 +537,13 @@ def write_dataset(
     mode: str = "create",
     **options: Any,
 ) -> LanceDataset:
-    """Write a table and return it at its new version; an open dataset that is given moves to it.
+    """Write a table and return its new version. An open dataset moves to the new version.
 
-    A URI of memory names a place of its own each time. `progress` gets the fragments after the commit.
+    Each `memory://` URI creates a separate location. `progress` receives the fragments after the commit.
     """
     by_name = options.get("namespace_client"), options.get("table_id")
     if uri is None or by_name[0] is not None:
-        uri, options["storage_options"] = _place(uri, options.get("storage_options"), *by_name, mode)
+        uri, options["storage_options"] = _locate(uri, options.get("storage_options"), *by_name, mode)
     progress: FragmentWriteProgress | None = options.get("progress")
     opened = uri if isinstance(uri, LanceDataset) else None
     if isinstance(uri, str) and uri.startswith("memory://"):
@@ -563,17 +563,17 @@ def write_dataset(
     return LanceDataset.of(written)
 
 
-def _place(
+def _locate(
     uri: Any,
     storage_options: Mapping[str, str] | None,
     client: Any,
     table_id: list[str] | None,
     mode: str | None,
 ) -> tuple[Any, Mapping[str, str] | None]:
-    """Return where a table is, or is to be written in a mode, and the options of its store.
+    """Return the location of a table to read, or to write in a mode, and its storage options.
 
     Raises:
-        OptionTypeError: neither a uri nor both parts of a name are given, or both are.
+        OptionTypeError: the arguments are neither a URI nor both parts of a name, or they are both.
     """
     if client is None and table_id is None and uri is not None:
         return uri, storage_options

@@ -87,7 +87,7 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
         storage_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> FragmentMetadata:
-        """Write data as one fragment and commit nothing."""
+        """Write data as one fragment, without a commit."""
         writing_options(options)
         empty = FragmentMetadata(fragment_id or 0, [], 0)
         if progress is not None:
@@ -117,12 +117,12 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
 
     @property
     def physical_rows(self) -> int:
-        """Rows stored."""
+        """The number of stored rows."""
         return self.value.physical_rows
 
     @property
     def num_deletions(self) -> int:
-        """Rows deleted."""
+        """The number of deleted rows."""
         return self.value.num_deletions
 
     @property
@@ -137,7 +137,7 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
 
     @property
     def partition_expression(self) -> NoReturn:
-        """Not there."""
+        """Not supported."""
         raise NotImplementedError("partitioning not yet supported")
 
     def data_files(self) -> list[DataFile]:
@@ -153,16 +153,16 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
         self.value.validate()
 
     def count_rows(self, filter: Any = None) -> int:
-        """Count rows."""
+        """Return the number of rows."""
         return self.value.count_rows(filter)
 
     def scanner(self, columns: Any = None, **options: Any) -> LanceScanner:
-        """Describe a read."""
+        """Return a scanner."""
         read = self.value.scanner(columns, **scan_arguments(options))
         return LanceScanner(read, self._ds, exact_rows(options))
 
     def to_table(self, columns: Any = None, **options: Any) -> pa.Table:
-        """Read rows into memory."""
+        """Return rows as an Arrow table."""
         return self.scanner(columns, **options).to_table()
 
     def to_batches(self, columns: Any = None, **options: Any) -> Iterator[pa.RecordBatch]:
@@ -170,12 +170,12 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
         return self.scanner(columns, **options).to_batches()
 
     def to_pandas(self, columns: Any = None, **options: Any) -> Any:
-        """Read rows into a DataFrame."""
+        """Return rows as a pandas DataFrame."""
         options.pop("blob_mode", None)
         return self.to_table(columns, **options).to_pandas()
 
     def head(self, num_rows: int, **options: Any) -> pa.Table:
-        """Read the first rows."""
+        """Return the first rows."""
         return self.scanner(**options).head(num_rows)
 
     def take(self, indices: Any, columns: Any = None) -> pa.Table:
@@ -183,11 +183,11 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
         return self.value.take(indices, columns)
 
     def delete(self, predicate: str) -> FragmentMetadata | None:
-        """Write a deletion file and commit nothing."""
+        """Write a deletion file, without a commit."""
         return self.value.delete(predicate)
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
-        """Write a deletion file and commit nothing."""
+        """Write a deletion file, without a commit."""
         return self.value.delete_rows(offsets)
 
     def merge_columns(
@@ -197,13 +197,13 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
         batch_size: int | None = None,
         reader_schema: pa.Schema | None = None,
     ) -> tuple[FragmentMetadata, LanceSchema]:
-        """Write new columns and commit nothing."""
+        """Write new columns, without a commit."""
         return self.value.merge_columns(value_func, columns, batch_size, reader_schema)
 
     def merge(
         self, data_obj: Any, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
     ) -> tuple[FragmentMetadata, LanceSchema]:
-        """Write columns of other data and commit nothing."""
+        """Write columns of other data, without a commit."""
         return self.value.merge(data_obj, left_on, right_on, schema)
 
     def update_columns(
@@ -213,15 +213,15 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
         right_on: str | None = None,
         schema: pa.Schema | None = None,
     ) -> tuple[FragmentMetadata, list[int]]:
-        """Write new values of columns and commit nothing."""
+        """Write new values of columns, without a commit."""
         return self.value.update_columns(data_obj, left_on, right_on, schema)
 
     def open_session(self, columns: Any = None, with_row_address: bool | None = None) -> FragmentSession:
-        """Return what takes rows again and again."""
+        """Return a session for repeated reads of rows."""
         return FragmentSession(self, columns, bool(with_row_address))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export all rows by Arrow's C stream interface."""
+        """Export all rows through Arrow's C stream interface."""
         return self.value.__arrow_c_stream__(requested_schema)
 
 
@@ -259,7 +259,7 @@ def write_fragments(
     allow_external_blob_outside_bases: bool = False,
     **options: Any,
 ) -> list[FragmentMetadata] | Transaction:
-    """Write data as fragments and commit nothing.
+    """Write data as fragments, without a commit.
 
     Libraries look at the names of the arguments to find out which are supported.
     """

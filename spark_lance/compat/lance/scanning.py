@@ -1,4 +1,4 @@
-"""Scanners with pylance's arguments, and the builder of them."""
+"""Scanners and scanner builders with pylance's arguments."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from spark_lance.io.counters import ReadCounts, read_counts
 
 __all__ = ["LanceScanner", "ScanStatistics", "ScannerBuilder", "exact_rows", "scan_arguments"]
 
-# Arguments of scans that other names stand for here.
+# pylance's name of a scan argument -> our name.
 _RENAMED = {"batch_size_bytes": "batch_bytes"}
-_TAKEN = frozenset(
+_ARGUMENTS = frozenset(
     {
         "columns",
         "filter",
@@ -50,9 +50,9 @@ class ScanStatistics:
     """The reads of this process while a scan ran, including those of concurrent scans.
 
     Attributes:
-        iops, requests, bytes_read: ranges of bytes, requests for them, and their bytes.
-        indices_loaded, parts_loaded, index_comparisons: always 0, they are not counted here.
-        all_counts: the figures that are counted, by name.
+        iops, requests, bytes_read: numbers of byte ranges, requests and bytes.
+        indices_loaded, parts_loaded, index_comparisons: always 0; not counted.
+        all_counts: name -> count of the counted values.
     """
 
     iops: int = 0
@@ -71,11 +71,11 @@ class ScanStatistics:
 
 
 def scan_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a scan with the names they have here; None is as not given.
+    """Return the arguments of a scan with our names, without arguments that are None.
 
     Raises:
         OptionTypeError: an argument does not exist.
-        OptionError: `index_segments` is given, which would leave rows out.
+        OptionError: `index_segments` is set, which would skip rows.
     """
     result = {_RENAMED.get(name, name): value for name, value in arguments.items() if value is not None}
     if "index_segments" in result:
@@ -83,13 +83,13 @@ def scan_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     result.pop("scan_stats_callback", None)
     if "batch_size" not in result and (rows := os.environ.get("LANCE_DEFAULT_BATCH_SIZE")):
         result["batch_size"] = int(rows)
-    check_hints({name: value for name, value in result.items() if name not in _TAKEN})
-    return {name: value for name, value in result.items() if name in _TAKEN}
+    check_hints({name: value for name, value in result.items() if name not in _ARGUMENTS})
+    return {name: value for name, value in result.items() if name in _ARGUMENTS}
 
 
 @raises_os_errors
 class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
-    """A read that can be run, counted and explained."""
+    """A read that can run, count or explain its rows."""
 
     def __init__(
         self,
@@ -138,9 +138,11 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
         reader = self._scanner.to_reader()
         schema = reader.schema
         if self._exact_rows is not None:
-            reader = pa.RecordBatchReader.from_batches(schema, _of_rows(reader, self._exact_rows))
+            reader = pa.RecordBatchReader.from_batches(schema, _rechunk(reader, self._exact_rows))
         if self._stats_handler is not None:
-            reader = pa.RecordBatchReader.from_batches(schema, _told_at_the_end(reader, self._stats_handler))
+            reader = pa.RecordBatchReader.from_batches(
+                schema, _report_statistics(reader, self._stats_handler)
+            )
         return reader
 
     def to_pandas(self, **options: Any) -> Any:
@@ -161,11 +163,11 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
         return self._scanner.take(indices)
 
     def explain_plan(self, verbose: bool = False) -> str:
-        """Return how the rows are read."""
+        """Return the plan of the read."""
         return self._scanner.explain_plan(verbose)
 
     def analyze_plan(self, count_rows: bool = False) -> str:
-        """Run the read and return its plan with what came out."""
+        """Run the read and return its plan with row and I/O counts."""
         return self._scanner.analyze_plan()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -173,16 +175,16 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
         return self._scanner.__arrow_c_stream__(requested_schema)
 
 
-def _told_at_the_end(
+def _report_statistics(
     batches: Iterable[pa.RecordBatch], stats_handler: Callable[[ScanStatistics], Any]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches, and tell what was read when they have ended."""
+    """Yield batches, then call the handler with the read statistics."""
     before = read_counts()
     yield from batches
     stats_handler(ScanStatistics.of(read_counts() - before))
 
 
-def _of_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+def _rechunk(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
     """Yield batches of `size` rows; the last may have fewer."""
     pending: list[pa.RecordBatch] = []
     rows = 0
@@ -199,7 +201,7 @@ def _of_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Record
 
 
 def exact_rows(arguments: Mapping[str, Any]) -> int | None:
-    """Return the rows that every batch of a scan must have, if it asks for batches of one size."""
+    """Return the exact number of rows per batch if the scan sets `strict_batch_size`, else None."""
     if not arguments.get("strict_batch_size"):
         return None
     return int(arguments.get("batch_size") or BATCH_ROWS)
@@ -207,7 +209,7 @@ def exact_rows(arguments: Mapping[str, Any]) -> int | None:
 
 @raises_os_errors
 class ScannerBuilder:
-    """A scanner in the making: each method says one argument of `LanceDataset.scanner`."""
+    """A builder of a scanner. Each method sets one argument of `LanceDataset.scanner`."""
 
     def __init__(self, ds: Any) -> None:
         self._ds = ds
@@ -225,18 +227,18 @@ class ScannerBuilder:
         return self
 
     def nearest(self, column: str, q: Any, k: int | None = None, **options: Any) -> ScannerBuilder:
-        """Search the rows nearest to a vector."""
+        """Set a vector search."""
         self._settings["nearest"] = {"column": column, "q": q, "k": k, **options}
         return self
 
     def full_text_search(self, query: Any, columns: Iterable[str] | None = None) -> ScannerBuilder:
-        """Search words."""
+        """Set a full-text search."""
         text = {"query": query, "columns": list(columns)} if columns is not None else query
         self._settings["full_text_query"] = text
         return self
 
     def apply_defaults(self, default_opts: Mapping[str, Any]) -> ScannerBuilder:
-        """Take arguments from a dict."""
+        """Set arguments from a dict."""
         self._settings.update(default_opts)
         return self
 
@@ -248,7 +250,7 @@ class ScannerBuilder:
 
 # Method of the builder -> argument of a scan.
 _SETTERS = {
-    **{name: name for name in _TAKEN - {"nearest", "full_text_query", "batch_bytes", "fragments"}},
+    **{name: name for name in _ARGUMENTS - {"nearest", "full_text_query", "batch_bytes", "fragments"}},
     "with_fragments": "fragments",
     "with_index_segments": "index_segments",
     "batch_size_bytes": "batch_size_bytes",

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _BYTES = (pa.binary(), pa.large_binary())
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^`.]+)")
 
-# The number of the value of a column or field, or values by the lower-cased names of the fields inside.
+# The index of the value of a column or field, or such trees by the lower-cased names of child fields.
 _Tree: TypeAlias = "int | dict[str, _Tree]"
-# Instead of such a number, for the value of a generated column.
+# Instead of an index, for the value of a generated column.
 _GENERATED = -1
 
 
@@ -37,10 +37,10 @@ class Assignments:
     """New values of columns.
 
     Attributes:
-        expressions: the values, as the user gave them.
-        targets: by column, which value it gets, or which values its fields get.
-        schema: the table's.
-        inserts: whether rows are new; others have old values.
+        expressions: the user's values.
+        targets: column name -> index of its value, or values of its fields.
+        schema: schema of the table.
+        inserts: whether the rows are new, without old values.
     """
 
     expressions: tuple[Expression, ...]
@@ -52,26 +52,26 @@ class Assignments:
     def of(
         cls, schema: Schema, expressions: Mapping[str, Expression], alias: str | None = None
     ) -> Assignments:
-        """Parse what is set.
+        """Parse assignments.
 
         Args:
-            schema: the table's.
+            schema: schema of the table.
             expressions: column or dotted path -> value.
-            alias: the table's alias, which paths may begin with.
+            alias: alias of the table, which paths may start with.
 
         Raises:
             SchemaError: a column or field does not exist, is inside a list, or is set twice.
         """
         targets: dict[str, _Tree] = {}
         for number, name in enumerate(expressions):
-            _assign(targets, _path(schema, name, alias), number, name)
+            _assign(targets, _resolve_path(schema, name, alias), number, name)
         return cls(tuple(expressions.values()), targets, schema)
 
     def with_generated(self, *, inserts: bool = False) -> Assignments:
-        """Return the same with values for generated columns that are not set and that depend on what is.
+        """Return the assignments with computed values for generated columns that depend on set columns.
 
         Raises:
-            SchemaError: an identity column is set that is GENERATED ALWAYS.
+            SchemaError: a column GENERATED ALWAYS AS IDENTITY is set.
         """
         for field in self.fields:
             if (identity := identity_of(field)) is not None and identity.always:
@@ -90,7 +90,7 @@ class Assignments:
 
     @property
     def fields(self) -> list[Field]:
-        """The columns that get values, wholly or in part."""
+        """The columns that get values, also if only some of their fields are set."""
         return [self.schema.field(name) for name in self.targets]
 
     @property
@@ -99,10 +99,10 @@ class Assignments:
         return sorted(node.id for field in self.fields for node in field.walk())
 
     def referenced(self, types: Sequence[st.DataType]) -> set[str]:
-        """Return the columns that are given descriptions of blobs, or bytes for blobs of version 2.
+        """Return the columns that are set to blob descriptions, or to bytes in blob columns of version 2.
 
         Args:
-            types: of the expressions.
+            types: types of the expressions.
         """
         names = set()
         for field in self.fields:
@@ -119,7 +119,7 @@ class Assignments:
 
     @property
     def partly(self) -> list[str]:
-        """The columns whose old values are needed: to keep some fields, or to compute other columns."""
+        """The columns whose old values are needed, to keep some fields or to compute other columns."""
         partly = [name for name, tree in self.targets.items() if not isinstance(tree, int)]
         sources = (
             name
@@ -139,15 +139,15 @@ class Assignments:
         old: Callable[[str], Column],
         referenced: Collection[str] = (),
     ) -> list[Column]:
-        """Return the new values of `fields`, in their types.
+        """Return the new values of `fields`, cast to the column types.
 
         Args:
-            functions: of the session.
+            functions: functions module of the session.
             values: the expressions as Columns.
-            types: their types.
-            ansi: whether casts fail where a value does not fit.
-            old: returns the present values of a column.
-            referenced: columns whose values are to be of the type `BlobValue`.
+            types: types of the expressions.
+            ansi: whether casts fail for values that do not fit.
+            old: returns the old values of a column.
+            referenced: columns whose values get the type `BlobValue`.
 
         Raises:
             SchemaError: values of such a type do not fit a column.
@@ -181,12 +181,12 @@ class Assignments:
         return [
             columns[field.name]
             if field.name in columns
-            else _computed(functions, field, columns, own, None if self.inserts else old)
+            else _compute_generated(functions, field, columns, own, None if self.inserts else old)
             for field in self.fields
         ]
 
 
-def _computed(
+def _compute_generated(
     functions: Any,
     field: Field,
     values: Mapping[str, Column],
@@ -195,20 +195,20 @@ def _computed(
 ) -> Column:
     """Return the values of a generated column.
 
-    The SQL names columns, which have values that are no columns yet: lambda variables have their names.
+    The SQL uses column names whose new values are not columns yet, so lambda variables get these names.
 
     Args:
-        functions: of the session.
+        functions: functions module of the session.
         field: the generated column.
         values: new values of other columns.
         own: returns a column of the table by name.
-        old: returns the present values of a column; None if rows are new.
+        old: returns the old values of a column; None if the rows are new.
     """
     body, names = f"({generation_sql(field)})", generation_columns(field)
     parts = []
     for number, name in enumerate(names):
         if name in values:
-            value = _padded(functions, values[name], own(name))
+            value = _pad_text(functions, values[name], own(name))
         elif old is not None:
             value = old(name)
         else:
@@ -224,10 +224,10 @@ def _computed(
     return result
 
 
-def _padded(functions: Any, text: Column, field: Field) -> Column:
-    """Return the values of a text column as they are stored: padded for CHAR(n), cut for VARCHAR(n).
+def _pad_text(functions: Any, text: Column, field: Field) -> Column:
+    """Return the values of a text column as they are stored: padded for CHAR(n), truncated for VARCHAR(n).
 
-    Letters beyond n that are no spaces are refused when the rows are written.
+    Writing the rows fails if characters beyond n are not spaces.
     """
     kind = declared_string(field.metadata.get(STRING_TYPE, ""))
     result = text
@@ -242,7 +242,7 @@ def _blob_value(functions: Any, value: Column, actual: st.DataType, place: str) 
     """Return bytes, a description or null as a `BlobValue`.
 
     Raises:
-        SchemaError: values of the type are none of these.
+        SchemaError: the type is none of these.
     """
     if isinstance(actual, st.NullType):
         return value.cast(BlobValue)
@@ -262,13 +262,13 @@ def _blob_value(functions: Any, value: Column, actual: st.DataType, place: str) 
     return result
 
 
-def _path(schema: Schema, name: str, alias: str | None) -> list[str]:
-    """Return the names of a column and of the fields that lead to what is set, as the table spells them."""
+def _resolve_path(schema: Schema, name: str, alias: str | None) -> list[str]:
+    """Return the path of the column or field to set, in the table's spelling."""
     folded = [field.name for field in schema.fields if field.name.lower() == name.lower()]
-    parts = [name] if folded else _split(name)
+    parts = [name] if folded else _split_path(name)
     if len(parts) > 1 and alias is not None and parts[0].lower() == alias.lower():
         own = [field.name.lower() for field in schema.fields]
-        # As in Spark, a column of the alias comes before a field of a column that is called like the alias.
+        # As in Spark, alias.column takes precedence over a field of a column with the name of the alias.
         parts = parts[1:] if parts[1].lower() in own or parts[0].lower() not in own else parts
     field = find_column(schema, parts[0])
     path = [field.name]
@@ -282,8 +282,8 @@ def _path(schema: Schema, name: str, alias: str | None) -> list[str]:
     return path
 
 
-def _split(name: str) -> list[str]:
-    """Split a dotted path; names with dots are in backquotes."""
+def _split_path(name: str) -> list[str]:
+    """Split a dotted path. Names with dots are quoted in backticks."""
     parts, place = [], 0
     while place < len(name):
         match = _PART.match(name, place)

@@ -1,4 +1,4 @@
-"""The base of every part of `LanceTable`: a session, a path and options; and reads for changes of rows."""
+"""`TableBase`, the base class of `LanceTable` and its parts, and the reads that row changes need."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class TableBase(OneSpelling):
     """A table in a Spark session.
 
     Attributes:
-        spark: the session, classic or of Spark Connect.
-        path: where the table is.
-        options: options of the data source for every read and write, such as those of the store.
-        aliased: the table's name in conditions and expressions, None if it has none.
+        spark: the session, classic or Spark Connect.
+        path: path or URI of the table.
+        options: data source options for every read and write, such as storage options.
+        aliased: the table's alias in conditions and expressions, or None.
     """
 
     spark: SparkSession
@@ -46,7 +46,7 @@ class TableBase(OneSpelling):
         """Check the session and the path.
 
         Raises:
-            OptionTypeError: one of them is something else, as when the two are swapped.
+            OptionTypeError: one of them has the wrong type, such as when the two are swapped.
         """
         check_session(self.spark, "LanceTable.forPath(spark, path)")
         if not isinstance(self.path, str):
@@ -77,15 +77,15 @@ class TableBase(OneSpelling):
         return reader.options(**{name: str(value) for name, value in options.items()}).load(self.path)
 
 
-# From this many fragments or rows on, changed rows are brought together before they are written: every task
-# of a large scan may find some, and each would write a small file.
+# Tables with at least this many fragments or rows shuffle changed rows before writing them. Otherwise every
+# task of a large scan could write a small file.
 _MANY_FRAGMENTS = 64
 _MANY_ROWS = 1 << 25
 _FRAGMENT = "__lance_fragment"
 
 
-def _as_it_is(frame: DataFrame) -> DataFrame:
-    """Return a frame without further columns."""
+def _return_unchanged(frame: DataFrame) -> DataFrame:
+    """Return the frame unchanged."""
     return frame
 
 
@@ -98,8 +98,8 @@ class WithSubqueryColumns:
         pairs: adds the columns that only a joined pair of a table row and a source row determines.
     """
 
-    table: Callable[[DataFrame], DataFrame] = _as_it_is
-    pairs: Callable[[DataFrame], DataFrame] = _as_it_is
+    table: Callable[[DataFrame], DataFrame] = _return_unchanged
+    pairs: Callable[[DataFrame], DataFrame] = _return_unchanged
 
 
 AS_THEY_ARE = WithSubqueryColumns()
@@ -113,8 +113,8 @@ def read_needed(
     Args:
         table: the table.
         manifest: the version.
-        expressions: what the caller computes.
-        condition: in the words of the read option `filter`; only rows that meet it.
+        expressions: the expressions that the caller computes.
+        condition: a condition in the syntax of the read option `filter`; None for all rows.
     """
     existing = [field.name for field in manifest.schema.fields]
     system = [name for name in SYSTEM_COLUMNS if name not in existing]
@@ -128,9 +128,10 @@ def read_needed(
 
 
 def few_partitions(frame: DataFrame, manifest: Manifest, functions: Any) -> DataFrame:
-    """Bring rows of one fragment together, in as many partitions as their bytes call for, if there are many.
+    """Return the changed rows clustered by fragment, in partitions sized by their bytes.
 
-    The frame has the columns of `ChangeRows`, `action` and `address` first.
+    A frame over a small table is returned unchanged. The frame has the columns of `ChangeRows`, `action` and
+    `address` first.
     """
     rows = sum(fragment.physical_rows for fragment in manifest.fragments)
     if len(manifest.fragments) < _MANY_FRAGMENTS and rows < _MANY_ROWS:

@@ -1,13 +1,11 @@
-"""The rows nearest to each of many vectors, in Spark jobs.
+"""Searches with many queries in Spark jobs.
 
-Every query goes to the index partitions nearest to it (and to all rows without an index), as rows of a
-DataFrame that Spark shuffles by partition. A task loads each of its partitions once, for all queries that
-came there. Spark keeps the best rows of each query, and tasks fetch their columns, fragment by fragment.
+Vector search: Spark shuffles each query to its nearest index partitions (and to all unindexed rows). A task
+loads each of its partitions once for all queries. Spark keeps the best rows of each query, and tasks fetch
+their columns, fragment by fragment.
 
-The rows that answer each of many queries of words, or of words and a vector, in Spark jobs.
-
-A task answers the whole of a query, as how rare a word is counts over all rows; it opens the indices once for
-all queries that came to it. Then tasks fetch the columns of the rows, fragment by fragment.
+Full-text and hybrid search: one task answers a whole query, because word frequencies are computed over all
+rows. It opens the indexes once for all its queries. Then tasks fetch the columns, fragment by fragment.
 """
 
 from __future__ import annotations
@@ -44,25 +42,25 @@ from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Rows of queries that are answered at once hold about this many rows that were found.
+# Approximate number of result rows of the queries that are answered in one batch.
 _ROWS = 1 << 16
 _QUERY, _VECTOR = "query", "vector"
 
-# The values of one query -> addresses of rows, best first, and what was measured of them, by column.
+# The values of one query -> row addresses, best first, and their distances and scores by column.
 Finder = Callable[[Mapping[str, Any]], "tuple[Any, dict[str, pa.Array]]"]
 
 
 @dataclass(frozen=True)
 class WordsPlan:
-    """Searches of one version of a table that differ in their words, their vector, or both.
+    """Full-text or hybrid searches of one version that differ in their words, their vector, or both.
 
     Attributes:
         table: the version.
-        text: a search for words, as option `full_text_query`; None for searches by both.
-        both: a search by words and vector, as option `hybrid_search`.
-        k: rows for each query.
-        filter: SQL; only rows for which it is true are found.
-        query_keys: `query`, `vector` or both: the keys of the search that each row of the queries replaces.
+        text: a full-text search, as option `full_text_query`; None for hybrid searches.
+        both: a hybrid search, as option `hybrid_search`.
+        k: number of rows per query.
+        filter: SQL condition on the rows.
+        query_keys: `query`, `vector` or both: the keys of the search that each query row sets.
     """
 
     table: SnapshotRef
@@ -74,18 +72,17 @@ class WordsPlan:
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """The columns of what is measured; the last is never null."""
+        """The columns of distances and scores; the last one is never null."""
         return (SCORE,) if self.both is None else (DISTANCE, SCORE, RELEVANCE)
 
 
 def answers_to_each(plan: WordsPlan, schema: st.StructType, queries: DataFrame) -> DataFrame:
-    """Return the rows that answer each of many queries best: what comes along, columns, what was measured.
+    """Return the best rows of each query: query id, table columns, distances and scores.
 
     Args:
         plan: the searches.
-        schema: the columns of the table in the result.
-        queries: what comes along with the rows, and then the values that the plan says are given; queries
-            that lack one of them are left out.
+        schema: table columns of the result.
+        queries: the query id, then the values of `plan.query_keys`. Queries with a null value are skipped.
     """
     along, *values = queries.schema.fields
     *parts, measure = plan.measures
@@ -93,7 +90,7 @@ def answers_to_each(plan: WordsPlan, schema: st.StructType, queries: DataFrame) 
     rows = queries
     for value in values:
         rows = rows.where(F.col(value.name).isNotNull())
-    # Few queries often come as one partition.
+    # A few queries are often in one partition.
     rows = rows.repartition(queries.sparkSession.sparkContext.defaultParallelism)
     last = st.StructField(measure, st.FloatType(), False)
     answer_schema = st.StructType([along, FOUND.fields[0], *before[1:], last])
@@ -104,7 +101,7 @@ def answers_to_each(plan: WordsPlan, schema: st.StructType, queries: DataFrame) 
 
 
 def _answer_words(plan: WordsPlan, schema: pa.Schema) -> Mapper:
-    """Return what answers queries."""
+    """Return a `mapInArrow` function that answers queries."""
 
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
@@ -112,7 +109,7 @@ def _answer_words(plan: WordsPlan, schema: pa.Schema) -> Mapper:
             at_once = max(1, _ROWS // plan.k)
             for batch in batches:
                 for start in range(0, batch.num_rows, at_once):
-                    find = find or _finder(plan)
+                    find = find or _open_finder(plan)
                     yield _best_rows(plan, find, batch.slice(start, at_once), schema)
 
     return answer
@@ -128,13 +125,17 @@ def _best_rows(plan: WordsPlan, find: Finder, queries: pa.RecordBatch, schema: p
     return pa.RecordBatch.from_arrays([along, addresses, *measured], schema=as_given(schema, [along]))
 
 
-def _finder(plan: WordsPlan) -> Finder:
+def _open_finder(plan: WordsPlan) -> Finder:
     snapshot = plan.table.load()
     allowed = allowed_rows(snapshot, plan.filter)
-    return _by_words(plan, snapshot, allowed) if plan.both is None else _by_both(plan.both, snapshot, allowed)
+    return (
+        _text_finder(plan, snapshot, allowed)
+        if plan.both is None
+        else _hybrid_finder(plan.both, snapshot, allowed)
+    )
 
 
-def _by_words(plan: WordsPlan, snapshot: Snapshot, allowed: Any) -> Finder:
+def _text_finder(plan: WordsPlan, snapshot: Snapshot, allowed: Any) -> Finder:
     template = dict(plan.text or {})
     column, _ = parse_text_query(snapshot.manifest, template, plan.k)
     search = TextSearch(snapshot, column)
@@ -147,7 +148,7 @@ def _by_words(plan: WordsPlan, snapshot: Snapshot, allowed: Any) -> Finder:
     return find
 
 
-def _by_both(template: Mapping[str, Any], snapshot: Snapshot, allowed: Any) -> Finder:
+def _hybrid_finder(template: Mapping[str, Any], snapshot: Snapshot, allowed: Any) -> Finder:
     example = HybridQuery.parse(snapshot.manifest, template)
     near = VectorSearch(snapshot, example.vector.column)
     words = TextSearch(snapshot, example.text_column)
@@ -165,16 +166,16 @@ def _by_both(template: Mapping[str, Any], snapshot: Snapshot, allowed: Any) -> F
     return find
 
 
-# Queries that are compared with a partition at once, and that are sent at once.
+# Number of queries per block of a partition, and per batch to shuffle.
 _BLOCK = 1024
 _FETCH = 4096
 
 
 def any_vector(manifest: Manifest, column: str) -> list[float]:
-    """Return a vector as long as those of a column, for plans of searches whose vectors come later.
+    """Return a zero vector with the dimension of a column, to plan searches before their vectors are known.
 
     Raises:
-        SchemaError: there is no such column.
+        SchemaError: the column does not exist.
     """
     kind = leaf_field(manifest.schema, column).arrow_type()
     return [0.0] * getattr(vector_kind(kind), "list_size", 1)
@@ -183,17 +184,17 @@ def any_vector(manifest: Manifest, column: str) -> list[float]:
 def nearest_to_each(
     plan: SearchPlan, manifest: Manifest, schema: st.StructType, queries: DataFrame, key: str
 ) -> DataFrame:
-    """Return the rows nearest to each of many vectors: the first column of the queries, columns, `_distance`.
+    """Return the nearest rows of each query vector: the query id, table columns, and `_distance`.
 
     Args:
-        plan: the search; its vector does not matter.
-        manifest: the version that is searched.
-        schema: the columns of the table in the result.
-        queries: what comes along with the rows, and the vector; those without one are left out.
-        key: what tells the queries apart: the first column, or a field of it.
+        plan: the search; its vector is ignored.
+        manifest: the version to search.
+        schema: table columns of the result.
+        queries: the query id and the vector. Queries with a null vector are skipped.
+        key: the unique id of a query: the first column, or a field of it.
     """
     kind = leaf_field(manifest.schema, plan.query.column).arrow_type()
-    best = _answered_whole(plan, queries) if is_multi(kind) else _answered(plan, queries, key)
+    best = _answer_multi_vector(plan, queries) if is_multi(kind) else _answer_by_partition(plan, queries, key)
     fragment = F.shiftright(F.col("_address"), 32)
     identity = (best.schema.fields[0],)
     best = best.repartition(fragment).sortWithinPartitions("_address")
@@ -209,16 +210,16 @@ def _matrix(vectors: pa.Array, dim: int) -> npt.NDArray[Any]:
     return values
 
 
-def _answered(plan: SearchPlan, queries: DataFrame, key: str) -> DataFrame:
-    """Return the best rows for each of many queries: its id, address and distance.
+def _answer_by_partition(plan: SearchPlan, queries: DataFrame, key: str) -> DataFrame:
+    """Return query id, row address and distance of the best rows of each query.
 
     Args:
         plan: the search.
         queries: ids and vectors.
-        key: what tells them apart.
+        key: the unique id of a query.
     """
     identity, vector = queries.schema.fields
-    # Queries are compared as floats, and shuffled once for each place where they look.
+    # Queries are cast to floats, and shuffled once per partition to search.
     is_double = plan.query.vectors.dtype == np.float64
     vectors = st.ArrayType(st.DoubleType() if is_double else st.FloatType())
     vectors_by_id = queries.select(identity.name, F.col(vector.name).cast(vectors).alias("_vector"))
@@ -233,8 +234,8 @@ def _answered(plan: SearchPlan, queries: DataFrame, key: str) -> DataFrame:
     return ranked.where(F.col("_place") <= plan.query.k).drop("_place")
 
 
-def _answered_whole(plan: SearchPlan, queries: DataFrame) -> DataFrame:
-    """Return what `_answered` does, for queries of several vectors: a task answers the whole of one."""
+def _answer_multi_vector(plan: SearchPlan, queries: DataFrame) -> DataFrame:
+    """Do the same as `_answer_by_partition` for queries of several vectors; a task answers a whole query."""
     identity, vector = queries.schema.fields
     is_double = plan.query.vectors.dtype == np.float64
     vectors = st.ArrayType(st.ArrayType(st.DoubleType() if is_double else st.FloatType()))
@@ -266,7 +267,7 @@ def _one_query(vectors: pa.Array) -> npt.NDArray[Any]:
 
 
 def _assign(plan: SearchPlan) -> Mapper:
-    """Return what sends every query to the places where it looks."""
+    """Return a `mapInArrow` function that assigns each query to the partitions to search."""
 
     def assign(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
@@ -287,12 +288,12 @@ def _assign(plan: SearchPlan) -> Mapper:
 
 
 def _answer(plan: SearchPlan, schema: pa.Schema) -> Mapper:
-    """Return what answers the queries of every place; they come sorted by it."""
+    """Return a `mapInArrow` function that answers queries, which must be sorted by partition."""
 
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
             routing = Routing(plan)
-            for home, ids, lists in _by_home(batches):
+            for home, ids, lists in _partition_blocks(batches):
                 results = routing.answer(home, _matrix(lists, routing.dimension))
                 counts = [len(part.addresses) for part in results]
                 rows = pa.array(np.repeat(np.arange(len(results)), counts))
@@ -304,8 +305,8 @@ def _answer(plan: SearchPlan, schema: pa.Schema) -> Mapper:
     return answer
 
 
-def _by_home(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Array, pa.Array]]:
-    """Yield (place, query ids, vectors) in blocks of one place each."""
+def _partition_blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Array, pa.Array]]:
+    """Yield (partition, query ids, vectors) in blocks of one partition each."""
     pending: list[pa.RecordBatch] = []
 
     def block() -> tuple[int, pa.Array, pa.Array]:

@@ -1,4 +1,4 @@
-"""Making tables without rows: columns, keys, encodings, settings, in the words of Delta's builder."""
+"""Builders that create empty tables with columns, keys, encodings and settings, as Delta's builder does."""
 
 from __future__ import annotations
 
@@ -85,18 +85,18 @@ _VERBS = {
 
 @dataclass
 class ColumnBuilder:
-    """A column about to be added to a table. Made by `LanceTable.columnBuilder`.
+    """A column of a new table. Create it with `LanceTable.columnBuilder`.
 
     Attributes:
-        name: the name of the column.
-        arguments: arguments of `TableBuilder.addColumn`.
+        name: name of the column.
+        arguments: arguments for `TableBuilder.addColumn`.
     """
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def dataType(self, dataType: str | st.DataType | pa.DataType | type[st.DataType]) -> ColumnBuilder:
-        """Set the type, also as a class such as `LongType`; see `addColumn`."""
+        """Set the type; a class such as `LongType` works, too. See `addColumn`."""
         self.arguments["dataType"] = dataType() if isinstance(dataType, type) else dataType
         return self
 
@@ -111,22 +111,22 @@ class ColumnBuilder:
         return self
 
     def defaultValue(self, expression: str) -> ColumnBuilder:
-        """Set the default, as SQL."""
+        """Set the default value, as an SQL expression."""
         self.arguments["default"] = expression
         return self
 
     def generatedAlwaysAs(self, expression: str) -> ColumnBuilder:
-        """Let the column be computed from other columns, by SQL; see `addColumn`."""
+        """Compute the column from other columns with an SQL expression; see `addColumn`."""
         self.arguments["generatedAlwaysAs"] = expression
         return self
 
     def generatedAlwaysAsIdentity(self, start: int = 1, step: int = 1) -> ColumnBuilder:
-        """Let the table number its rows; rows cannot bring values of their own."""
+        """Make the column an identity column. Writers cannot set its values."""
         self.arguments["generatedAlwaysAs"] = Identity(start, step)
         return self
 
     def generatedByDefaultAsIdentity(self, start: int = 1, step: int = 1) -> ColumnBuilder:
-        """Let the table number rows that have no value of their own."""
+        """Make the column an identity column that only rows without a value use."""
         self.arguments["generatedByDefaultAs"] = Identity(start, step, always=False)
         return self
 
@@ -137,14 +137,16 @@ class ColumnBuilder:
 
 @dataclass
 class TableBuilder(Generic[Table]):
-    """A table about to be made. Made by `LanceTable.create` and its like; methods return the builder itself.
+    """A builder of an empty table. Get it from `LanceTable.create` and similar methods.
+
+    Every method but `execute` changes the builder and returns it.
 
     Attributes:
         spark: the session.
         mode: "create", "create_if_not_exists", "replace" or "create_or_replace".
         make: creates the result from the session, the path and the options.
-        options: options of the data source, such as those of the store and `enable_stable_row_ids`.
-        in_place: whether the folder may have files of other formats.
+        options: data source options, such as storage options and `enable_stable_row_ids`.
+        in_place: whether the folder may already contain files of other formats.
     """
 
     spark: SparkSession
@@ -166,7 +168,7 @@ class TableBuilder(Generic[Table]):
         """Check the session.
 
         Raises:
-            OptionTypeError: it is something else.
+            OptionTypeError: the session has the wrong type.
         """
         check_session(self.spark, f"LanceTable.{self._call}(spark)")
 
@@ -176,24 +178,24 @@ class TableBuilder(Generic[Table]):
         return first + "".join(map(str.capitalize, others))
 
     def location(self, path: str | os.PathLike[str]) -> TableBuilder[Table]:
-        """Say where the table is to be."""
+        """Set the path or URI of the table."""
         self._path = os.fspath(path)
         return self
 
     def tableName(self, identifier: str) -> TableBuilder[Table]:
-        """Name the table, as SQL has it; its catalog decides where it is."""
+        """Set the table's name, as in SQL. The catalog decides the path."""
         self._name = identifier
         return self
 
     def clusterBy(self, *colNames: str | Sequence[str]) -> TableBuilder[Table]:
-        """Let `OPTIMIZE t FULL` cluster the rows by these columns."""
+        """Set the clustering columns of the table, which `OPTIMIZE t FULL` uses."""
         self._cluster = tuple(
             name for part in colNames for name in ([part] if isinstance(part, str) else part)
         )
         return self
 
     def constraints(self, *constraints: Constraint) -> TableBuilder[Table]:
-        """Give a table by path constraints; with `tableName`, use `LanceTable.addConstraint` afterwards."""
+        """Set constraints. Only for `location`; with `tableName`, call `LanceTable.addConstraint` later."""
         self._constraints = constraints
         return self
 
@@ -201,12 +203,12 @@ class TableBuilder(Generic[Table]):
         """Partition the rows by columns, or by transforms such as `days(ts)` or `bucket(16, id)`.
 
         Raises:
-            OptionError: there is no such transform.
+            OptionError: a transform does not exist.
         """
         return self.partition(PartitionSpec(tuple(parse_transform(name) for name in colNames)))
 
     def partition(self, spec: PartitionSpec) -> TableBuilder[Table]:
-        """Partition the rows by a declaration."""
+        """Partition the rows by a partition spec."""
         self._partitions = spec
         return self
 
@@ -227,23 +229,24 @@ class TableBuilder(Generic[Table]):
         """Add a column.
 
         Args:
-            colName: its name; or what `LanceTable.columnBuilder(name)...build()` returns, alone.
-            dataType: a Spark type or its SQL; or an Arrow type, for those that Spark lacks (`pa.float16()`,
-                `pa.uint64()`, `pa.list_(pa.float32(), 128)`, ...).
-            nullable: whether it may hold nulls.
-            comment: about it; kept as metadata `comment`.
-            vectorSize: the length of the vectors in an array column.
-            encoding: how it is stored, by the ends of the names of Lance's field metadata: `compression`,
-                `compression-level`, `structural-encoding`, `blob`, ....
-            metadata: further metadata of the field.
-            default: SQL of the value of rows that bring none.
+            colName: name of the column. Or the result of `LanceTable.columnBuilder(name)...build()`, without
+                further arguments.
+            dataType: a Spark type or its SQL. Use an Arrow type for types that Spark lacks: `pa.float16()`,
+                `pa.uint64()`, `pa.list_(pa.float32(), 128)`, ....
+            nullable: whether the column may contain nulls.
+            comment: comment of the column. It is stored as `comment` in the field metadata.
+            vectorSize: length of the vectors in an array column.
+            encoding: storage settings. Keys are Lance's field metadata without `lance-encoding:`:
+                `compression`, `compression-level`, `structural-encoding`, `blob`, ....
+            metadata: further field metadata.
+            default: SQL expression for rows without a value.
             generatedAlwaysAs: SQL that computes the column from other columns of the row. Rows without a
-                value get it, and every commit checks it. The column may hold nulls. Or an identity with
+                value get it, and every commit checks it. The column must be nullable. Or an identity with
                 `start` and `step`, such as Delta's `IdentityGenerator`: rows get numbers.
-            generatedByDefaultAs: an identity for rows that have no value of their own.
+            generatedByDefaultAs: an identity for rows without a value.
 
         Raises:
-            SchemaError: Lance has no such type, or it holds no vectors, or an identity has no step.
+            SchemaError: Lance lacks the type, `vectorSize` does not fit it, or an identity has no step.
         """
         if isinstance(colName, ColumnBuilder):
             return self.addColumn(colName.name, **colName.arguments)
@@ -255,7 +258,7 @@ class TableBuilder(Generic[Table]):
             if vectorSize is not None:
                 raise SchemaError(f"column {colName!r}: an Arrow type says itself how long vectors are")
         else:
-            kind = dataType if isinstance(dataType, st.DataType) else self._parsed(dataType)
+            kind = dataType if isinstance(dataType, st.DataType) else self._parse_type(dataType)
             sizes = {} if vectorSize is None else {VECTOR_SIZE: vectorSize}
             arrow = new_field(st.StructField(colName, kind, nullable, sizes), {})
         entries = {f"{_ENCODING}{name}": _text(value) for name, value in (encoding or {}).items()}
@@ -272,12 +275,12 @@ class TableBuilder(Generic[Table]):
         return self
 
     def addColumns(self, cols: st.StructType | str) -> TableBuilder[Table]:
-        """Add the columns of a Spark schema, or of its SQL such as `id bigint NOT NULL, name string`.
+        """Add the columns of a Spark schema, or of SQL such as `id bigint NOT NULL, name string`.
 
-        Comments, vector sizes and encodings in the metadata of its fields are taken over.
+        Comments, vector sizes and encodings in the metadata of its fields apply.
 
         Raises:
-            SchemaError: Lance has no such type.
+            SchemaError: Lance lacks a type.
         """
         schema = cols if isinstance(cols, st.StructType) else self.spark.createDataFrame([], cols).schema
         for column in schema.fields:
@@ -286,19 +289,19 @@ class TableBuilder(Generic[Table]):
         return self
 
     def primaryKey(self, *colNames: str) -> TableBuilder[Table]:
-        """Name the columns of the primary key, in this order; they become not nullable.
+        """Declare the primary key columns, in this order. They become NOT NULL.
 
-        The key is a promise: nobody checks it, and it can never be changed. Rows of a table with a key keep
-        their ids when they move, unless the option `enable_stable_row_ids` is false.
+        Nothing enforces the key, and it cannot be changed later. A table with a key uses stable row ids
+        unless the option `enable_stable_row_ids` is false.
         """
         self._key = colNames
         return self
 
     def property(self, key: str, value: str) -> TableBuilder[Table]:
-        """Set one of the table's settings, such as `lance.auto_cleanup.interval`.
+        """Set a table property, such as `lance.auto_cleanup.interval`.
 
         Raises:
-            OptionError: the setting is internal, or is (nearly) a property such as `primary_key`.
+            OptionError: the key is internal, or is similar to a property such as `primary_key`.
         """
         check_settings({key: value})
         check_setting(key, value)
@@ -311,30 +314,30 @@ class TableBuilder(Generic[Table]):
         return self
 
     def comment(self, comment: str) -> TableBuilder[Table]:
-        """Describe the table; kept as metadata `comment` of the schema."""
+        """Set the table's comment. It is stored as `comment` in the schema metadata."""
         self._description = comment
         return self
 
     def option(self, name: str, value: object) -> TableBuilder[Table]:
-        """Set an option of the data source: `enable_stable_row_ids`, `data_storage_version`, storage ones."""
+        """Set a data source option: `enable_stable_row_ids`, `data_storage_version` or a storage option."""
         self.options.update(option_texts({name: value}))
         return self
 
     def execute(self) -> Table:
-        """Make the table and return it. A table that is replaced keeps its versions, settings and tags.
+        """Create the table and return it. A replaced table keeps its versions, settings and tags.
 
         Raises:
-            TableExistsError: `create`, and there is a table.
-            TableNotFoundError: `replace`, and there is none.
-            SchemaError: there are no columns, or Lance cannot store them.
-            OptionError: there is no location, or an option cannot be used.
+            TableExistsError: the builder comes from `create`, and the table exists.
+            TableNotFoundError: the builder comes from `replace`, and the table does not exist.
+            SchemaError: existing are no columns, or Lance cannot store one of them.
+            OptionError: existing is no location, or an option is unknown or has a bad value.
             CommitError: the commit failed; see its subclasses.
         """
         check_running(self.spark)
         if self._cluster:
             self._properties[CLUSTERING] = join_names(self._cluster)
         if self._name is not None:
-            return self._by_name(self._name)
+            return self._create_in_catalog(self._name)
         if self._path is None:
             raise OptionError("say where the table is to be: .location(path) or .tableName(name)")
         self._properties = {**default_properties(self.spark), **self._properties}
@@ -348,18 +351,18 @@ class TableBuilder(Generic[Table]):
                 f"addColumn({column!r}, ..., " + "encoding={...}) or vectorSize=..."
             )
         table = TableRef(*open_store(options.path, options.storage))
-        there = find_latest(table)
-        exists = there is not None
+        existing = find_latest(table)
+        exists = existing is not None
         if exists and self.mode == "create":
             raise TableExistsError(f"there is a Lance table at {table.root} already: use createOrReplace")
         if not exists and self.mode == "replace":
             raise TableNotFoundError(f"no Lance table at {table.root}: use createOrReplace")
         if not exists or self.mode != "create_if_not_exists":
-            self._make(table, there, options)
+            self._create_at_path(table, existing, options)
         return self.make(self.spark, self._path, self.options)
 
-    def _by_name(self, name: str) -> Table:
-        """Make the table by SQL, so that its catalog places it."""
+    def _create_in_catalog(self, name: str) -> Table:
+        """Create the table with SQL, so that the catalog chooses its path."""
         if self._constraints:
             raise OptionError(f"call addConstraint of the new table {name}: constraints() needs .location()")
         if self._path is not None:
@@ -401,7 +404,7 @@ class TableBuilder(Generic[Table]):
         path, options = place_of(self.spark, name)
         return self.make(self.spark, path, options)
 
-    def _make(self, table: TableRef, there: Manifest | None, options: WriteOptions) -> None:
+    def _create_at_path(self, table: TableRef, existing: Manifest | None, options: WriteOptions) -> None:
         replaces = self.mode in ("replace", "create_or_replace")
         schema, counters = with_sequences(with_generated(self.spark, self._schema()))
         named = [st.StructField(name, st.NullType()) for name in schema.names]
@@ -409,7 +412,7 @@ class TableBuilder(Generic[Table]):
         check_names(st.StructType(named), options.caseSensitive or case_sensitive)
         plan = plan_write(
             table,
-            there,
+            existing,
             schema,
             "overwrite" if replaces else "create",
             data_storage_version=options.data_storage_version,
@@ -422,25 +425,25 @@ class TableBuilder(Generic[Table]):
         if self._partitions:
             self._properties[PARTITION_FIELDS] = self._partitions.bound(plan.schema).text()
         try:
-            if there is None:
+            if existing is None:
                 commit_write(table, plan, [], config=self._properties)
             else:
-                self._replace(table, there, plan, options)
+                self._replace(table, existing, plan, options)
         except TableExistsError:
             if self.mode != "create_if_not_exists":
                 raise
 
-    def _replace(self, table: TableRef, there: Manifest, plan: WritePlan, options: WriteOptions) -> None:
-        if plan.version is not there.file_version:
+    def _replace(self, table: TableRef, existing: Manifest, plan: WritePlan, options: WriteOptions) -> None:
+        if plan.version is not existing.file_version:
             raise OptionError(
-                f"the table's files are of version {there.file_version.text}, which replacing it by an empty "
-                "one cannot change: write rows with mode overwrite"
+                f"the table's files are of version {existing.file_version.text}, which replacing it by an "
+                "empty one cannot change: write rows with mode overwrite"
             )
         stable = options.enable_stable_row_ids
-        if stable is not None and stable != there.uses_stable_row_ids:
+        if stable is not None and stable != existing.uses_stable_row_ids:
             raise OptionError("option 'enable_stable_row_ids' cannot be changed once there is a table")
-        # The format only adds settings here, so "" stands for a table without partitions.
-        former = {PARTITION_FIELDS: ""} if there.config.get(PARTITION_FIELDS) else {}
+        # An overwrite cannot remove settings, so "" means no partitions.
+        former = {PARTITION_FIELDS: ""} if existing.config.get(PARTITION_FIELDS) else {}
         operation = overwrite_message(plan.schema, [], {**former, **self._properties})
         commit_operation(table, operation, read_version=plan.read_version)
 
@@ -463,19 +466,19 @@ class TableBuilder(Generic[Table]):
         Schema.from_arrow(schema)
         return schema
 
-    def _parsed(self, text: str) -> st.DataType:
-        """Return the type that SQL such as `array<float>` names; Spark parses it."""
+    def _parse_type(self, text: str) -> st.DataType:
+        """Return the type that Spark parses from SQL such as `array<float>`."""
         return self.spark.createDataFrame([], f"c {text}").schema[0].dataType
 
 
 def column_builder(*arguments: object) -> ColumnBuilder:
-    """Begin to describe a column for `addColumn` of a table builder.
+    """Return a builder of a column, for `addColumn` of a table builder.
 
     Args:
-        arguments: the name of the column; before it there may be a session, which is not used.
+        arguments: the name of the column. A session before the name is accepted and not used.
 
     Raises:
-        OptionTypeError: there is no name.
+        OptionTypeError: the name is missing.
     """
     if not arguments or not isinstance(arguments[-1], str):
         raise OptionTypeError("columnBuilder needs a name: write LanceTable.columnBuilder('id')")
@@ -483,10 +486,10 @@ def column_builder(*arguments: object) -> ColumnBuilder:
 
 
 def _identity(name: str, always: object, by_default: object) -> Identity | None:
-    """Return the identity of a column from the arguments of `addColumn`; None if it has none.
+    """Return the identity in the arguments of `addColumn`, or None.
 
     Raises:
-        SchemaError: an argument is no identity.
+        SchemaError: an argument is not an identity.
     """
     value = always if by_default is None else by_default
     if value is None or isinstance(always, str):
@@ -501,10 +504,10 @@ def _identity(name: str, always: object, by_default: object) -> Identity | None:
 
 
 def place_of(spark: SparkSession, name: str) -> tuple[str, dict[str, str]]:
-    """Return the path of a table by name, and the options of its store.
+    """Return the path and the storage options of a catalog table.
 
     Raises:
-        OptionError: there is no Lance table of the name in a catalog of this session.
+        OptionError: no catalog of this session has a Lance table with this name.
     """
     try:
         row = spark.sql(f"DESCRIBE DETAIL {name}").select("location").first()
@@ -534,7 +537,7 @@ def _literal(text: str) -> str:
 
 
 def option_texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Return options as the data source takes them: text by name; a dict holds names that share a prefix."""
+    """Return options as texts for the data source. A dict value sets the options `name.key`."""
     texts: dict[str, str] = {}
     for name, value in options.items():
         if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""Deleting and updating rows by Spark jobs: no shuffle, one transaction.
+"""Deletes and updates of rows in Spark jobs: no shuffle, one transaction.
 
-Changes of rows that the driver already has need no Spark job and no Python worker.
+If the driver already has the rows, the change needs no Spark job and no Python worker.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Answer = TypeVar("Answer")
 
 _ROWS = "org.lance.spark.rowlevel.LanceLocalRows"
 # Size of a row in memory, as a multiple of its average size in files; and the size of its address.
-_GROWTH, _ADDRESS_BYTES = 4, 16
+_MEMORY_FACTOR, _ADDRESS_BYTES = 4, 16
 _INT_MAX = 2**31 - 1
 
 
@@ -69,10 +69,10 @@ def gather_changes(
     Args:
         frame: the rows.
         work: see `collect_answers`.
-        row_bytes: about what the work for a row reads and writes; None if it may be anything.
+        row_bytes: approximate bytes that the work reads and writes per row; None if unknown.
     """
     most = 0 if row_bytes is None else int(local_bytes(frame.sparkSession) / (row_bytes + _ADDRESS_BYTES))
-    rows = _at_hand(frame, most) if most else None
+    rows = _collect_local(frame, most) if most else None
     if rows is None:
         return collect_answers(frame, work)
     with pa.ipc.open_stream(rows) as batches:
@@ -80,16 +80,16 @@ def gather_changes(
 
 
 def whole_row_bytes(manifest: Manifest) -> float | None:
-    """Return about the bytes of a row of a version in memory; None if files do not tell."""
+    """Return the approximate bytes of a row in memory; None if the file sizes are unknown."""
     rows = sum(fragment.physical_rows for fragment in manifest.fragments)
     sizes = [file.file_size_bytes for fragment in manifest.fragments for file in fragment.files]
     if not rows or not all(sizes) or any(map(has_blobs, manifest.schema.fields)):
         return None
-    return _GROWTH * sum(sizes) / rows
+    return _MEMORY_FACTOR * sum(sizes) / rows
 
 
-def _at_hand(frame: Any, most: int) -> bytes | None:
-    """Return a classic frame's rows as a stream of Arrow, if no job has to find them and they are few."""
+def _collect_local(frame: Any, most: int) -> bytes | None:
+    """Return a classic frame's rows as an Arrow stream if they are few and need no job, else None."""
     try:
         collector = java_class(jvm_view(frame.sparkSession), _ROWS)
         rows: bytes | None = collector.rows(java_frame(frame), min(most, _INT_MAX))
@@ -105,19 +105,19 @@ def delete_rows(
     reruns: RetryPolicy,
     widened: WithSubqueryColumns = AS_THEY_ARE,
 ) -> Changed:
-    """Delete the rows for which a condition is true, all rows without one; see `Changing.delete`.
+    """Delete the rows that match a condition, or all rows; see `LanceTable.delete`.
 
     Args:
         table: the table.
-        condition: see `Changing.delete`.
-        reruns: how often to look for the rows again because another writer changed them.
-        widened: adds columns that the condition names beside those of the table.
+        condition: see `LanceTable.delete`.
+        reruns: how often to search for the rows again after another writer changed them.
+        widened: adds columns that the condition uses in addition to the table's columns.
     """
 
     def attempt(at: Attempt) -> Changed:
         if condition is None:
             return at.delete_all(find_rows(at.base.snapshot, None))
-        frame = _where(table, at.manifest, condition, [], widened)
+        frame = _matching_rows(table, at.manifest, condition, [], widened)
         marked = frame.select(quoted(ROW_ADDRESS))
         with step(table.spark, "find rows"):
             answers = gather_changes(marked, MarkRows(), 0)
@@ -134,13 +134,13 @@ def update_rows(
     reruns: RetryPolicy,
     widened: WithSubqueryColumns = AS_THEY_ARE,
 ) -> Changed:
-    """Set columns of the rows for which a condition is true; see `Changing.update` and `delete_rows`."""
+    """Set columns of the rows that match a condition; see `LanceTable.update` and `delete_rows`."""
 
     def attempt(at: Attempt) -> Changed:
         check_movable(at.manifest)
         assigned = Assignments.of(at.manifest.schema, values, table.aliased).with_generated()
         columns_to_read = [*assigned.expressions, *map(quoted, assigned.partly)]
-        frame = _where(table, at.manifest, condition, columns_to_read, widened)
+        frame = _matching_rows(table, at.manifest, condition, columns_to_read, widened)
         changed = _new_values(table, frame, assigned)
         names = tuple(field.name for field in assigned.fields)
         action = Action("update", names, tuple(range(len(names))))
@@ -154,14 +154,14 @@ def update_rows(
         return run_attempts(table.dataset(), attempt, reruns)
 
 
-def _where(
+def _matching_rows(
     table: TableBase,
     manifest: Manifest,
     condition: Expression | None,
     values: list[Expression],
     widened: WithSubqueryColumns,
 ) -> DataFrame:
-    """Return the rows for which a condition is true, with what it and the values need."""
+    """Return the rows that match a condition, with the columns that condition and values need."""
     functions = functions_of(table.spark)
     named = values if condition is None else [condition, *values]
     with analysed("the subqueries"):
@@ -171,7 +171,7 @@ def _where(
     names = [field.name for field in manifest.schema.fields]
     with analysed(f"the condition {text_of(condition)!r}", names):
         matching = frame.where(as_column(functions, condition))
-        assert matching.schema  # Spark Connect analyses only when it is asked for something
+        assert matching.schema  # makes Spark Connect analyse the frame
     return matching
 
 

@@ -1,11 +1,11 @@
 """Distributed changes of columns: Spark computes the missing values, and one commit adds all files.
 
-    round    the newest version is looked at. Of its fragments, those are computed for which there is no file,
-             or one that no longer fits, and all files are committed. If other writers were in the way, the
-             next round begins: it computes the fragments that they brought or changed.
+    round    load the newest version. Compute the fragments that have no file yet, or a file that no longer
+             fits, and commit all files. After a conflict with other writers, the next round computes the
+             fragments that they added or changed.
 
-Every finished fragment is recorded in the table at once (see `table.columns.finished`). So a job with a name
-can be resumed, also by another process. A job without a name leaves no files behind if it fails.
+Every finished fragment is recorded in the table immediately (see `table.columns.finished`). So a job with a
+name can be resumed, also by another process. A job without a name leaves no files behind if it fails.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from spark_lance.table.writing.column_files import delete_column_files
 
 logger = logging.getLogger(__name__)
 
-# A job may take hours, so it is the number of rounds that ends it.
+# A job may take hours, so only the number of rounds is limited.
 _ROUNDS = RetryPolicy(attempts=20, total_seconds=math.inf)
 
 _Files = dict[int, FragmentResult]
@@ -64,9 +64,9 @@ class Outcome:
 
     Attributes:
         version: the version with the change.
-        fragments: the fragments that have new files.
-        rows: the rows that were given a value.
-        reused: the files that were there from an earlier run of the job.
+        fragments: number of fragments with new files.
+        rows: number of rows with a new value.
+        reused: number of files from an earlier run of the job.
         bytes_written: bytes of all these files.
     """
 
@@ -83,17 +83,17 @@ class ColumnJob:
 
     Args:
         table: the table.
-        source: gives the values.
-        others: what becomes of rows without a value.
-        resume: the name under which the job can be taken up again; None for a job that cannot.
+        source: the source of the values.
+        others: how to treat rows without a value.
+        resume: name under which the job can be resumed; None if it cannot be resumed.
     """
 
     table: TableBase
     source: Source
     others: UnchangedColumns
     resume: str | None = None
-    _found: set[str] = field(default_factory=set, init=False)
-    _used: _Files = field(default_factory=dict, init=False)
+    _earlier_paths: set[str] = field(default_factory=set, init=False)
+    _results: _Files = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._start = self.table.dataset()
@@ -104,9 +104,9 @@ class ColumnJob:
 
         Raises:
             SchemaError: a column exists already, or the values do not fit.
-            OptionError: a job of this name was begun with another request.
-            CommitError: other writers were in the way; see its subclasses.
-            UnsupportedFormatError: the table uses what is not written here.
+            OptionError: a job with this name was started with another request.
+            CommitError: the commit conflicts with other writers; see its subclasses.
+            UnsupportedFormatError: the table uses a feature that this package cannot write.
         """
 
         def attempt(version: Manifest) -> Manifest:
@@ -126,7 +126,7 @@ class ColumnJob:
         return self._run(f"add {types}: {self.source.describe()}", attempt)
 
     def update(self, names: Sequence[str]) -> Outcome:
-        """Give columns new values in place; no version is made if no row gets any.
+        """Rewrite column values in place. No version is created if no row changes.
 
         Raises:
             SchemaError: a column does not exist, or the values do not fit.
@@ -156,7 +156,7 @@ class ColumnJob:
         return self._run(f"update {', '.join(names)}: {self.source.describe()}", attempt)
 
     def _discard(self) -> None:
-        """Delete what a job has left that failed, unless it is to be resumed."""
+        """Delete the files of a failed job, unless it can be resumed."""
         if self.resume is None:
             clean_up(self._records, set())
 
@@ -165,26 +165,26 @@ class ColumnJob:
         if self.resume is not None:
             for result in self._records.load():
                 self._files.keep(result)
-                self._found.update(_paths([result]))
+                self._earlier_paths.update(_paths([result]))
         message = self.table.writeOptions.commit_message
         options = nullcontext() if message is None else commit_options(message=message)
         running = operation(self.table.spark, "change of columns", self.table.path)
         with running, delete_on_failure(self._discard, PySparkException), options:
             version = retry_operation(self._start.snapshot, lambda at: attempt(at.manifest), _ROUNDS)
-        files = [result for result in self._used.values() if result.file is not None]
-        # Files of an earlier run stay: that run may have committed them.
+        files = [result for result in self._results.values() if result.file is not None]
+        # Files of an earlier run are kept: that run may have committed them.
         with only_logged(f"version {version.version} was committed, but unused files stay behind"):
-            clean_up(self._records, _paths(files) | self._found)
+            clean_up(self._records, _paths(files) | self._earlier_paths)
         return Outcome(
             version.version,
             len(files),
             sum(result.values for result in files),
-            len(_paths(files) & self._found),
+            len(_paths(files) & self._earlier_paths),
             sum(file.file_size_bytes for result in files if (file := result.data_file) is not None),
         )
 
     def _compute(self, version: Manifest, fields: tuple[Field, ...]) -> _Files:
-        """Return what is finished of all fragments of a version; compute what is missing."""
+        """Return the results of all fragments of a version; compute the missing ones."""
         if not version.file_version.writable:
             raise UnsupportedFormatError(
                 f"files of version {version.file_version.text} are not written here", version.path
@@ -218,15 +218,15 @@ class ColumnJob:
             )
             with step(self.table.spark, f"write {len(missing)} fragments"):
                 answers = self.source.run(version, list(missing), work)
-            for result in (*answers, *self._silent(missing, answers, work)):
-                self._account(missing, result, files, bases)
+            for result in (*answers, *self._results_without_values(missing, answers, work)):
+                self._check_result(missing, result, files, bases)
                 self._files.keep(result)
                 files[result.fragment] = result
-        self._used = files
+        self._results = files
         return files
 
     def _check_moves(self, version: Manifest) -> None:
-        """Refuse a version in which rows may have moved since their addresses were read."""
+        """Check that no rows can have moved since their addresses were read."""
         if version.version == self._start.version or self.source.finds_moved(version):
             return
         before = {
@@ -234,24 +234,24 @@ class ColumnJob:
             for fragment in self._start.manifest.fragments
         }
         now = {fragment.id: fragment.deletion_file.num_deleted_rows for fragment in version.fragments}
-        gone = any(now.get(number, -1) != deleted for number, deleted in before.items())
-        if gone and now.keys() - before.keys():
+        has_deletions = any(now.get(number, -1) != deleted for number, deleted in before.items())
+        if has_deletions and now.keys() - before.keys():
             raise IncompatibleConflictError(
                 "other writers have moved rows, for which the data has values by their old addresses: read "
                 "the addresses of the new version"
             )
 
-    def _silent(
+    def _results_without_values(
         self, missing: dict[int, table_pb2.DataFragment], answers: Sequence[FragmentResult], work: ColumnWork
     ) -> list[FragmentResult]:
-        """Return what becomes of the fragments for which no value came."""
+        """Return results for the fragments without any value."""
         reported = {result.fragment for result in answers}
         out = []
         for number, fragment in missing.items():
             if number in reported:
                 continue
             if self.others is UnchangedColumns.FORBIDDEN:
-                # Right only if all its rows are deleted, which the work checks.
+                # Valid only if all rows are deleted, which the work checks.
                 out.append(work.finish(number, ()))
                 continue
             rows = fragment.physical_rows or None
@@ -259,10 +259,10 @@ class ColumnJob:
             out.append(FragmentResult.of(fragment, work.sources, work.ids, None, deleted, offsets=BitMap()))
         return out
 
-    def _account(
+    def _check_result(
         self, missing: dict[int, table_pb2.DataFragment], result: FragmentResult, files: _Files, bases: Bases
     ) -> None:
-        """Check that each fragment is there once, and that every row was counted."""
+        """Check that each fragment was written once and that every row has a value."""
         if result.fragment not in missing or result.fragment in files:
             raise CommitError(
                 f"fragment {result.fragment} was written twice, so nothing was committed; its rows did not "

@@ -1,11 +1,11 @@
-"""Where the values of columns come from in a distributed change: expressions, joins and functions.
+"""Sources of column values in a distributed change: expressions, joins and functions.
 
-Each source runs one Spark job over some fragments of one version, in which tasks write the column files of
-whole fragments (see `table.columns.work`). Rows must reach a task in the order of the table:
+Each source runs one Spark job over some fragments of one version. Its tasks write the column files of whole
+fragments (see `table.columns.work`). Rows must reach a task in table order:
 
     expressions    a task reads whole fragments, and Spark evaluates the expressions row by row: no shuffle
-    joins          the rows that match are shuffled by fragment and sorted by address
-    functions      a task reads what the function gets to see by itself; the rows do not pass through the JVM
+    joins          the matching rows are shuffled by fragment and sorted by address
+    functions      a task reads the function's input itself; the rows do not pass through the JVM
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from spark_lance.table.reading.system_columns import ROW_ADDRESS, system_names
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_MOST_TASKS = 512
+_MAX_TASKS = 512
 
 
 class Source(Protocol):
-    """Gives columns their values."""
+    """A source of column values."""
 
     def describe(self) -> str:
-        """Return what is asked for, as text: two requests with other texts are not one job."""
+        """Return the request as text. Requests with different texts are different jobs."""
 
     def columns(self, version: Manifest) -> tuple[str, ...]:
         """Return the columns of a version that the values are computed from."""
 
     def finds_moved(self, version: Manifest) -> bool:
-        """Whether a row that has moved to another fragment gets its value there."""
+        """Return whether a row that moved to another fragment still gets its value."""
 
     def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[FragmentResult]:
-        """Let tasks write the columns of some fragments of a version."""
+        """Run a job that writes the columns of some fragments of a version."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Expressions:
 
     Attributes:
         table: the table.
-        values: the expressions by the names of the columns.
-        where: the rows that get values; all by default.
-        fit: makes the columns that are selected of these expressions and a DataFrame to resolve them.
+        values: column name -> expression.
+        where: condition on the rows; None for all rows.
+        fit: (DataFrame, columns) -> columns, such as casts to the table's types.
     """
 
     table: TableBase
@@ -78,7 +78,7 @@ class Expressions:
     fit: Callable[[DataFrame, Mapping[str, Column]], Mapping[str, Column]] = field(
         default=lambda frame, columns: columns, compare=False
     )
-    # Frames of the last request: the schema of new columns comes from the DataFrame that is then run.
+    # The frame of the last request: the schema of new columns comes from the frame that runs later.
     _frames: dict[tuple[int, tuple[int, ...]], DataFrame] = field(default_factory=dict, compare=False)
 
     def describe(self) -> str:
@@ -88,46 +88,50 @@ class Expressions:
 
     def columns(self, version: Manifest) -> tuple[str, ...]:
         """See `Source`."""
-        return _named(self.table, version, [*self.values.values(), *_some(self.where)])
+        return _used_columns(self.table, version, [*self.values.values(), *_as_list(self.where)])
 
     def finds_moved(self, version: Manifest) -> bool:
         """See `Source`."""
         return True
 
     def frame(self, version: Manifest, fragments: Sequence[int]) -> DataFrame:
-        """Return the rows of some fragments, each whole in one partition: their addresses and values.
+        """Return addresses and values of the rows of some fragments, with each fragment in one partition.
 
         Raises:
-            ExpressionError: Spark does not understand an expression, or it looks at more than one row.
+            ExpressionError: Spark cannot resolve an expression, or it depends on more than one row.
         """
         key = version.version, tuple(fragments)
         if key in self._frames:
             return self._frames[key]
-        rows = _rows(self.table, version, self.columns(version), fragments)
+        rows = _read_fragments(self.table, version, self.columns(version), fragments)
         functions = functions_of(self.table.spark)
         columns = {}
         for name in self.values:
-            columns[name] = self._understood(version, rows, functions, name)
-            _refuse_other_rows(rows, columns[name], name)
-        selection = _matching(rows, self.where)
+            columns[name] = self._resolve_column(version, rows, functions, name)
+            _check_row_expression(rows, columns[name], name)
+        selection = _filter_rows(rows, self.where)
         columns = dict(self.fit(rows, columns))
         frame = selection.select(ROW_ADDRESS, *[column.alias(name) for name, column in columns.items()])
         self._frames.clear()
         self._frames[key] = frame
         return frame
 
-    def _understood(self, version: Manifest, rows: DataFrame, functions: Any, name: str) -> Column:
-        """Return an expression as a Column that fits the rows."""
+    def _resolve_column(self, version: Manifest, rows: DataFrame, functions: Any, name: str) -> Column:
+        """Return an expression as a Column that Spark can resolve on the rows."""
         value = self.values[name]
         try:
             with analysed(f"column {name!r}"):
                 column = as_column(functions, value)
                 _ = rows.select(column).schema
         except ExpressionError:
-            # Spark lists the columns that there are, so let it see them all.
+            # Resolve it on all columns, so that Spark's message lists them.
             everything = [field.name for field in version.schema.fields]
             with analysed(f"column {name!r}"):
-                _ = _rows(self.table, version, everything, None).select(as_column(functions, value)).schema
+                _ = (
+                    _read_fragments(self.table, version, everything, None)
+                    .select(as_column(functions, value))
+                    .schema
+                )
             raise
         return column
 
@@ -136,8 +140,8 @@ class Expressions:
         return collect_answers(self.frame(version, fragments), work.write)
 
 
-def _refuse_other_rows(rows: DataFrame, column: Column, name: str) -> None:
-    """Refuse windows, aggregates and generators: Spark allows none of them in a condition."""
+def _check_row_expression(rows: DataFrame, column: Column, name: str) -> None:
+    """Check for windows, aggregates and generators, which Spark does not allow in a condition."""
     try:
         with analysed(f"column {name!r}"):
             _ = rows.where(column.isNotNull()).schema
@@ -150,13 +154,13 @@ def _refuse_other_rows(rows: DataFrame, column: Column, name: str) -> None:
 
 @dataclass(frozen=True)
 class Joined:
-    """Values of a DataFrame, found by the value of keys.
+    """Values of a DataFrame that is joined by keys.
 
     Attributes:
         table: the table.
         frame: the DataFrame.
-        on: the columns of the table with the keys, and the columns of the DataFrame that hold them.
-        values: the columns of the DataFrame with the values, by the names of the table's columns.
+        on: key column of the table -> key column of the DataFrame.
+        values: column of the table -> column of the DataFrame.
     """
 
     table: TableBase
@@ -179,7 +183,7 @@ class Joined:
     def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[FragmentResult]:
         """See `Source`."""
         functions = functions_of(self.table.spark)
-        # The columns go by other names meanwhile, so that none is there twice.
+        # Temporary names make all columns unique.
         keys = {f"key{place}": pair for place, pair in enumerate(self.on.items())}
         values = {f"value{place}": pair for place, pair in enumerate(self.values.items())}
         right = self.frame.select(
@@ -190,7 +194,7 @@ class Joined:
             addresses = functions.col("key0").cast("bigint").alias(ROW_ADDRESS)
             matched = right.where("key0 is not null").select(addresses, *values)
         else:
-            rows = _rows(self.table, version, tuple(self.on), fragments)
+            rows = _read_fragments(self.table, version, tuple(self.on), fragments)
             own = [functions.col(quoted(mine)).alias(name) for name, (mine, _) in keys.items()]
             matched = rows.select(ROW_ADDRESS, *own).join(right, [*keys], "inner")
         named = [functions.col(name).alias(mine) for name, (mine, _) in values.items()]
@@ -201,7 +205,7 @@ class Joined:
         return collect_answers(shuffled.sortWithinPartitions(ROW_ADDRESS), work.write)
 
     def _by_address(self, version: Manifest) -> bool:
-        """Whether the keys are row addresses, so that the table need not be read."""
+        """Return whether the keys are row addresses, so that the job need not read the table."""
         if len(self.on) != 1:
             return False
         return ROW_ADDRESS in self.on or (ROW_ID in self.on and not version.uses_stable_row_ids)
@@ -209,15 +213,15 @@ class Joined:
 
 @dataclass(frozen=True)
 class Function:
-    """Values that a Python function makes of batches of other columns.
+    """Values that a Python function computes from batches of other columns.
 
     Attributes:
         table: the table.
-        inputs: what the function gets to see.
-        call: from a batch to a batch of as many rows.
-        outputs: the columns that it gives.
-        rows: the most rows of a batch.
-        where: the rows for which it is called; all by default.
+        inputs: columns that the function receives.
+        call: the function, from a batch to a batch with the same number of rows.
+        outputs: columns that it returns.
+        rows: maximum number of rows per batch.
+        where: condition on the rows; None for all rows.
     """
 
     table: TableBase
@@ -234,7 +238,7 @@ class Function:
 
     def columns(self, version: Manifest) -> tuple[str, ...]:
         """See `Source`."""
-        return tuple(dict.fromkeys([*self.inputs, *_named(self.table, version, _some(self.where))]))
+        return tuple(dict.fromkeys([*self.inputs, *_used_columns(self.table, version, _as_list(self.where))]))
 
     def finds_moved(self, version: Manifest) -> bool:
         """See `Source`."""
@@ -244,11 +248,11 @@ class Function:
         """See `Source`."""
         inputs, call, most = self.inputs, self.call, self.rows
         if self.where is not None:
-            columns = _named(self.table, version, [self.where])
-            frame = _matching(_rows(self.table, version, columns, fragments), self.where)
+            columns = _used_columns(self.table, version, [self.where])
+            frame = _filter_rows(_read_fragments(self.table, version, columns, fragments), self.where)
 
             def on_some(batches: Iterable[pa.RecordBatch]) -> Iterator[FragmentResult]:
-                for number, offsets in _offsets(batches):
+                for number, offsets in _group_offsets(batches):
                     yield work.compute(number, inputs, call, most, selection=offsets)
 
             return collect_answers(frame.select(ROW_ADDRESS), on_some)
@@ -261,17 +265,17 @@ class Function:
 def over_fragments(
     spark: SparkSession, fragments: Sequence[int], work: Callable[[int], FragmentResult]
 ) -> list[FragmentResult]:
-    """Run `work` on fragments, named by their ids, in Spark tasks of some neighbours each."""
+    """Run `work` on fragment ids in Spark tasks. Each task gets adjacent fragments."""
 
     def on_group(numbers: Sequence[int]) -> list[FragmentResult]:
         return [work(number) for number in numbers]
 
-    groups = [group.tolist() for group in np.array_split(fragments, min(len(fragments), _MOST_TASKS))]
+    groups = [group.tolist() for group in np.array_split(fragments, min(len(fragments), _MAX_TASKS))]
     return [result for group in map_tasks(spark, groups, on_group) for result in group]
 
 
-def _offsets(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap]]:
-    """Yield fragments and the offsets of rows whose addresses come, all of a fragment one after the other."""
+def _group_offsets(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap]]:
+    """Yield fragment ids and row offsets from row addresses that are grouped by fragment."""
     now, offsets = -1, BitMap()
     for batch in batches:
         addresses = batch.column(0).to_numpy()
@@ -285,24 +289,24 @@ def _offsets(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap]]:
         yield now, offsets
 
 
-def _rows(
+def _read_fragments(
     table: TableBase, version: Manifest, columns: Iterable[str], fragments: Sequence[int] | None
 ) -> DataFrame:
-    """Return columns of fragments of a version with the row addresses; each fragment in one partition."""
+    """Return columns and row addresses of fragments of a version, with each fragment in one partition."""
     names = list(dict.fromkeys([*columns, ROW_ADDRESS]))
-    options = {"fragments": _ranges(fragments)} if fragments else {}
+    options = {"fragments": _format_ranges(fragments)} if fragments else {}
     rows = table.read(version=version.version, columns=columns_option(names), **options)
     return rows if table.aliased is None else rows.alias(table.aliased)
 
 
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as text such as "0-3,7"."""
+def _format_ranges(numbers: Sequence[int]) -> str:
+    """Return numbers as ranges in text, such as "0-3,7"."""
     ordered = np.unique(np.asarray(numbers, np.int64))
     runs = np.split(ordered, np.flatnonzero(np.diff(ordered) != 1) + 1)
     return ",".join(f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _matching(rows: DataFrame, where: Expression | None) -> DataFrame:
+def _filter_rows(rows: DataFrame, where: Expression | None) -> DataFrame:
     if where is None:
         return rows
     with analysed("the condition"):
@@ -311,8 +315,8 @@ def _matching(rows: DataFrame, where: Expression | None) -> DataFrame:
     return selection
 
 
-def _named(table: TableBase, version: Manifest, expressions: Sequence[Expression]) -> tuple[str, ...]:
-    """Return the columns of a version that expressions may name."""
+def _used_columns(table: TableBase, version: Manifest, expressions: Sequence[Expression]) -> tuple[str, ...]:
+    """Return the columns of a version that expressions may use."""
     names = [field.name for field in version.schema.fields]
     system = system_names(names)
     columns_to_read = needed_columns([*names, *system], expressions, table.aliased)
@@ -320,7 +324,7 @@ def _named(table: TableBase, version: Manifest, expressions: Sequence[Expression
     return tuple(names if len(columns_to_read) == len(names) + len(system) else columns_to_read)
 
 
-def _some(where: Expression | None) -> list[Expression]:
+def _as_list(where: Expression | None) -> list[Expression]:
     return [] if where is None else [where]
 
 
@@ -329,7 +333,7 @@ def _where_text(where: Expression | None) -> str:
 
 
 def fields_among(version: Manifest, names: Iterable[str]) -> tuple[Field, ...]:
-    """Return the version's fields among columns; system columns are none.
+    """Return the fields of columns, without system columns.
 
     Raises:
         SchemaError: a column does not exist.

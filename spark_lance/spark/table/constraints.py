@@ -1,4 +1,4 @@
-"""Constraints of tables in a session: Spark evaluates expressions that are not evaluated without it."""
+"""Constraints of tables: Spark evaluates expressions that this package cannot evaluate itself."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from spark_lance.datasets.dataset import LanceDataset
 
-# A condition that is not about the row alone may change its answer later.
-_NOT_OF_THE_ROW = re.compile(
+# The result of a condition that does not depend only on the row may change later.
+_NOT_ROW_ONLY = re.compile(
     r"\b(select|exists|over|rand|randn|random|uuid|shuffle|monotonically_increasing_id|spark_partition_id|"
     r"current_\w+|now|localtimestamp|input_file_\w+)\b",
     re.IGNORECASE,
@@ -50,29 +50,29 @@ _NOT_OF_THE_ROW = re.compile(
 
 
 def evaluate_with(spark: SparkSession) -> None:
-    """Let a session evaluate constraints in this process from now on."""
-    use_engine(partial(_violating, spark))
+    """Set the session that evaluates constraints in this process."""
+    use_engine(partial(_find_violation, spark))
 
 
 def add_check(
     spark: SparkSession, dataset: LanceDataset, name: str, expression: str, *, enforced: bool = True
 ) -> None:
-    """Add a CHECK constraint, see `LanceTable.addConstraint`."""
+    """Add a CHECK constraint; see `LanceTable.addConstraint`."""
     columns = _check_columns(spark, dataset.lance_schema, name, expression)
     evaluate_with(spark)
     dataset.settings.add(Constraint(name, CHECK, expression, columns, enforced))
 
 
 def _check_columns(spark: SparkSession, schema: Schema, name: str, expression: str) -> tuple[str, ...]:
-    """Return the columns of a CHECK.
+    """Return the columns of a CHECK expression.
 
     Raises:
-        ConstraintError: it is no condition on them.
+        ConstraintError: it is not a condition on columns of the row.
     """
     check_calls(name, expression)
     fields = schema.fields
     columns = column_names(expression, [field.name for field in fields])
-    if match := _NOT_OF_THE_ROW.search(re.sub(r"'[^']*'", "''", expression)):
+    if match := _NOT_ROW_ONLY.search(re.sub(r"'[^']*'", "''", expression)):
         raise ConstraintError(
             f"constraint {name} ({expression}) is not about the row alone, as {match[0]!r} shows: use "
             "columns, literals and functions of them"
@@ -86,10 +86,10 @@ def _check_columns(spark: SparkSession, schema: Schema, name: str, expression: s
 
 
 def with_generated(spark: SparkSession, schema: pa.Schema) -> pa.Schema:
-    """Return the schema of a new table whose generated columns have the names of the columns that they read.
+    """Return the schema of a new table, with the input columns of each generated column in its metadata.
 
     Raises:
-        ConstraintError: an expression is not one of other columns that are not generated.
+        ConstraintError: an expression uses a generated column, or is not an expression on columns.
         SchemaError: a generated column is NOT NULL.
     """
     generated = {
@@ -118,10 +118,10 @@ def with_generated(spark: SparkSession, schema: pa.Schema) -> pa.Schema:
 
 
 def with_sequences(schema: pa.Schema) -> tuple[pa.Schema, dict[str, str]]:
-    """Return the schema of a new table whose identity columns have counters, and the settings of these.
+    """Return the schema of a new table with counters for its identity columns, and the counters' settings.
 
     Raises:
-        SchemaError: an identity column is NOT NULL, or is not of the type INT or BIGINT.
+        SchemaError: an identity column is NOT NULL, or its type is not INT or BIGINT.
     """
     settings = {}
     for place, field in enumerate(schema):
@@ -143,7 +143,7 @@ def with_sequences(schema: pa.Schema) -> tuple[pa.Schema, dict[str, str]]:
 
 
 def add_constraint(spark: SparkSession, dataset: LanceDataset, constraint: Constraint) -> None:
-    """Add a constraint of a statement.
+    """Add a constraint of an SQL statement.
 
     Raises:
         ConstraintError: see `LanceTable.addConstraint`; or a key is to be enforced.
@@ -152,13 +152,13 @@ def add_constraint(spark: SparkSession, dataset: LanceDataset, constraint: Const
     if constraint.type == CHECK:
         add_check(spark, dataset, constraint.name, str(constraint.expression), enforced=constraint.enforced)
     else:
-        dataset.settings.add(_key(constraint, dataset.lance_schema))
+        dataset.settings.add(_resolve_key(constraint, dataset.lance_schema))
 
 
 def constraint_settings(
     spark: SparkSession, schema: Schema, constraints: Iterable[Constraint]
 ) -> dict[str, str]:
-    """Return the settings of a new table for the constraints of its statement; errors as `add_constraint`."""
+    """Return the settings for the constraints of a new table; errors as for `add_constraint`."""
     settings: dict[str, str] = {}
     names: set[str] = set()
     for constraint in constraints:
@@ -169,13 +169,13 @@ def constraint_settings(
             columns = _check_columns(spark, schema, constraint.name, str(constraint.expression))
             whole = replace(constraint, columns=columns)
         else:
-            whole = _key(constraint, schema)
+            whole = _resolve_key(constraint, schema)
         settings |= [constraint_setting(whole)]
     return settings
 
 
-def _key(constraint: Constraint, schema: Schema) -> Constraint:
-    """Return a key with its columns as the table spells them."""
+def _resolve_key(constraint: Constraint, schema: Schema) -> Constraint:
+    """Return a key constraint with its columns in the table's spelling."""
     kind = constraint.type.replace("_", " ").upper()
     if constraint.enforced:
         raise ConstraintError(
@@ -205,14 +205,14 @@ def _check_condition(spark: SparkSession, name: str, expression: str, fields: tu
         )
 
 
-def _violating(
+def _find_violation(
     spark: SparkSession, expression: str, rows: pa.Table, fields: tuple[Field, ...]
 ) -> pa.Table | None:
-    """Return one of the rows for which an expression is false, or none; None if the session has ended."""
+    """Return at most one row for which an expression is false; None if the session has stopped."""
     if is_stopped(spark):
         return None
     if not rows.num_rows:
-        return rows  # of a table without a batch Spark makes no frame
+        return rows  # Spark cannot create a frame from a table without batches
     schema = _spark_schema(fields)
     target = arrow_schema(schema)
     convert = BatchConverter.plan(rows.schema, target)

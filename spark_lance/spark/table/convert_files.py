@@ -1,8 +1,8 @@
 """CONVERT TO LANCE: the rows of a folder of Parquet files become a Lance table in the same folder.
 
-The rows are copied. The Parquet files stay: Lance neither reads nor deletes them. A conversion that fails
-leaves an empty table; the next one goes on from there, and adds the rows once. If the driver has died, its
-files are in the folder, and Spark refuses to read partition folders next to them until they are deleted.
+The rows are copied. The Parquet files are kept: Lance neither reads nor deletes them. A failed conversion
+leaves an empty table; the next conversion continues and adds the rows once. If the driver died, its files are
+in the folder, and Spark refuses to read partition folders next to them until they are deleted.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 _FILES = re.compile(r"\s*(\w+)\.`(.*)`\s*")
 _FOLDER = re.compile(r"/([^/=]+)=[^/]*(?=/)")
-# The rows are written once, whatever fails or runs at the same time.
-_ONCE = {"txnAppId": "spark_lance.convert", "txnVersion": "1"}
+# Retries and concurrent conversions write the rows only once.
+_IDEMPOTENT_WRITE = {"txnAppId": "spark_lance.convert", "txnVersion": "1"}
 
 
 def convert_files(spark: SparkSession, source: str, partitions: st.StructType | str | None = None) -> str:
-    """Make a Lance table of the Parquet files in a folder, and return the folder.
+    """Create a Lance table from the Parquet files in a folder, and return the folder.
 
     Args:
         spark: the session.
         source: such as "parquet.`/data/events`".
-        partitions: the columns in the names of subfolders, with their types, such as "day date".
+        partitions: partition columns in the subfolder names, with their types, such as "day date".
 
     Raises:
-        UnsupportedFormatError: the source is something else than Parquet files.
-        TableExistsError: the folder has a Lance table.
-        OptionError: there are no files, or their folders have other partition columns.
+        UnsupportedFormatError: the source is not a folder of Parquet files.
+        TableExistsError: the folder already has a Lance table.
+        OptionError: the subfolders have other partition columns.
     """
     match = _FILES.fullmatch(source)
     if match is None or match[1].lower() != "parquet":
@@ -56,22 +56,22 @@ def convert_files(spark: SparkSession, source: str, partitions: st.StructType | 
             f"{path} is a Lance table already: to add rows of other files, write CALL "
             f"<catalog>.system.add_files(table => '`{path}`', source_table => 'parquet.`<path>`')"
         )
-    rows, columns = _rows(spark, path, partitions)
+    rows, columns = _read_files(spark, path, partitions)
     if existing is None:
         builder = TableBuilder(spark, "create_if_not_exists", lambda *_: None)
         builder.in_place = True
         builder.location(path).addColumns(rows.schema).partitionedBy(*map(_quoted, columns)).execute()
-    rows.write.format("lance").options(**_ONCE).mode("append").save(path)
+    rows.write.format("lance").options(**_IDEMPOTENT_WRITE).mode("append").save(path)
     return path
 
 
-def _rows(
+def _read_files(
     spark: SparkSession, path: str, partitions: st.StructType | str | None
 ) -> tuple[DataFrame, list[str]]:
-    """Return the rows of the files, and the columns that their folders have."""
+    """Return the rows of the files, and the partition columns of their folders."""
     frame = spark.read.parquet(path)
     folders = list(dict.fromkeys(n for file in frame.inputFiles() for n in _FOLDER.findall(file)))
-    # Folders above the table are no partitions.
+    # Folders above the table are not partitions.
     folders = [name for name in folders if name.lower() in {column.lower() for column in frame.columns}]
     if partitions is None:
         partition_schema = st.StructType()

@@ -1,4 +1,4 @@
-"""Description of a table: rows, history, versions and their names, branches, settings."""
+"""Details of a table, restore, tags and branches."""
 
 from __future__ import annotations
 
@@ -68,30 +68,30 @@ def detail_frame(table: TableBase) -> DataFrame:
         "primaryKey": list(details.primary_key),
         "indices": list(details.indices),
     }
-    names = _names(_DETAIL)
+    names = _column_names(_DETAIL)
     return table.spark.createDataFrame([tuple(row.get(name) for name in names)], _DETAIL)
 
 
 def restore_version(table: TableBase, version: int) -> DataFrame:
-    """Make the content of a version the newest version; see `LanceTable.restoreToVersion`."""
+    """Commit a new version with the content of an old one; see `LanceTable.restoreToVersion`."""
     dataset = table.dataset()
-    before = _files(dataset)
-    after = _files(dataset.checkout_version(version).restore())
-    gone, back = before.keys() - after.keys(), after.keys() - before.keys()
+    before = _file_sizes(dataset)
+    after = _file_sizes(dataset.checkout_version(version).restore())
+    removed, restored = before.keys() - after.keys(), after.keys() - before.keys()
     row = (
         sum(after.values()),
         len(after),
-        len(gone),
-        len(back),
-        sum(before[name] for name in gone),
-        sum(after[name] for name in back),
+        len(removed),
+        len(restored),
+        sum(before[name] for name in removed),
+        sum(after[name] for name in restored),
     )
     return table.spark.createDataFrame([row], _RESTORED)
 
 
 @dataclass(frozen=True, repr=False)
 class TableTags(TableRepr):
-    """The names of versions, as `LanceTable.tags`."""
+    """The tags of a table. Get it as `LanceTable.tags`."""
 
     table: LanceTable
 
@@ -99,7 +99,7 @@ class TableTags(TableRepr):
         return self.table.dataset().tags._repr_rows()
 
     def list(self) -> dict[str, dict[str, Any]]:
-        """Return all tags by name: dicts of `branch`, `version` and times."""
+        """Return all tags: name -> dict with `branch`, `version` and times."""
         return self.table.dataset().tags.list()
 
     def toDF(self) -> DataFrame:
@@ -107,11 +107,11 @@ class TableTags(TableRepr):
         return self.table.read(table="tags")
 
     def create(self, tag: str, reference: Reference | None = None) -> None:
-        """Give a version a name.
+        """Create a tag for a version.
 
         Args:
-            tag: the name.
-            reference: a version number, another tag, or (branch, number); the newest version by default.
+            tag: name of the tag.
+            reference: a version number, another tag, or (branch, number). Default: the newest version.
 
         Raises:
             TagExistsError: the tag exists.
@@ -124,23 +124,23 @@ class TableTags(TableRepr):
         """Move a tag to another version; arguments as for `create`.
 
         Raises:
-            TagNotFoundError: there is no such tag.
+            TagNotFoundError: the tag does not exist.
             VersionNotFoundError: the version does not exist.
         """
         self.table.dataset().tags.update(tag, reference)
 
     def delete(self, tag: str) -> None:
-        """Delete a tag; its version stays.
+        """Delete a tag. Its version is kept until it is vacuumed.
 
         Raises:
-            TagNotFoundError: there is no such tag.
+            TagNotFoundError: the tag does not exist.
         """
         self.table.dataset().tags.delete(tag)
 
 
 @dataclass(frozen=True, repr=False)
 class TableBranches(TableRepr):
-    """The branches of a table, as `LanceTable.branches`."""
+    """The branches of a table. Get it as `LanceTable.branches`."""
 
     table: LanceTable
 
@@ -148,7 +148,7 @@ class TableBranches(TableRepr):
         return self.table.dataset().branches._repr_rows()
 
     def list(self) -> dict[str, dict[str, Any]]:
-        """Return all branches by name: dicts of `parent_branch`, `parent_version`, `created_at` and more."""
+        """Return all branches: name -> dict with `parent_branch`, `parent_version`, `created_at` and more."""
         return self.table.dataset().branches.list()
 
     def toDF(self) -> DataFrame:
@@ -156,11 +156,11 @@ class TableBranches(TableRepr):
         return self.table.read(table="branches")
 
     def create(self, branch: str, reference: Reference | None = None) -> LanceTable:
-        """Create a branch that begins with a version, and return it as a table.
+        """Create a branch that starts from a version, and return it as a table.
 
         Args:
-            branch: its name.
-            reference: a version number, a tag, or (branch, number); the newest version by default.
+            branch: name of the branch.
+            reference: a version number, a tag, or (branch, number). Default: the newest version.
 
         Raises:
             BranchExistsError: the branch exists.
@@ -172,10 +172,10 @@ class TableBranches(TableRepr):
         return replace(self.table, path=created.uri)
 
     def get(self, branch: str) -> LanceTable:
-        """Return a branch as a table of its own, to read, write and change it.
+        """Return a branch as a table that you can read, write and change.
 
         Raises:
-            BranchNotFoundError: there is no such branch.
+            BranchNotFoundError: the branch does not exist.
         """
         dataset = self.table.dataset()
         if branch == MAIN:
@@ -184,21 +184,21 @@ class TableBranches(TableRepr):
         return replace(self.table, path=dataset.store.uri(branch_root(dataset.main_root, branch)))
 
     def delete(self, branch: str) -> None:
-        """Delete a branch with its versions and the files that only they use.
+        """Delete a branch, its versions, and the files that only these versions use.
 
         Raises:
-            BranchNotFoundError: there is no such branch.
-            BranchInUseError: tags or other branches stand on it.
+            BranchNotFoundError: the branch does not exist.
+            BranchInUseError: tags or other branches refer to its versions.
         """
         self.table.dataset().branches.delete(branch)
 
 
-def _names(columns: str) -> list[str]:
-    """Return the names of columns that are described as SQL."""
+def _column_names(columns: str) -> list[str]:
+    """Return the column names of an SQL schema."""
     return [column.split()[0] for column in columns.replace("map<string, string>", "map").split(", ")]
 
 
-def _files(dataset: LanceDataset) -> dict[str, int]:
-    """Return the data files of a version with their sizes."""
+def _file_sizes(dataset: LanceDataset) -> dict[str, int]:
+    """Return the data files of a version: path with base id -> size in bytes."""
     files = (file for fragment in dataset.manifest.fragments for file in fragment.files)
     return {f"{file.base_id}/{file.path}": file.file_size_bytes for file in files}

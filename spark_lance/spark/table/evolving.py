@@ -1,4 +1,4 @@
-"""Changing the columns of a table by Spark jobs: one new file per fragment, and nothing else rewritten."""
+"""Methods that change columns in Spark jobs, which write one new file per fragment."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Batches = Callable[[pa.RecordBatch], Any]
 
 @dataclass(frozen=True)
 class TableColumns:
-    """Adding, updating, altering and dropping columns."""
+    """Methods that add, update, alter and drop columns. Get it as `LanceTable.columns`."""
 
     table: TableBase
 
@@ -83,56 +83,56 @@ class TableColumns:
         vectorSizes: Mapping[str, int] | None = None,
         resume: str | None = None,
     ) -> DataFrame:
-        """Add columns: one new data file per fragment; the existing files stay as they are.
+        """Add columns. The job writes one new data file per fragment and does not rewrite existing files.
 
-        Only the input columns of the new values are read. Rows that others append meanwhile get their values,
-        too (null if the values come from a DataFrame by row address). Rows that others delete are gone, and
-        rows that others rewrite are computed again.
+        The job reads only the input columns of the new values. Rows that other writers append concurrently
+        get values, too (null if the values come from a DataFrame by row address). Rows that other writers
+        rewrite are computed again.
 
         Args:
-            columns: where the values come from:
+            columns: the source of the values:
 
                 - a dict from names to expressions, SQL or Columns, such as {"km": "distance * 1.609"}.
                   Spark computes them row by row;
-                - a DataFrame, whose columns besides the keys (see `on`) are joined: rows without a match
-                  get null;
-                - a function from RecordBatch to RecordBatch (or Table, or pandas DataFrame) of as many rows,
-                  such as an embedding model. It runs in the tasks, so it must be picklable;
-                - a schema, pyarrow's or Spark's: columns that are null everywhere. Nothing is written.
-            on: for a DataFrame: the key columns, by one name or several, or a dict from the table's columns
-                to the DataFrame's. `_rowid` and `_rowaddr` will do.
-            inputs: for a function: the columns that it gets to see; all by default.
-            schema: for a function: what it gives, as pyarrow or Spark schema or as text such as
-                "v array<float>"; without it, it is called with one row to see.
-            batchSize: for a function: the most rows that it gets at once.
-            vectorSizes: lengths of array columns that are to be stored as vectors (fixed-size lists).
-            resume: a name for the job. If it fails, a call with the same name and request takes the fragments
-                that are finished. It is up to the caller that a function gives the same as before.
+                - a DataFrame, whose columns except the keys (see `on`) are joined. Rows without a match get
+                  null;
+                - a function from a RecordBatch to a RecordBatch (or Table, or pandas DataFrame) with the same
+                  number of rows, such as an embedding model. It runs in tasks, so it must be picklable;
+                - a schema, pyarrow's or Spark's: columns that are null in every row. No file is written.
+            on: for a DataFrame: the key columns as one name, several names, or a dict from table columns to
+                DataFrame columns. `_rowid` and `_rowaddr` work, too.
+            inputs: for a function: the columns that it receives. Default: all columns.
+            schema: for a function: its output, as a pyarrow or Spark schema or text such as "v array<float>".
+                Default: call the function with one row and use the schema of the result.
+            batchSize: for a function: maximum number of rows per call.
+            vectorSizes: array column -> length of its vectors. These columns are stored as fixed-size lists.
+            resume: a name for the job. If it fails, a call with the same name and request reuses the finished
+                fragments. The caller must make sure that a function returns the same values as before.
 
         Returns:
-            One row: `version`, `num_fragments`, `num_rows` that got a value, `num_files_written`,
+            One row: `version`, `num_fragments`, `num_rows` with a new value, `num_files_written`,
             `num_files_reused` and `bytes_written`.
 
         Raises:
-            SchemaError: a column exists already, or values do not fit it, or a function gives another number
-                of rows than it gets.
-            ExpressionError: an expression cannot be understood, or looks at more than one row.
-            MergeError: several rows of the DataFrame match one row.
-            OptionError: arguments that do not go together, or a job of this name that does something else.
-            CommitError: other writers were in the way; see its subclasses.
-            UnsupportedFormatError: the table uses what is not written here.
+            SchemaError: a column exists already, values do not fit it, or a function returns a wrong number
+                of rows.
+            ExpressionError: Spark cannot resolve an expression, or it depends on more than one row.
+            MergeError: several rows of the DataFrame match one table row.
+            OptionError: arguments contradict each other, or a job with this name has another request.
+            CommitError: the commit conflicts with other writers; see its subclasses.
+            UnsupportedFormatError: the table uses a feature that this package cannot write.
         """
         sizes = {name.lower(): {VECTOR_SIZE: size} for name, size in (vectorSizes or {}).items()}
         if schema is None:
             schema = getattr(columns, "output_schema", None)  # of batch_udf
-        self._check(columns, on=on, inputs=inputs, schema=schema)
+        self._check_arguments(columns, on=on, inputs=inputs, schema=schema)
         nulls = _null_columns(columns, sizes)
         if nulls is not None:
             self._check_case(nulls.names)
             dataset = self.table.dataset().add_columns(nulls)
             return self._metrics(Outcome(dataset.version))
         if isinstance(columns, DataFrame):
-            joined = self._joined(columns, on)
+            joined = self._plan_join(columns, on)
             self._check_case(joined.values)
             kinds = [without_defaults(columns.schema[name]) for name in joined.values.values()]
             target = _new_fields(kinds, list(joined.values), sizes)
@@ -140,22 +140,22 @@ class TableColumns:
         if isinstance(columns, Mapping):
             self._check_case(columns)
             source = Expressions(self.table, columns)
-            frame = source.frame(*_all_of(self.table.dataset()))
+            frame = source.frame(*_version_and_fragments(self.table.dataset()))
             kinds = [without_defaults(field) for field in frame.schema if field.name in columns]
             target = _new_fields(kinds, [kind.name for kind in kinds], sizes)
             return self._metrics(
                 ColumnJob(self.table, source, UnchangedColumns.FORBIDDEN, resume).add(target)
             )
-        function, target = self._function(cast("Batches", columns), inputs, schema, batchSize, sizes)
+        function, target = self._plan_function(cast("Batches", columns), inputs, schema, batchSize, sizes)
         self._check_case(target.names)
         return self._metrics(ColumnJob(self.table, function, UnchangedColumns.FORBIDDEN, resume).add(target))
 
     def addDefault(self, column: st.StructField, default: str) -> DataFrame:
-        """Add a column with a default, which all rows get as their value.
+        """Add a column with a default value, and write the default to all existing rows.
 
         Args:
-            column: its name, type and comment.
-            default: SQL of its default. It is computed once for each task.
+            column: name, type and comment of the column.
+            default: SQL of the default. Each task computes it once.
 
         Returns:
             One row, see `addColumns`.
@@ -170,7 +170,7 @@ class TableColumns:
             metadata[DECLARED_TYPE] = column.dataType.simpleString()
         functions = functions_of(self.table.spark)
         source = Expressions(self.table, {column.name: functions.expr(default).cast(kind)})
-        source.frame(*_all_of(self.table.dataset()))
+        source.frame(*_version_and_fragments(self.table.dataset()))
         target = _new_fields([st.StructField(column.name, kind, True, metadata)], [column.name], {})
         return self._metrics(ColumnJob(self.table, source, UnchangedColumns.FORBIDDEN, None).add(target))
 
@@ -178,7 +178,7 @@ class TableColumns:
         """Return the type in which Spark computes a column's default.
 
         Raises:
-            ExpressionError: the default is no SQL of a constant, or not of the column's type.
+            ExpressionError: the default is not a constant SQL expression of the column's type.
         """
         kind = readable_type(kind)
         functions = functions_of(self.table.spark)
@@ -188,24 +188,24 @@ class TableColumns:
         return kind
 
     def _check_case(self, names: Iterable[str], renamed: Collection[str] = ()) -> None:
-        """Refuse new columns that Spark could not tell from others of the table.
+        """Check that no new column differs from another column only in case, unless Spark is case-sensitive.
 
         Raises:
-            SchemaError: a name is that of another column but for the case.
+            SchemaError: a name differs from another column only in case.
         """
         if self.table.spark.conf.get("spark.sql.caseSensitive") == "true":
             return
-        there = [
+        existing = [
             field.name for field in self.table.dataset().lance_schema.fields if field.name not in renamed
         ]
         for name in names:
-            alike = [other for other in there if other.lower() == name.lower() and other != name]
+            alike = [other for other in existing if other.lower() == name.lower() and other != name]
             if alike:
                 raise SchemaError(
                     f"column {name!r} and column {alike[0]!r} differ in case alone, so Spark could select "
                     "neither: choose another name, or set spark.sql.caseSensitive"
                 )
-            there.append(name)
+            existing.append(name)
 
     def update(
         self,
@@ -218,19 +218,19 @@ class TableColumns:
         batchSize: int = BATCH_ROWS,
         resume: str | None = None,
     ) -> DataFrame:
-        """Give columns new values in place: rows stay where they are, other columns are not touched.
+        """Rewrite the values of columns in place. Rows do not move, and other columns do not change.
 
-        The columns are rewritten in each fragment that has a row to change; `update` is less work if
-        these rows are few. Indices on the columns no longer cover these fragments until they are optimized.
-        Rows that others append meanwhile keep their values.
+        The job rewrites the columns in each fragment that has a row to change. If only few rows change,
+        `LanceTable.update` is less work. Indexes on the columns do not cover these fragments until they are
+        optimized. Rows that other writers append concurrently keep their values.
 
         Args:
-            columns: where the values come from, as for `addColumns`: a dict from the names of columns to
-                expressions; a DataFrame, whose columns are named as the table's; a function.
-            where: for expressions and functions: the rows that change, as SQL or a Column; all by default.
+            columns: the source of the values, as for `addColumns`: a dict from column names to expressions; a
+                DataFrame whose columns have the names of table columns; or a function.
+            where: for expressions and functions: a condition, as SQL or a Column. Default: all rows.
             on: for a DataFrame: see `addColumns`. Rows without a match keep their values.
-            inputs: for a function: the columns that it gets to see; all by default.
-            outputs: for a function: the columns that it gives; by default those of `inputs`.
+            inputs: for a function: the columns that it receives. Default: all columns.
+            outputs: for a function: the columns that it returns. Default: the columns of `inputs`.
             batchSize, resume: see `addColumns`.
 
         Returns:
@@ -240,11 +240,11 @@ class TableColumns:
             SchemaError: a column does not exist, or values do not fit it.
             ExpressionError, MergeError, OptionError, CommitError, UnsupportedFormatError: see `addColumns`.
         """
-        self._check(columns, on=on, inputs=inputs, outputs=outputs, where=where)
+        self._check_arguments(columns, on=on, inputs=inputs, outputs=outputs, where=where)
         dataset = self.table.dataset()
         table = dataset.manifest.schema
         if isinstance(columns, DataFrame):
-            joined = self._joined(columns, on)
+            joined = self._plan_join(columns, on)
             renamed = {find_column(table, name).name: theirs for name, theirs in joined.values.items()}
             functions = functions_of(self.table.spark)
             ansi = is_ansi(self.table.spark)
@@ -269,52 +269,54 @@ class TableColumns:
         if isinstance(columns, Mapping):
             values = {find_column(table, name).name: value for name, value in columns.items()}
             expressions = Expressions(self.table, values, where, self._storage_values)
-            expressions.frame(*_all_of(dataset))
+            expressions.frame(*_version_and_fragments(dataset))
             return self._metrics(
                 ColumnJob(self.table, expressions, UnchangedColumns.KEPT, resume).update(list(values))
             )
-        seen = self._inputs(dataset, inputs)
+        seen = self._input_columns(dataset, inputs)
         targets = seen if outputs is None else tuple(find_column(table, name).name for name in outputs)
         target = pa.schema([table.field(name).arrow_field() for name in targets])
         computation = function(BatchUDF(columns, target), seen, lambda: sample_row(dataset.snapshot, seen))
-        computed = Function(self.table, seen, computation.compute, targets, _rows(batchSize), where)
+        computed = Function(
+            self.table, seen, computation.compute, targets, _check_batch_size(batchSize), where
+        )
         return self._metrics(ColumnJob(self.table, computed, UnchangedColumns.KEPT, resume).update(targets))
 
     def drop(self, *columns: str) -> None:
-        """Drop columns, or fields of structs ("a.b"). Only the schema changes, no file is rewritten.
+        """Drop columns, or struct fields ("a.b"). Only the schema changes; no file is rewritten.
 
-        The values stay in older versions, and in files that hold other columns too until these are compacted.
+        Older versions keep the values. Files that also have other columns keep them until compaction.
 
         Raises:
-            SchemaError: a column does not exist, none would be left, or one is a part of the primary key (see
+            SchemaError: a column does not exist, is the last column, or is part of the primary key (see
                 `unsetPrimaryKey`).
-            CommitError: other writers were in the way; see its subclasses.
+            CommitError: the commit conflicts with other writers; see its subclasses.
         """
         dataset = self.table.dataset()
         check_droppable(dataset.lance_schema, columns)
         dataset.drop_columns(columns)
 
     def unsetPrimaryKey(self) -> None:
-        """Declare no primary key any more. The columns stay NOT NULL, and older versions keep the key.
+        """Remove the primary key declaration. The columns stay NOT NULL, and older versions keep the key.
 
         Raises:
-            SchemaError: the table declares no key.
-            UnsupportedFormatError: writers log rows by that key (MemWAL).
-            CommitError: other writers were in the way; see its subclasses.
+            SchemaError: the table has no primary key.
+            UnsupportedFormatError: the table has a MemWAL, which needs the key.
+            CommitError: the commit conflicts with other writers; see its subclasses.
         """
         unset_primary_key(self.table.dataset().snapshot)
 
     def rename(self, existing: str, new: str) -> None:
-        """Rename a column, or a field of a struct ("a.b", which becomes "a.c" if `new` is "c").
+        """Rename a column, or a struct field ("a.b" becomes "a.c" if `new` is "c").
 
         Raises:
-            SchemaError: it does not exist, or the name is taken.
-            CommitError: other writers were in the way; see its subclasses.
+            SchemaError: the column does not exist, or the new name is taken.
+            CommitError: the commit conflicts with other writers; see its subclasses.
         """
         self.renameAll({existing: new})
 
     def renameAll(self, names: Mapping[str, str]) -> None:
-        """Rename several columns at once; keys are present names, see `renameColumn`."""
+        """Rename several columns in one commit: old name -> new name; see `renameColumn`."""
         tops = {path: name for path, name in names.items() if "." not in path}
         self._check_case(tops.values(), tops)
         cast_columns(self.table, [Alteration(path, name=name) for path, name in names.items()])
@@ -328,23 +330,24 @@ class TableColumns:
         comment: str | None = None,
         default: str | None = None,
     ) -> None:
-        """Change what a column is; several changes are versions of their own, in the order of the arguments.
+        """Change the type, nullability, comment or default of a column.
+
+        Each argument that is set is a separate commit, in the order of the arguments.
 
         Args:
-            name: the column, "a.b" for a field b of a struct a, "l.item" for the items of a list.
-            type: its new type, of the same family (integers, floating-point numbers, texts, lists, ...), as
-                Spark type, as text such as "bigint", or as pyarrow type. The column is written anew, by one
-                task per fragment; other columns are not touched.
-            nullable: whether it may be null from now on; False needs a look at all its values.
-            comment: its new comment; an empty one takes it away.
-            default: SQL of the value that new rows get from now on if they bring none; an empty one takes it
-                away.
+            name: the column; "a.b" for the field b of a struct a, "l.item" for the items of a list.
+            type: the new type, of the same family (integers, floating-point numbers, texts, lists, ...), as a
+                Spark type, text such as "bigint", or a pyarrow type. One task per fragment rewrites the
+                column; other columns are not rewritten.
+            nullable: whether the column may contain nulls. False reads all its values first.
+            comment: the new comment; "" removes it.
+            default: SQL of the default for new rows without a value; "" removes it.
 
         Raises:
-            SchemaError: it does not exist, there are nulls, or values that the new type cannot hold; an index
-                is on a column to be cast.
-            OptionError: there is nothing to change.
-            CommitError: other writers were in the way; see its subclasses.
+            SchemaError: the column does not exist, contains nulls or values that do not fit the new type, or
+                has an index and would be cast.
+            OptionError: no change is given.
+            CommitError: the commit conflicts with other writers; see its subclasses.
         """
         if type is None and nullable is None and comment is None and default is None:
             raise OptionError("give a type, nullable, a comment or a default")
@@ -362,7 +365,7 @@ class TableColumns:
             self._set_default(name, default)
 
     def _check_partitions(self, name: str, kind: pa.DataType) -> None:
-        """Refuse to change the type of a column that partitions the table: the declaration would be lost."""
+        """Refuse to change the type of a partition column, which would drop its partition field."""
         dataset = self.table.dataset()
         path = dataset.lance_schema.find(name)
         for field in PartitionSpec.of_config(dataset.manifest.config).present(dataset.lance_schema).fields:
@@ -373,18 +376,22 @@ class TableColumns:
                 )
 
     def move(self, name: str, *, after: str | None = None) -> None:
-        """Move a column, or a field of a struct ("a.b"), behind another of the same struct, or to the front.
+        """Move a column, or a struct field ("a.b"), after another one of the same struct, or to the front.
 
-        Only the schema changes, no file is rewritten.
+        Only the schema changes; no file is rewritten.
+
+        Args:
+            name: the column or field to move.
+            after: the column or field before the new position. Default: move to the front.
 
         Raises:
             SchemaError: one of them does not exist, or they are in different structs.
-            CommitError: other writers were in the way; see its subclasses.
+            CommitError: the commit conflicts with other writers; see its subclasses.
         """
         self.moveAll((name, after))
 
     def moveAll(self, *moves: tuple[str, str | None]) -> None:
-        """Move several columns or fields in one version, each behind another, or to the front (None).
+        """Move several columns or fields in one commit, each after another one, or to the front (None).
 
         Raises:
             SchemaError, CommitError: see `move`.
@@ -392,16 +399,16 @@ class TableColumns:
         move_columns(self.table.dataset().snapshot, moves)
 
     def alterAll(self, *alterations: Mapping[str, Any]) -> None:
-        """Alter several columns in one version, by dicts with the keys of `LanceDataset.alter_columns`.
+        """Alter several columns in one commit, with dicts as for `LanceDataset.alter_columns`.
 
         Raises:
-            OptionError: a dict has other keys, or none of the last three.
+            OptionError: a dict has other keys, or only the key "path".
             SchemaError, CommitError: see `alterColumn`.
         """
         cast_columns(self.table, [read_alteration(alteration) for alteration in alterations])
 
     def _new_field(self, kind: st.DataType | pa.DataType | str) -> pa.Field:
-        """Return the field that a column gets with a type."""
+        """Return an Arrow field of a type."""
         if isinstance(kind, pa.DataType):
             return pa.field("x", kind)
         if isinstance(kind, str):
@@ -412,7 +419,7 @@ class TableColumns:
         return new_field(column, {})
 
     def _set_default(self, name: str, default: str) -> None:
-        """Give a column a default, or take it away."""
+        """Set or remove the default of a column."""
         dataset = self.table.dataset()
         path = dataset.lance_schema.find(name)
         if len(path) > 1:
@@ -429,7 +436,7 @@ class TableColumns:
         dataset.update_field_metadata({name: {CURRENT_DEFAULT: default, EXISTS_DEFAULT: exists}})
 
     def _declare_type(self, name: str, metadata: Mapping[bytes, bytes]) -> None:
-        """Keep the declared type of a column: CHAR(n), VARCHAR(n), a collation, TIME(p) or an interval."""
+        """Store the declared type of a column: CHAR(n), VARCHAR(n), a collation, TIME(p) or an interval."""
         dataset = self.table.dataset()
         field = dataset.lance_schema.find(name)[-1]
         texts = {key: metadata.get(key.encode()) for key in (STRING_TYPE, PRECISE_TYPE)}
@@ -438,10 +445,10 @@ class TableColumns:
         if changes:
             dataset.update_field_metadata({name: changes})
 
-    def _check(self, columns: Any, **arguments: Any) -> None:
-        """Refuse arguments that say nothing about this kind of source."""
-        kind, fitting = _kind(columns)
-        extra = sorted(name for name, value in arguments.items() if value is not None and name not in fitting)
+    def _check_arguments(self, columns: Any, **arguments: Any) -> None:
+        """Check that the arguments apply to this kind of source."""
+        kind, allowed = _source_kind(columns)
+        extra = sorted(name for name, value in arguments.items() if value is not None and name not in allowed)
         if extra:
             raise OptionError(f"{', '.join(extra)} cannot be given with {kind}")
         if kind == "a DataFrame" and arguments.get("on") is None:
@@ -449,7 +456,7 @@ class TableColumns:
         if isinstance(columns, Mapping) and not columns:
             raise OptionError("there are no columns")
 
-    def _joined(self, frame: DataFrame, on: str | Sequence[str] | Mapping[str, str] | None) -> Joined:
+    def _plan_join(self, frame: DataFrame, on: str | Sequence[str] | Mapping[str, str] | None) -> Joined:
         """Return the join of a DataFrame's columns by keys."""
         if isinstance(on, str):
             on = [on]
@@ -472,7 +479,7 @@ class TableColumns:
             raise SchemaError(f"the data has several columns of one name: {', '.join(names)}")
         return Joined(self.table, frame, keys, values)
 
-    def _function(
+    def _plan_function(
         self,
         call: Batches,
         inputs: Sequence[str] | None,
@@ -482,7 +489,7 @@ class TableColumns:
     ) -> tuple[Function, pa.Schema]:
         """Return a function as the source of new columns, and their schema."""
         dataset = self.table.dataset()
-        seen = self._inputs(dataset, inputs)
+        seen = self._input_columns(dataset, inputs)
         if isinstance(schema, str):
             schema = self.table.spark.createDataFrame([], schema).schema
         if isinstance(schema, st.StructType):
@@ -491,11 +498,15 @@ class TableColumns:
             call = BatchUDF(call, schema)
         computation = function(call, seen, lambda: sample_row(dataset.snapshot, seen))
         computed = Function(
-            self.table, seen, computation.compute, tuple(computation.schema.names), _rows(batch_size)
+            self.table,
+            seen,
+            computation.compute,
+            tuple(computation.schema.names),
+            _check_batch_size(batch_size),
         )
         return computed, computation.schema
 
-    def _inputs(self, dataset: LanceDataset, inputs: Sequence[str] | None) -> tuple[str, ...]:
+    def _input_columns(self, dataset: LanceDataset, inputs: Sequence[str] | None) -> tuple[str, ...]:
         table = dataset.manifest.schema
         if inputs is None:
             return tuple(field.name for field in table.fields)
@@ -506,7 +517,7 @@ class TableColumns:
         return tuple(dict.fromkeys(names))
 
     def _storage_values(self, frame: DataFrame, columns: Mapping[str, Column]) -> Mapping[str, Column]:
-        """Return values in the types of the table's columns of these names."""
+        """Cast values to the types of the table columns with the same names."""
         table = self.table.dataset().manifest.schema
         functions, ansi = functions_of(self.table.spark), is_ansi(self.table.spark)
         kinds = types_of(frame, list(columns.values()))
@@ -527,8 +538,8 @@ class TableColumns:
         return self.table.spark.createDataFrame([row], _METRICS)
 
 
-def _kind(columns: Any) -> tuple[str, tuple[str, ...]]:
-    """Return what a source is called, and the arguments that go with it."""
+def _source_kind(columns: Any) -> tuple[str, tuple[str, ...]]:
+    """Return the name of a kind of source for messages, and the arguments that apply to it."""
     if isinstance(columns, DataFrame):
         return "a DataFrame", ("on",)
     if isinstance(columns, Mapping):
@@ -541,7 +552,7 @@ def _kind(columns: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def _null_columns(columns: Any, sizes: ColumnSettings) -> pa.Schema | None:
-    """Return the schema of columns that are null everywhere; None if a source has values."""
+    """Return the schema of columns with only nulls, or None if the source has values."""
     if isinstance(columns, st.StructType):
         return _new_fields(list(columns), columns.names, sizes)
     if isinstance(columns, pa.Field):
@@ -550,10 +561,10 @@ def _null_columns(columns: Any, sizes: ColumnSettings) -> pa.Schema | None:
 
 
 def _new_fields(kinds: Sequence[st.StructField], names: Sequence[str], sizes: ColumnSettings) -> pa.Schema:
-    """Return the Arrow schema of new columns with values of Spark types.
+    """Return the Arrow schema of new columns with Spark types.
 
     Raises:
-        SchemaError: Lance has no type for one, or one cannot be stored as vectors, or describes blobs.
+        SchemaError: Lance lacks a type, or a column cannot be stored as vectors or has blob descriptions.
     """
     if blobs := [name for kind, name in zip(kinds, names, strict=True) if holds_descriptions(kind.dataType)]:
         raise SchemaError(
@@ -564,12 +575,12 @@ def _new_fields(kinds: Sequence[st.StructField], names: Sequence[str], sizes: Co
     return pa.schema(fields)
 
 
-def _all_of(dataset: LanceDataset) -> tuple[Manifest, list[int]]:
+def _version_and_fragments(dataset: LanceDataset) -> tuple[Manifest, list[int]]:
     """Return a version and the ids of its fragments."""
     return dataset.manifest, [fragment.id for fragment in dataset.manifest.fragments]
 
 
-def _rows(batch_size: int) -> int:
+def _check_batch_size(batch_size: int) -> int:
     if batch_size < 1:
         raise OptionError("batchSize must be at least 1")
     return batch_size

@@ -1,15 +1,13 @@
-"""Expressions of users, fitted to DataFrames: errors before any job runs, and values in the types of columns.
+"""User expressions on DataFrames: early errors, casts to column types, and the columns that they need.
 
-Values are assigned to columns by Spark's rules of store assignment (ANSI): a number fits every type of
-numbers, a date every type of times, everything simple fits a string; text does not fit a number. A value that
-the column's type cannot hold is an error, never null.
+Values are assigned to columns by Spark's store assignment rules (ANSI): a number fits every numeric type, a
+date every date or time type, and any atomic value fits a string. Text does not fit a number. A value out of
+the range of the column's type is an error, never null.
 
-Which columns of a table conditions and expressions need.
-
-Spark reads Python data sources with all columns, so a job that evaluates a condition states itself which
-columns it reads (option `columns`). The columns of an expression are taken from its text: a word that equals
-the name of a column is enough. That sometimes finds too many columns, never too few. Where the text does not
-show everything (a star, a subquery), all columns are read.
+Spark reads Python data sources with all columns, so a job lists the columns that it needs (option `columns`).
+They are found in the text of the expression: a word that equals a column name is enough. This sometimes
+selects too many columns but never too few. If the text does not show everything (a star, a subquery), the
+job reads all columns.
 """
 
 from __future__ import annotations
@@ -35,15 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resolved:
-    """An expression of a SQL statement that Spark has resolved, with what is known of it for sure.
+    """An expression of a SQL statement that Spark has resolved.
 
     Attributes:
-        column: the expression, in which columns of the table and of a source are behind their aliases.
-        needs: the columns of the table that it needs, system columns too.
-        text: the expression for people.
-        of_source: the column of the source, in lower case, that it is if it is nothing else.
-        equal: pairs of a column of the table and one of the source, in lower case, that must be equal for
-            it to be true.
+        column: the expression. Columns of table and source are qualified by their aliases.
+        needs: table columns that it needs, including system columns.
+        text: the expression for error messages.
+        of_source: lower-cased name of the source column if the expression is only this column.
+        equal: lower-cased pairs of a table column and a source column that it compares for equality.
     """
 
     column: Column
@@ -57,14 +54,14 @@ class Resolved:
 Expression: TypeAlias = "str | Column | Resolved"
 
 _REPR = re.compile(r"Column<'(.*)'>", re.DOTALL)
-# The end of a text before a name with a qualifier.
+# A qualifier at the end of the text before a name.
 _QUALIFIED = re.compile(r"(\w+|`(?:[^`]|``)*`)\s*\.\s*`?\Z")
 # A star other than a multiplication (written "*(" in the text of a Column), a query, shortened text.
 _OPAQUE = re.compile(r"(?:^|[(,.])\s*\*(?!\()|\bselect\b|subquery|exists|\.\.\.", re.IGNORECASE)
 
 
 def text_of(expression: Expression) -> str:
-    """Return an expression as text: that of the user, or Spark's for a Column."""
+    """Return an expression as text: the user's SQL, or Spark's text of a Column."""
     if isinstance(expression, str):
         return expression
     if isinstance(expression, Resolved):
@@ -77,14 +74,14 @@ def text_of(expression: Expression) -> str:
 def needed_columns(
     names: Iterable[str], expressions: Iterable[Expression], alias: str | None = None
 ) -> list[str]:
-    """Return the columns among `names` that expressions may need, in their order.
+    """Return the columns among `names` that expressions may need, in the order of `names`.
 
-    Names are compared as Spark does by default, whatever their case.
+    Names are compared without case, as Spark does by default.
 
     Args:
-        names: the columns there are, system columns too.
+        names: the available columns, including system columns.
         expressions: conditions and values.
-        alias: the table's; a word behind a dot is a column of the table only if that stands before the dot.
+        alias: alias of the table. A qualified name is a table column only if its qualifier is the alias.
     """
     texts: list[str] = []
     sure: set[str] = set()
@@ -96,10 +93,10 @@ def needed_columns(
     text = "\n".join(texts)
     if _OPAQUE.search(text):
         return list(names)
-    return [name for name in names if name.lower() in sure or _named(name, text, alias)]
+    return [name for name in names if name.lower() in sure or _mentions(name, text, alias)]
 
 
-def _named(name: str, text: str, alias: str | None) -> bool:
+def _mentions(name: str, text: str, alias: str | None) -> bool:
     pattern = re.escape(name.replace("`", "``"))
     before = r"(?<!\w)" if re.match(r"\w", name) else ""
     after = r"(?!\w)" if re.search(r"\w\Z", name) else ""
@@ -108,7 +105,7 @@ def _named(name: str, text: str, alias: str | None) -> bool:
 
 
 def _is_own(before: str, alias: str | None) -> bool:
-    """Whether what stands before a name lets it be a column of the table."""
+    """Return whether the text before a name allows it to be a table column."""
     qualified = _QUALIFIED.search(before)
     if qualified is None:
         return True
@@ -116,7 +113,7 @@ def _is_own(before: str, alias: str | None) -> bool:
 
 
 def columns_option(names: Iterable[str]) -> str:
-    """Return names as the value of the option `columns`."""
+    """Return column names as a value of the read option `columns`."""
     return json.dumps(list(names))
 
 
@@ -131,34 +128,34 @@ def functions_of(spark: SparkSession) -> Any:
 
 
 def quoted(*names: str) -> str:
-    """Return the name of a column, or of a field inside one, as SQL."""
+    """Return a quoted SQL identifier for a column or a struct field."""
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 @contextmanager
 def analysed(what: str, columns: Iterable[str] = ()) -> Iterator[None]:
-    """Turn Spark's complaints about an expression into ours.
+    """Convert Spark's analysis errors to ExpressionErrors.
 
     Args:
-        what: the expression, for the message.
-        columns: the columns there are, if Spark knows only some of them.
+        what: name of the expression for the message.
+        columns: all column names, if Spark sees only some of them.
 
     Raises:
-        ExpressionError: Spark cannot parse or resolve what the block gives it.
+        ExpressionError: Spark cannot parse or resolve an expression in the block.
     """
     try:
         yield
     except AnalysisException as error:
         reason = str(error).strip().splitlines()[0]
-        raise ExpressionError(f"{what}: {_reason(reason, list(columns))}") from error
+        raise ExpressionError(f"{what}: {_error_reason(reason, list(columns))}") from error
 
 
-# The message of Spark about an unknown name: the name, and the names that it proposes.
+# Spark's message about an unknown name: the name, and the suggested names.
 _UNRESOLVED = re.compile(r"with name (\S+) cannot be resolved\.(?: Did you mean .*?\[(.*?)\])?")
 
 
-def _reason(text: str, columns: list[str]) -> str:
-    """Return Spark's first line about an expression; an unknown name in our words, without our columns."""
+def _error_reason(text: str, columns: list[str]) -> str:
+    """Return Spark's first line, or our own message for an unknown name, without internal columns."""
     match = _UNRESOLVED.search(text)
     if match is None:
         return text
@@ -177,7 +174,7 @@ def _is_internal(name: str) -> bool:
 
 
 def as_column(functions: Any, expression: Expression) -> Column:
-    """Return an expression as a Column; SQL text is parsed."""
+    """Return an expression as a Column. SQL text is parsed."""
     if isinstance(expression, Resolved):
         return expression.column
     column: Column = functions.expr(expression) if isinstance(expression, str) else expression
@@ -185,7 +182,7 @@ def as_column(functions: Any, expression: Expression) -> Column:
 
 
 def types_of(frame: DataFrame, columns: Sequence[Column]) -> list[st.DataType]:
-    """Return the types of expressions over a DataFrame; Spark analyses them, no job runs."""
+    """Return the types of expressions on a DataFrame. Spark analyses them; no job runs."""
     if not columns:
         return []
     schema = frame.select(*[column.alias(f"e{place}") for place, column in enumerate(columns)]).schema
@@ -193,32 +190,32 @@ def types_of(frame: DataFrame, columns: Sequence[Column]) -> list[st.DataType]:
 
 
 def is_ansi(spark: SparkSession) -> bool:
-    """Whether casts of the session fail where a value does not fit."""
+    """Return whether casts in the session fail for values that do not fit."""
     return str(spark.conf.get("spark.sql.ansi.enabled", "true")).lower() == "true"
 
 
 def stored(
     functions: Any, value: Column, actual: st.DataType, target: st.DataType, place: str, ansi: bool
 ) -> Column:
-    """Return a value in the type of its column.
+    """Cast a value to the type of its column by the store assignment rules.
 
     Args:
         functions: see `functions_of`.
-        value: the value, of the type `actual`.
-        actual: its type.
-        target: the column's type.
-        place: the column, for messages.
+        value: the value.
+        actual: type of the value.
+        target: type of the column.
+        place: name of the column for messages.
         ansi: see `is_ansi`.
 
     Raises:
         SchemaError: values of the type do not fit the column.
     """
-    if _same(actual, target):
-        # Strings of two collations are no values of one column for Spark.
+    if _same_type(actual, target):
+        # Spark does not accept a string with another collation without a cast.
         nullable = _nullable(target)
         return value if _nullable(actual) == nullable else value.cast(nullable)
     if isinstance(actual, st.StructType) and isinstance(target, st.StructType):
-        return _stored_struct(functions, value, actual, target, place, ansi)
+        return _cast_struct(functions, value, actual, target, place, ansi)
     if isinstance(actual, st.ArrayType) and isinstance(target, st.ArrayType) and _has_struct(target):
         inner, element = actual.elementType, target.elementType
         item = f"{place}.element"
@@ -227,7 +224,7 @@ def stored(
         )
         return result
     if isinstance(actual, st.MapType) and isinstance(target, st.MapType) and _has_struct(target):
-        return _stored_map(functions, value, actual, target, place, ansi)
+        return _cast_map(functions, value, actual, target, place, ansi)
     if not _assignable(actual, target):
         raise SchemaError(
             f"column {place} is {target.simpleString()}; values of type {actual.simpleString()} do not fit it"
@@ -250,10 +247,10 @@ def stored(
     return checked
 
 
-def _stored_map(
+def _cast_map(
     functions: Any, value: Column, actual: st.MapType, target: st.MapType, place: str, ansi: bool
 ) -> Column:
-    """Return a map with each key and each value in the type of the column."""
+    """Cast the keys and values of a map to the types of the column."""
 
     def entry(each: Column) -> Column:
         key = stored(functions, each["key"], actual.keyType, target.keyType, f"{place}.key", ansi)
@@ -265,10 +262,10 @@ def _stored_map(
     return whole
 
 
-def _stored_struct(
+def _cast_struct(
     functions: Any, value: Column, actual: st.StructType, target: st.StructType, place: str, ansi: bool
 ) -> Column:
-    """Return a struct field by field, found by name."""
+    """Cast the fields of a struct, matched by name."""
     own = {name.lower(): name for name in actual.names}
     extra = sorted(set(own) - {name.lower() for name in target.names})
     missing = [field.name for field in target if field.name.lower() not in own]
@@ -292,23 +289,23 @@ def _stored_struct(
     return whole
 
 
-def _same(actual: st.DataType, target: st.DataType) -> bool:
-    """Whether the types are equal but for nullability, which is checked when rows are written."""
+def _same_type(actual: st.DataType, target: st.DataType) -> bool:
+    """Return whether types are equal apart from nullability, which writes check."""
     if isinstance(actual, st.StringType) and isinstance(target, st.StringType):
         return True
     if isinstance(actual, st.StructType) and isinstance(target, st.StructType):
         return actual.names == target.names and all(
-            _same(mine.dataType, other.dataType) for mine, other in zip(actual, target, strict=True)
+            _same_type(mine.dataType, other.dataType) for mine, other in zip(actual, target, strict=True)
         )
     if isinstance(actual, st.ArrayType) and isinstance(target, st.ArrayType):
-        return _same(actual.elementType, target.elementType)
+        return _same_type(actual.elementType, target.elementType)
     if isinstance(actual, st.MapType) and isinstance(target, st.MapType):
-        return _same(actual.keyType, target.keyType) and _same(actual.valueType, target.valueType)
+        return _same_type(actual.keyType, target.keyType) and _same_type(actual.valueType, target.valueType)
     return actual == target
 
 
 def _nullable(kind: st.DataType) -> st.DataType:
-    """Return a type whose elements, values and fields may be null."""
+    """Return a type with nullable elements, values and fields."""
     if isinstance(kind, st.StructType):
         return st.StructType([st.StructField(field.name, _nullable(field.dataType)) for field in kind])
     if isinstance(kind, st.ArrayType):
@@ -331,8 +328,8 @@ def _has_struct(kind: st.DataType) -> bool:
 
 
 def _assignable(actual: st.DataType, target: st.DataType) -> bool:
-    """Whether Spark's ANSI store assignment takes values of a type for another."""
-    if _same(actual, target) or isinstance(actual, st.NullType):
+    """Return whether Spark's ANSI store assignment accepts values of one type for another."""
+    if _same_type(actual, target) or isinstance(actual, st.NullType):
         return True
     if isinstance(actual, st.ArrayType) and isinstance(target, st.ArrayType):
         return _assignable(actual.elementType, target.elementType)

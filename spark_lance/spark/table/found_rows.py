@@ -1,4 +1,4 @@
-"""The rows that a search finds: their addresses and what was measured, and then their columns."""
+"""Search results in Spark: row addresses with a distance or score, and the fetch of the rows' columns."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.snapshot import SnapshotRef
 from spark_lance.table.reading.take import take_addresses
 
-# Rows that are fetched at once.
+# Maximum number of rows to fetch at once.
 _FETCH = 4096
 
 
-def _measured(name: str) -> st.StructType:
-    """Return the schema of rows by address with what was measured of them."""
+def _measure_schema(name: str) -> st.StructType:
+    """Return the schema of row addresses with a measure (distance or score)."""
     return st.StructType(
         [st.StructField("_address", st.LongType(), False), st.StructField(name, st.FloatType(), False)]
     )
 
 
-FOUND, SCORED = _measured(DISTANCE), _measured(SCORE)
+FOUND, SCORED = _measure_schema(DISTANCE), _measure_schema(SCORE)
 
 
 def shown_columns(manifest: Manifest, columns: Sequence[str] | None, *measures: str) -> st.StructType:
-    """Return the Spark schema of the table's columns in a result, less those that a search hides."""
+    """Return the Spark schema of the table columns in a search result, without those that `measures` hide."""
     names = [field.name for field in manifest.schema.fields] if columns is None else columns
     table_columns = tuple(name for name in names if name not in measures)
     return spark_schema_of(manifest.schema, Projection(table_columns))
@@ -43,8 +43,8 @@ def shown_columns(manifest: Manifest, columns: Sequence[str] | None, *measures: 
 def with_measured(
     schema: st.StructType, before: tuple[st.StructField, ...], name: str = DISTANCE
 ) -> st.StructType:
-    """Return the schema of what `fetch_rows` makes: what comes along, the table's columns, a measure."""
-    return st.StructType([*before, *schema.fields, _measured(name).fields[1]])
+    """Return the output schema of `fetch_rows`: the columns `before`, the table columns, and the measure."""
+    return st.StructType([*before, *schema.fields, _measure_schema(name).fields[1]])
 
 
 Mapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -56,7 +56,14 @@ def fetch_rows(
     before: tuple[st.StructField, ...],
     measure: str = DISTANCE,
 ) -> Mapper:
-    """Return what puts the columns of rows of a version in the place of their addresses."""
+    """Return a `mapInArrow` function that replaces row addresses by columns of the rows.
+
+    Args:
+        table: the version.
+        schema: the table columns to fetch.
+        before: input columns to keep before the table columns.
+        measure: name of the distance or score column, which is kept after them.
+    """
 
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
@@ -70,7 +77,7 @@ def fetch_rows(
                     part = batch.slice(start, _FETCH)
                     addresses = part["_address"].to_numpy().view(np.uint64)
                     position = 0
-                    # Without columns there are no batches, but rows.
+                    # A table without columns has rows but no batches.
                     found_rows = take_addresses(scan, addresses)
                     found_rows = taken_with_sources(
                         found_rows, addresses, schema, snapshot.manifest, scan.bases
@@ -88,7 +95,7 @@ def fetch_rows(
 
 
 def as_given(schema: pa.Schema, along: Sequence[pa.Array]) -> pa.Schema:
-    """Return a schema whose first columns have the types in which Spark gave them, as of the time zone."""
+    """Return the schema with the types of the input columns, whose time zones can differ."""
     for place, values in enumerate(along):
         schema = schema.set(place, schema.field(place).with_type(values.type))
     return schema

@@ -1,10 +1,9 @@
-"""Indices built by Spark jobs.
+"""Builds of indexes in Spark jobs.
 
-A vector index is trained by one task on a sample, which leaves what it found as a segment without rows:
-centroids are too large to travel with every task. Then tasks code the rows of some fragments each and write
-them as segments; small segments are put together by further tasks, since every segment costs each search. The
-commit names the finished segments. A job that fails leaves files that no version names, which clean-up
-removes.
+One task trains a vector index on a sample and stores the result as a segment without rows, because centroids
+are too large to send with every task. Then each task encodes the rows of some fragments and writes a segment.
+Further tasks merge small segments, because every segment adds cost to each search. The commit adds the
+finished segments. Files of a failed job are not referenced by any version; vacuum deletes them.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Rows that one task codes, and rows of a segment, about.
+# Approximate number of rows that one task encodes, and of rows per segment.
 _TASK_ROWS = 1 << 18
 _SEGMENT_ROWS = 1 << 24
 _RESULT = "fragments_indexed bigint, index_name string"
@@ -75,7 +74,7 @@ _INDICES = (
 
 @dataclass(frozen=True, repr=False)
 class TableIndexes(TableRepr):
-    """Indexes of vectors, values and words."""
+    """Vector, scalar and full-text indexes. Get it as `LanceTable.indexes`."""
 
     table: TableBase
 
@@ -96,19 +95,19 @@ class TableIndexes(TableRepr):
         numSegments: int | None = None,
         **options: Any,
     ) -> DataFrame:
-        """Build an index over a column of vectors.
+        """Build a vector index.
 
         Args:
             column: a fixed-size list of float16, float32 or float64, or of uint8 for hamming.
             indexType: IVF_FLAT, IVF_PQ, IVF_SQ, IVF_RQ, IVF_HNSW_FLAT, IVF_HNSW_SQ or IVF_HNSW_PQ.
-            name: of the index, `{column}_idx` by default.
+            name: name of the index. Default: `{column}_idx`.
             metric: l2, cosine, dot or hamming.
-            numPartitions: by default one per 4,096 rows, with HNSW one per million.
-            numSubVectors: of PQ; a 16th of the dimension by default.
-            numBits: of PQ, 8 or 4; of RQ, 1 to 9.
-            replace: whether an index of the name may be replaced.
-            numSegments: pieces of the index, each with some of the fragments; by default one per 16 million
-                rows. A search looks into each.
+            numPartitions: number of IVF partitions. Default: one per 4,096 rows; with HNSW, one per million.
+            numSubVectors: number of PQ sub-vectors. Default: a 16th of the dimension.
+            numBits: bits per code: 8 or 4 for PQ, 1 to 9 for RQ.
+            replace: whether to replace an existing index with this name.
+            numSegments: number of index segments, each for some of the fragments. Every search reads all
+                segments. Default: one per 16 million rows.
             options: `sampleRate`, `maxIters`, `rotationType`, `m`, `efConstruction`, `maxLevel`, as for
                 `LanceDataset.create_index`.
 
@@ -116,7 +115,7 @@ class TableIndexes(TableRepr):
             One row: `fragments_indexed`, `index_name`.
 
         Raises:
-            SchemaError: the column does not exist, or cannot be indexed so.
+            SchemaError: the column does not exist, or its type does not fit the index type.
             OptionError: an option is wrong, or the name is taken.
             CommitError: the commit failed; see its subclasses.
         """
@@ -129,27 +128,29 @@ class TableIndexes(TableRepr):
         check_name(table.manifest, name, field.id, replace)
         rows = table.count_rows()
         work = _Work(table.snapshot.ref(), column, name)
-        parts = _groups(table, max(_TASK_ROWS, -(-rows // _most_tasks(self.table.spark))))
+        parts = _group_fragments(table, max(_TASK_ROWS, -(-rows // _max_tasks(self.table.spark))))
         segments = numSegments or -(-rows // _SEGMENT_ROWS)
         has_graph = INDEX_TYPES[recipe.kind][1]
         if has_graph and numSegments is None:
             segments = len(parts)
         with operation(self.table.spark, f"index {name}", self.table.path):
             with step(self.table.spark, "train"):
-                (trained,) = map_tasks(self.table.spark, [(work, recipe, rows)], _train)
+                (trained,) = map_tasks(self.table.spark, [(work, recipe, rows)], _train_index)
             plan = (work, recipe, trained)
             indices = [trained]
-            with delete_on_failure(lambda: _delete(table.snapshot, indices), PySparkException):
+            with delete_on_failure(lambda: _delete_unused(table.snapshot, indices), PySparkException):
                 with step(self.table.spark, f"code {rows} rows"):
-                    written = map_tasks(self.table.spark, [(*plan, part) for part in parts], _code)
+                    written = map_tasks(self.table.spark, [(*plan, part) for part in parts], _encode_rows)
                 indices += written
                 if len(written) > segments:
                     bundles = [written[i::segments] for i in range(segments)]
                     with step(self.table.spark, f"put {len(written)} segments together"):
-                        written = map_tasks(self.table.spark, [(*plan, bundle) for bundle in bundles], _merge)
+                        written = map_tasks(
+                            self.table.spark, [(*plan, bundle) for bundle in bundles], _merge_group
+                        )
                     indices += written
                 result = self._commit(table, name, written)
-            _delete(table.snapshot, set(indices) - set(written))
+            _delete_unused(table.snapshot, set(indices) - set(written))
         return result
 
     def createScalar(
@@ -162,29 +163,29 @@ class TableIndexes(TableRepr):
         numSegments: int | None = None,
         **options: Any,
     ) -> DataFrame:
-        """Build an index over the values of a column, which scans with filters use.
+        """Build a scalar index, which scans with filters use, or a full-text index.
 
         Args:
-            column: a column, or with dots a field in a struct column.
-            indexType: BTREE (values with an order), BITMAP (few different values), LABEL_LIST (lists),
-                NGRAM (parts of text), ZONEMAP (values in the order of rows), BLOOMFILTER (looking for single
-                values), JSON (values in documents), RTREE (geometries) or INVERTED (words of texts and of
-                lists of texts, for `textSearch`).
-            name: of the index, `{column}_idx` by default.
-            replace: whether an index of the name may be replaced.
-            numSegments: pieces of the index; by default one per 16 million rows.
-            options: of INVERTED: `baseTokenizer` ("simple", "whitespace", "raw", "ngram" or a model such as
-                "jieba/default"), `language` ("English"), `maxTokenLength` (40), `lowerCase` (True),
-                `stem` and `removeStopWords` (True, but for runs of letters),
-                `asciiFolding` (True), `customStopWords`, `withPosition` (False; other engines look for
-                phrases only in an index with positions).
+            column: a column, or the dotted path of a struct field.
+            indexType: BTREE (ordered values), BITMAP (few distinct values), LABEL_LIST (lists), NGRAM
+                (substrings of text), ZONEMAP (values that follow the row order), BLOOMFILTER (lookups of
+                single values), JSON (values in documents), RTREE (geometries) or INVERTED (full text of text
+                columns and lists of text, for `textSearch`).
+            name: name of the index. Default: `{column}_idx`.
+            replace: whether to replace an existing index with this name.
+            numSegments: number of index segments. Default: one per 16 million rows.
+            options: options of INVERTED: `baseTokenizer` ("simple", "whitespace", "raw", "ngram" or a model
+                such as "jieba/default"), `language` ("English"), `maxTokenLength` (40), `lowerCase` (True),
+                `stem` and `removeStopWords` (True, but False for "ngram"), `asciiFolding` (True),
+                `customStopWords`, `withPosition` (False; other engines find phrases only in an index with
+                positions).
 
         Returns:
             One row: `fragments_indexed`, `index_name`.
 
         Raises:
-            SchemaError: the column does not exist, or cannot be indexed so.
-            OptionError: there is no such kind or option, or the name is taken.
+            SchemaError: the column does not exist, or its type does not fit the index type.
+            OptionError: the index type or an option does not exist, or the name is taken.
             CommitError: the commit failed; see its subclasses.
         """
         table = self.table.dataset()
@@ -195,28 +196,28 @@ class TableIndexes(TableRepr):
         name = name or f"{column}_idx"
         check_name(table.manifest, name, field.id, replace)
         rows = table.count_rows()
-        groups = _groups(table, -(-rows // numSegments) if numSegments else _SEGMENT_ROWS)
+        groups = _group_fragments(table, -(-rows // numSegments) if numSegments else _SEGMENT_ROWS)
         work = _Work(table.snapshot.ref(), column, name)
         with operation(self.table.spark, f"index {name}", self.table.path):
             with step(self.table.spark, f"index {rows} rows"):
                 written = map_tasks(
-                    self.table.spark, [(work, kind.name, group, options) for group in groups], _build
+                    self.table.spark, [(work, kind.name, group, options) for group in groups], _build_scalar
                 )
             return self._commit(table, name, written)
 
     def optimize(self, name: str | None = None, merge: int | None = None) -> DataFrame:
-        """Index the rows that indices do not cover yet, in one task per index.
+        """Add rows that indexes do not cover yet, with one task per index.
 
         Args:
-            name: of one index; all that are known here by default.
-            merge: how many of the newest segments of an index become one with the new rows. 0 adds a segment;
-                by default all are merged.
+            name: name of one index. Default: all indexes of types that this package can extend.
+            merge: how many of the newest segments of an index to merge with the new rows. 0 adds a segment.
+                Default: merge all segments.
 
         Returns:
-            `indices()`, afterwards.
+            The indexes after the operation, as `list`.
 
         Raises:
-            IndexNotFoundError: there is no such index, or it is of a kind that is not built here.
+            IndexNotFoundError: the index does not exist, or this package cannot extend its type.
         """
         table = self.table.dataset()
         names = known_indices(table.manifest)
@@ -230,15 +231,19 @@ class TableIndexes(TableRepr):
         return self.list()
 
     def drop(self, name: str) -> None:
-        """Take an index out of the table; its files stay for older versions.
+        """Remove an index from the table. Older versions keep it.
 
         Raises:
-            IndexNotFoundError: there is no such index.
+            IndexNotFoundError: the index does not exist.
         """
         self.table.dataset().drop_index(name)
 
     def list(self) -> DataFrame:
-        """Return one row per index: `name`, `type`, `columns`, and how much of the table it covers."""
+        """Return one row per index.
+
+        The columns are `name`, `type`, `columns`, `segments`, `fragments` (ids), `rows_indexed`,
+        `rows_not_indexed` and `size_bytes`.
+        """
         table = self.table.dataset()
         rows = table.count_rows()
         records = []
@@ -267,14 +272,14 @@ class TableIndexes(TableRepr):
         return self.table.spark.createDataFrame([(len(covered), name)], _RESULT)
 
 
-def _most_tasks(spark: Any) -> int:
-    """Return how many tasks are worth starting; a session of Spark Connect does not tell its cores."""
+def _max_tasks(spark: Any) -> int:
+    """Return the maximum number of tasks. Spark Connect does not report the number of cores."""
     context = getattr(spark, "_sc", None)
     return 4 * context.defaultParallelism if context is not None else 64
 
 
-def _groups(table: LanceDataset, rows: int) -> list[tuple[int, ...]]:
-    """Return the ids of the fragments in groups of about the same number of rows."""
+def _group_fragments(table: LanceDataset, rows: int) -> list[tuple[int, ...]]:
+    """Return the fragment ids in groups of about `rows` rows."""
     groups: list[list[int]] = []
     room = 0
     for fragment in table.manifest.fragments:
@@ -295,8 +300,8 @@ class _Work:
     name: str
 
 
-def _train(task: tuple[_Work, IndexParams, int]) -> bytes:
-    """Write what training finds as a segment without rows, and return its entry."""
+def _train_index(task: tuple[_Work, IndexParams, int]) -> bytes:
+    """Train the index, store the result as a segment without rows, and return its entry."""
     work, recipe, rows = task
     table = work.table.load()
     rows = count_vectors(table, work.column, rows)
@@ -312,8 +317,8 @@ def _train(task: tuple[_Work, IndexParams, int]) -> bytes:
     ).SerializeToString()
 
 
-def _trained(table: Snapshot, recipe: IndexParams, written: bytes) -> TrainedModel:
-    """Return what training found."""
+def _open_model(table: Snapshot, recipe: IndexParams, written: bytes) -> TrainedModel:
+    """Return the trained model of a segment."""
     return reopen(open_segment(_segment(table, written)), recipe)
 
 
@@ -323,11 +328,11 @@ def _segment(table: Snapshot, written: bytes) -> Segment:
     return Segment(entry, covered, table.store, index_directory(table.root, uuid.UUID(bytes=entry.uuid.uuid)))
 
 
-def _code(task: tuple[_Work, IndexParams, bytes, tuple[int, ...]]) -> bytes:
+def _encode_rows(task: tuple[_Work, IndexParams, bytes, tuple[int, ...]]) -> bytes:
     """Write a segment of some fragments, and return its entry."""
     work, recipe, training, numbers = task
     table = work.table.load()
-    trained = _trained(table, recipe, training)
+    trained = _open_model(table, recipe, training)
     manifest = table.manifest
     fragments = [fragment for fragment in manifest.fragments if fragment.id in set(numbers)]
     rows = segment_rows(table, work.column, fragments)
@@ -339,13 +344,13 @@ def _code(task: tuple[_Work, IndexParams, bytes, tuple[int, ...]]) -> bytes:
     return entry.SerializeToString()
 
 
-def _merge(task: tuple[_Work, IndexParams, bytes, Sequence[bytes]]) -> bytes:
+def _merge_group(task: tuple[_Work, IndexParams, bytes, Sequence[bytes]]) -> bytes:
     """Write one segment with the rows of several, and return its entry."""
     work, recipe, training, written = task
     if len(written) == 1:
         return written[0]
     table = work.table.load()
-    trained = _trained(table, recipe, training)
+    trained = _open_model(table, recipe, training)
     segments = [_segment(table, data) for data in written]
     covered = BitMap().union(*(segment.covered for segment in segments))
     opened = [open_segment(segment) for segment in segments]
@@ -358,12 +363,12 @@ def _merge(task: tuple[_Work, IndexParams, bytes, Sequence[bytes]]) -> bytes:
     return merged.SerializeToString()
 
 
-def _delete(table: Snapshot, written: Iterable[bytes]) -> None:
+def _delete_unused(table: Snapshot, written: Iterable[bytes]) -> None:
     """Delete the files of segments that are not part of the index."""
     delete_segments(table.table, map(table_pb2.IndexMetadata.FromString, written))
 
 
-def _build(task: tuple[_Work, str, tuple[int, ...], Mapping[str, Any]]) -> bytes:
+def _build_scalar(task: tuple[_Work, str, tuple[int, ...], Mapping[str, Any]]) -> bytes:
     """Write a segment of a scalar index over some fragments, and return its entry."""
     work, kind, numbers, options = task
     table = work.table.load()

@@ -1,13 +1,13 @@
-"""Keeping a table small and fast, by Spark jobs.
+"""Table maintenance in Spark jobs: compaction, clustering, vacuum and repair.
 
-Clustering rewrites: rows with similar values in some columns are stored close together in the files.
+Clustering rewrites files so that rows with similar values in some columns are close to each other.
 
-Spark sorts the rows: tasks read the fragments, a range partition sorts them, and tasks write their share, see
-`table.maintenance.cluster`. Columns whose values Spark cannot carry unchanged (nanoseconds, dictionaries,
-...) stay behind and are fetched by row address when the row is written.
+Spark sorts the rows: tasks read the fragments, a range partitioning sorts the rows, and tasks write their
+partitions; see `table.maintenance.cluster`. Columns whose values Spark would change (nanoseconds,
+dictionaries, ...) are not shuffled. The writing task reads them by row address.
 
-The Z-order of several columns: each value is replaced by its rank among `2**bits` ranges that hold about
-equally many rows. The bits of the ranks are interleaved to one number, the sort key of the rows.
+Z-order of several columns: each value is replaced by its rank among `2**bits` ranges with about the same
+number of rows. The interleaved bits of the ranks are the sort key of the row.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ from spark_lance.table.writing.write import delete_fragment_files
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# Bytes in files that one task writes, and that one task reads; the fixed cost of a fragment in bytes.
+# File bytes that one task writes, file bytes that one task reads, and the fixed cost of a fragment in bytes.
 _TASK_BYTES = 256 << 20
 _SHARE_BYTES = 64 << 20
 _FRAGMENT_BYTES = 64 << 10
@@ -94,21 +94,21 @@ _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 16
 _SAMPLED_ROWS = 50_000
 _RANK_BITS = 10
-# Bits of all ranks together: what a signed number of 64 bits holds.
+# Bits of all ranks together, so that the key fits into a signed 64-bit integer.
 _KEY_BITS = 63
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """Some fragments of one version whose rows are put in another order.
+    """A job that sorts the rows of some fragments of one version.
 
     Attributes:
         spark: the session.
         snapshot: the version.
         fragments: ids of the fragments.
-        keys: the columns that decide the order; dots lead into structs. ASC, DESC, NULLS FIRST and NULLS LAST
-            may follow a name, as in SQL.
-        options: sizes and version of the new files.
+        keys: columns or dotted paths of struct fields to sort by. ASC, DESC, NULLS FIRST and NULLS LAST may
+            follow a name, as in SQL.
+        options: sizes and format version of the new files.
         marked: whether the new files count as clustered for later clusterings.
     """
 
@@ -120,10 +120,10 @@ class Clustering:
     marked: bool = False
 
     def run(self, *, interleaved: bool) -> list[ClusterPart]:
-        """Write the rows in their new order; nothing is committed.
+        """Write the rows in the new order without a commit.
 
         Args:
-            interleaved: sort by the Z-order of the keys instead of by one key after the other.
+            interleaved: sort by the Z-order of the keys instead of lexicographically.
 
         Raises:
             SchemaError: a key does not exist, or Spark has no type for it.
@@ -136,12 +136,12 @@ class Clustering:
         names = list(
             dict.fromkeys([*carried, *system, *(self._path(key)[0] for key in self.keys), *spec.sources()])
         )
-        frame, order = self._ordered_by(self._frame(names, spec), names, interleaved)
+        frame, order = self._add_order(self._frame(names, spec), names, interleaved)
         if spec:
             order.insert(0, self._f.col("p"))
-        # With the address no two rows are equal: the same rows give the same files each time.
+        # The address makes the order unique, so that a retry writes the same files.
         order.append(self._f.col(f"c{names.index(system[0])}"))
-        frame = frame.repartitionByRange(self._runs(), *order).sortWithinPartitions(*order)
+        frame = frame.repartitionByRange(self._count_partitions(), *order).sortWithinPartitions(*order)
         writer = ClusterWriter(
             table=self.snapshot.table,
             read_version=self.snapshot.manifest.version,
@@ -155,16 +155,16 @@ class Clustering:
             partitions=spec,
             marked=self.marked,
         )
-        travelling = frame.select([f"c{place}" for place in range(len(carried) + len(system))])
+        shuffled = frame.select([f"c{place}" for place in range(len(carried) + len(system))])
         with step(self.spark, f"sort and write {self._rows} rows"):
-            return collect_answers(travelling, lambda rows: [writer.write(rows)])
+            return collect_answers(shuffled, lambda rows: [writer.write(rows)])
 
-    def _ordered_by(
+    def _add_order(
         self, frame: DataFrame, names: Sequence[str], interleaved: bool
     ) -> tuple[DataFrame, list[Column]]:
-        """Return the frame, with one more column if needed, and what to sort it by."""
+        """Return the frame, with the Z-order column if needed, and its sort columns."""
         if not interleaved:
-            return frame, [self._directed(key, names) for key in self.keys]
+            return frame, [self._sort_column(key, names) for key in self.keys]
         values = [self._value(key, names) for key in self.keys]
         bits = min(_RANK_BITS, _KEY_BITS // len(values))
         if not bits:
@@ -177,10 +177,10 @@ class Clustering:
         ]
         # Two steps, so that Spark computes each rank once.
         ranked_frame = frame.select("*", *ranked)
-        return ranked_frame.withColumn("z", self._interleaved(ranks, bits)), [self._f.col("z")]
+        return ranked_frame.withColumn("z", self._interleave(ranks, bits)), [self._f.col("z")]
 
     def _bounds(self, count: int) -> list[list[Any]]:
-        """Return for every key `count` values that part a sample of its rows into equally large ranges."""
+        """Return for each key `count` values that split a sample of the rows into ranges of equal size."""
         names = list(dict.fromkeys(self._path(key)[0] for key in self.keys))
         frame = self._frame(names)
         if self._rows > _SAMPLED_ROWS:
@@ -188,12 +188,12 @@ class Clustering:
         lists = [self._f.array_sort(self._f.collect_list(self._value(key, names))) for key in self.keys]
         columns = [f"s{place}" for place in range(len(lists))]
         collected = frame.agg(*(each.alias(name) for each, name in zip(lists, columns, strict=True)))
-        spaced = [self._spaced(self._f.col(name), count) for name in columns]
+        spaced = [self._pick_spaced(self._f.col(name), count) for name in columns]
         with step(self.spark, "sample the keys"):
             return [list(values or ()) for values in collected.select(*spaced).collect()[0]]
 
-    def _spaced(self, values: Column, count: int) -> Column:
-        """Return `count` of some sorted values, equally far apart; null if there are no values."""
+    def _pick_spaced(self, values: Column, count: int) -> Column:
+        """Return `count` evenly spaced elements of a sorted array; null if it is empty."""
         f = self._f
         step = f.size(values) / (count + 1)
         bounds = f.transform(
@@ -204,7 +204,7 @@ class Clustering:
         return column
 
     def _rank(self, value: Column, edges: Sequence[Any]) -> Column:
-        """Return how many of the ascending `edges`, 2^n - 1 or none, are not above a value; 0 for null."""
+        """Return how many of the sorted `edges` (2^n - 1 or none) are at most a value; 0 for null."""
         f = self._f
         array = f.array(*(f.lit(edge) for edge in edges))
         steps = [1 << bit for bit in reversed(range(len(edges).bit_length()))]
@@ -219,8 +219,8 @@ class Clustering:
         rank: Column = f.aggregate(f.array(*(f.lit(step) for step in steps)), f.lit(0), halve)
         return rank
 
-    def _interleaved(self, ranks: Sequence[str], bits: int) -> Column:
-        """Return the number whose bits are those of the ranks in turn, the highest ones first."""
+    def _interleave(self, ranks: Sequence[str], bits: int) -> Column:
+        """Return the ranks with interleaved bits, highest bits first."""
         f = self._f
         parts: list[Column] = [
             f.shiftleft(f.shiftright(f.col(rank), bit).bitwiseAND(1).cast("bigint"), bit * len(ranks) + place)
@@ -246,8 +246,8 @@ class Clustering:
     def _rows(self) -> int:
         return sum(f.physical_rows - f.deletion_file.num_deleted_rows for f in self._fragments_to_cluster)
 
-    def _runs(self) -> int:
-        """Return the number of sorted runs: one for each file that is wanted, and more if these are large."""
+    def _count_partitions(self) -> int:
+        """Return the number of sorted partitions: one per target file, or more if the files are large."""
         byte_count = sum(
             file.file_size_bytes for fragment in self._fragments_to_cluster for file in fragment.files
         )
@@ -255,15 +255,15 @@ class Clustering:
         by_bytes = math.ceil(byte_count / min(self.options.max_bytes_per_file, _TASK_BYTES))
         return max(1, by_rows, by_bytes)
 
-    def _directed(self, key: str, names: Sequence[str]) -> Column:
-        """Return a key with its direction; nulls are first, and last for DESC, unless it says otherwise."""
+    def _sort_column(self, key: str, names: Sequence[str]) -> Column:
+        """Return a sort column with its direction. Default: nulls first for ASC, nulls last for DESC."""
         _, descends, nulls_last = sort_key(key, self.snapshot.manifest.schema)
         side = f"{'desc' if descends else 'asc'}_nulls_{'last' if nulls_last else 'first'}"
         column: Column = getattr(self._value(key, names), side)()
         return column
 
     def _path(self, key: str) -> list[str]:
-        """Return the names that lead to a key."""
+        """Return the path of a key: a column name and the names of nested fields."""
         schema = self.snapshot.manifest.schema
         top, *inner = sort_key(key, schema)[0]
         return [find_column(schema, top).name, *inner]
@@ -274,9 +274,9 @@ class Clustering:
         return reduce(lambda outer, name: outer.getField(name), inner, value)
 
     def _frame(self, names: Sequence[str], spec: PartitionSpec = NO_PARTITIONS) -> DataFrame:
-        """Return columns of the rows, which are called c0, c1, ... by their places in `names`.
+        """Return the columns `names` of the rows as c0, c1, ....
 
-        With a declaration of partitions there is one more column, `p`: equal bytes for equal partitions.
+        With a partition spec, the frame has the additional column `p`: equal bytes for equal partitions.
         """
         scan = self.snapshot.scan(names, fragments=self._fragments_to_cluster)
         system = system_names(field.name for field in self.snapshot.manifest.schema.fields)
@@ -302,11 +302,11 @@ class Clustering:
                         converted = converted.append_column(field, keys)
                     yield converted
 
-        return run_to_frame(self.spark, _shares(scan.tasks()), read, schema)
+        return run_to_frame(self.spark, _group_tasks(scan.tasks()), read, schema)
 
 
-def _shares(tasks: Sequence[ScanTask]) -> list[list[ScanTask]]:
-    """Share fragments, and runs of rows of large ones, out to Spark tasks of not too many bytes."""
+def _group_tasks(tasks: Sequence[ScanTask]) -> list[list[ScanTask]]:
+    """Group scan tasks into Spark tasks of at most about `_SHARE_BYTES`. Large fragments are split."""
     shares: list[list[ScanTask]] = [[]]
     total = 0
     for task in tasks:
@@ -323,7 +323,7 @@ def _shares(tasks: Sequence[ScanTask]) -> list[list[ScanTask]]:
 
 
 def is_carried(arrow: pa.DataType) -> bool:
-    """Whether Spark carries all values of a type and gives each one back as it was."""
+    """Return whether all values of an Arrow type survive a round trip through Spark."""
     kind = pa.types
     if kind.is_timestamp(arrow):
         return bool(arrow.unit == "us")
@@ -371,11 +371,11 @@ class VacuumRequest:
 
 @dataclass(frozen=True)
 class VacuumWords:
-    """How a caller of vacuum writes its arguments, for errors.
+    """The names of vacuum's arguments in an API, for error messages.
 
     Attributes:
         hours, retain: names of the arguments `retentionHours` and `retainVersions`.
-        allow_short: how `allowShortRetention` is set.
+        allow_short: code that sets `allowShortRetention`.
     """
 
     hours: str
@@ -386,8 +386,8 @@ class VacuumWords:
 PYTHON_WORDS = VacuumWords("retentionHours", "retainVersions", "allowShortRetention=True")
 
 
-def _own_retention(dataset: LanceDataset) -> tuple[float | None, int | None]:
-    """Return the hours and the number of versions that the branch or the table keeps, if it says so."""
+def _configured_retention(dataset: LanceDataset) -> tuple[float | None, int | None]:
+    """Return the configured retention of the branch or the table: hours and number of versions."""
     hour = timedelta(hours=1)
     if dataset.branch is not None:
         least = min_retention(dataset.manifest) / hour
@@ -399,7 +399,7 @@ def _own_retention(dataset: LanceDataset) -> tuple[float | None, int | None]:
 
 
 def vacuum(table: TableBase, request: VacuumRequest, words: VacuumWords) -> DataFrame:
-    """Delete old versions; see `vacuum`. Errors name the arguments in the words of the caller."""
+    """Delete old versions; see `LanceTable.vacuum`. Errors use the argument names in `words`."""
     hours, retain = request.retention_hours, request.retain_versions
     check_number(words.hours, hours, "168 for 7 days")
     check_number(words.retain, retain, "10", whole=True)
@@ -409,7 +409,7 @@ def vacuum(table: TableBase, request: VacuumRequest, words: VacuumWords) -> Data
         drop_expired_refs(dataset.store, dataset.main_root, expiry_setting(dataset.manifest, MAX_REF_AGE))
     source = f"{words.hours}={hours:g}" if hours is not None else ""
     if hours is None and retain is None:
-        hours, retain = _own_retention(dataset)
+        hours, retain = _configured_retention(dataset)
         source = f"the table's retention of {hours:g} hours" if hours is not None else ""
     age = guarded_age(
         dataset.manifest,
@@ -429,10 +429,10 @@ def vacuum(table: TableBase, request: VacuumRequest, words: VacuumWords) -> Data
         )
     if request.dry_run:
         return table.spark.createDataFrame([_file_row(file) for file in stats.files], _FILE_COLUMNS)
-    return _removed(table, stats)
+    return _cleanup_frame(table, stats)
 
 
-def _removed(table: TableBase, stats: CleanupStats) -> DataFrame:
+def _cleanup_frame(table: TableBase, stats: CleanupStats) -> DataFrame:
     names = [column.split()[0] for column in _CLEANUP.split(", ")]
     return table.spark.createDataFrame([tuple(getattr(stats, name) for name in names)], _CLEANUP)
 
@@ -451,16 +451,16 @@ def _file_row(file: CleanupFile) -> tuple[str, str, int, bool]:
 
 @dataclass(frozen=True)
 class Optimizing:
-    """Data files about to be rewritten. Made by `LanceTable.optimize`.
+    """Compaction and clustering of data files. Get it from `LanceTable.optimize`.
 
-    All methods that rewrite return one row: `fragments_removed`, `fragments_added`, `files_removed` and
-    `files_added`. Other writers need not stop meanwhile: appends go in between, and where another writer
-    changes rows of a fragment that is being rewritten, what was done to that fragment is done again.
+    The execute methods return one row: `fragments_removed`, `fragments_added`, `files_removed` and
+    `files_added`. Other writers can continue: appends do not conflict. If another writer changes rows of a
+    fragment that is being rewritten, the rewrite of that fragment is repeated.
 
     Attributes:
         table: the table.
-        options: how.
-        conditions: only fragments that hold a row for which all of them are true.
+        options: options of `LanceDataset.compact_files`.
+        conditions: rewrite only fragments with a row for which all conditions are true.
     """
 
     table: TableBase
@@ -468,33 +468,33 @@ class Optimizing:
     conditions: tuple[Expression, ...] = ()
 
     def where(self, condition: Expression) -> Optimizing:
-        """Return the same for the fragments that hold at least one row for which a condition is true.
+        """Return the operation restricted to fragments with at least one row that matches a condition.
 
-        Spark looks for them once, before anything is rewritten. Other rows of these fragments are rewritten
-        as well; files are not cut by conditions.
+        Spark searches these fragments once, before the rewrite. The other rows of these fragments are
+        rewritten, too.
 
         Args:
-            condition: SQL text or a Column.
+            condition: SQL or a Column.
         """
         return replace(self, conditions=(*self.conditions, condition))
 
     def executeCompaction(self) -> DataFrame:
-        """Merge small fragments and drop deleted rows, see `LanceDataset.compact_files`.
+        """Merge small fragments and remove deleted rows; see `LanceDataset.compact_files`.
 
-        Each group of fragments is one Spark task, which needs memory for a few pages only. If the fragments
-        have few stored bytes (`spark.lance.localBytes`), the driver rewrites them itself. One commit adds all
-        new files. The driver rebuilds indices that refer to rows by address. `maxSourceBytes` bounds one
-        call; calling again continues where the last call ended.
+        Each group of fragments is one Spark task, which needs memory only for a few pages. If the fragments
+        have at most `spark.lance.localBytes` stored bytes, the driver rewrites them itself. One commit adds
+        all new files. The driver remaps indexes that refer to rows by address. `maxSourceBytes` limits one
+        call; the next call continues where the last one ended.
 
         A table with CLUSTER BY columns is clustered instead: rows of fragments that no clustering has
         written are put in order, as `executeSortBy` and `executeZOrderBy` do for all fragments. Tables with
         blobs, `maxSource...` options and `deferIndexRemap` are compacted without an order.
 
         Raises:
-            OptionError: an option does not exist or its value cannot be used.
-            RetryableConflictError: other writers were in the way each time.
+            OptionError: an option does not exist or has a bad value.
+            RetryableConflictError: every attempt conflicted with other writers.
             CommitError: the commit failed; see its other subclasses.
-            UnsupportedFormatError: the table uses what is not rewritten here.
+            UnsupportedFormatError: the table uses a feature that this package cannot rewrite.
         """
         dataset = self.table.dataset()
         options = read_options(dataset.manifest.config, self.options)
@@ -509,7 +509,7 @@ class Optimizing:
                 return map_tasks(self.table.spark, tasks, CompactionTask.execute)
 
         with operation(self.table.spark, "compaction", self.table.path):
-            only = self._matching(dataset) if self.conditions else None
+            only = self._find_fragments(dataset) if self.conditions else None
             metrics = compact_table(
                 dataset.snapshot,
                 options,
@@ -520,29 +520,33 @@ class Optimizing:
         return self._metrics(metrics)
 
     def executeSortBy(self, *columns: str) -> DataFrame:
-        """Rewrite the rows sorted by columns, nulls first, so that readers can skip what they do not need.
+        """Rewrite the rows sorted by columns, so that filters on these columns read fewer files and pages.
 
-        The files get about `targetRowsPerFragment` rows each, and the sorted rows come after the fragments
-        that are not rewritten. With stable row ids the rows keep them, and indices of row ids stay as they
-        are; without, indices lose the rewritten rows. The ids and versions of many rows are stored in the new
-        data files, which readers older than this format feature refuse. The table's config
-        `lance.row_lineage.spill` = false keeps them in the manifest, at up to a hundred bytes a row.
+        Each new file gets about `targetRowsPerFragment` rows. The sorted rows follow the fragments that are
+        not rewritten. With stable row ids, rows keep their ids and indexes stay valid. Without stable row
+        ids, indexes no longer cover the rewritten rows.
+
+        If many rows move, their ids and versions are stored in the new data files. Readers that do not
+        support this format feature refuse such a table. The table config `lance.row_lineage.spill` = false
+        keeps ids and versions in the manifest instead, which costs up to 100 bytes per row.
 
         Args:
-            columns: names; dots lead into structs. A direction may follow, as in `id DESC NULLS LAST`.
+            columns: column names or dotted paths of struct fields. A direction may follow, as in
+                `id DESC NULLS LAST`. Default: ascending, nulls first.
 
         Raises:
             SchemaError: a column does not exist, or Spark has no type for it.
-            RetryableConflictError: other writers changed the rows each time.
+            RetryableConflictError: other writers changed the rows during every attempt.
             CommitError: the commit failed; see its other subclasses.
-            UnsupportedFormatError: the table has blobs, or uses what is not written here.
+            UnsupportedFormatError: the table has blobs, or uses a feature that this package cannot write.
         """
         return self._cluster(columns, interleaved=False)
 
     def executeZOrderBy(self, *columns: str) -> DataFrame:
-        """Rewrite the rows so that rows with similar values in all of the columns are close to each other.
+        """Rewrite the rows so that rows with similar values in all columns are close to each other.
 
-        See `executeSortBy`. The ranges of the columns come from a sample, so values can be uneven.
+        Arguments and errors as for `executeSortBy`. The value ranges are computed from a sample, so skewed
+        values are no problem.
         """
         return self._cluster(columns, interleaved=True)
 
@@ -574,12 +578,12 @@ class Optimizing:
         fragment_ids: set[int],
         interleaved: bool,
     ) -> CompactionMetrics:
-        """Rewrite the rows of fragments of one version and commit; nothing is left behind if that fails."""
+        """Rewrite the rows of fragments of one version and commit. A failure deletes the new files."""
         snapshot, manifest = dataset.snapshot, dataset.manifest
         check_clusterable(manifest)
         old = fragment_ids
         if old and self.conditions:
-            old = old & self._matching(dataset)
+            old = old & self._find_fragments(dataset)
         if not old:
             return CompactionMetrics()
         marked = list(columns) == clustering_columns(manifest.config)
@@ -595,8 +599,8 @@ class Optimizing:
             raise
         return _move_metrics(manifest, old, parts)
 
-    def _matching(self, dataset: LanceDataset) -> set[int]:
-        """Return the ids of the fragments of a version that hold a row of the condition."""
+    def _find_fragments(self, dataset: LanceDataset) -> set[int]:
+        """Return the ids of the fragments with a row that matches the conditions."""
         columns = [*needed_columns(dataset.schema.names, self.conditions), ROW_ADDRESS]
         rows = self.table.read(version=dataset.version, columns=columns_option(columns))
         with analysed("the condition of optimize().where", dataset.schema.names):

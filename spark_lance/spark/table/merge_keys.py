@@ -1,9 +1,9 @@
 """The key columns in the condition of a merge.
 
-Two merges that insert the same key at once must not both succeed, so each commit records the keys that it
-inserts (see `table.rows.key_filter`). This module finds the key columns: those that the condition compares
-for equality between table and source. A condition that it does not understand has no keys; then every
-concurrent insert is a conflict.
+Two merges that insert the same key concurrently must not both succeed, so each commit records its inserted
+keys (see `table.rows.key_filter`). This module finds the key columns, which the condition compares for
+equality between table and source. If it cannot parse the condition, there are no keys, and every concurrent
+insert is a conflict.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _REFERENCE = re.compile(r"[\w`][\w`.]*")
 def equal_columns(
     condition: Expression, alias: str | None, target: Collection[str], source: Collection[str]
 ) -> list[tuple[str, str]]:
-    """Return the pairs of a column of the table and one of the source that must be equal.
+    """Return the pairs of a table column and a source column that a merge condition compares for equality.
 
     Args:
-        condition: of the merge.
-        alias: the table's.
-        target: the table's columns.
-        source: the source's columns.
+        condition: the merge condition.
+        alias: alias of the table.
+        target: column names of the table.
+        source: column names of the source.
 
     Returns:
-        Lower-cased names without qualifiers.
+        Pairs of lower-cased names without qualifiers.
     """
     if isinstance(condition, Resolved):
         return list(condition.equal)
@@ -44,7 +44,7 @@ def equal_columns(
     pairs = []
     for left, right in _equalities(condition):
         for mine, theirs in ((left, right), (right, left)):
-            key, value = _side(mine, alias, own, others), _foreign(theirs, alias, own, others)
+            key, value = _table_column(mine, alias, own, others), _source_column(theirs, alias, own, others)
             if key is not None and value is not None:
                 pairs.append((key, value))
                 break
@@ -52,18 +52,20 @@ def equal_columns(
 
 
 def column_path(expression: Expression) -> tuple[str, ...] | None:
-    """Return the lower-cased parts of the name if an expression is nothing but a column."""
+    """Return the lower-cased name parts of an expression that is only a column, else None."""
     if isinstance(expression, Resolved):
         return None if expression.of_source is None else (expression.of_source,)
     if not isinstance(expression, str):
         text = text_of(expression)
-        return _parts(text) if _REFERENCE.fullmatch(text) else None
+        return _name_parts(text) if _REFERENCE.fullmatch(text) else None
     tree = _parse(expression)
-    return _column(tree) if tree is not None else None
+    return _column_name(tree) if tree is not None else None
 
 
-def _side(name: _Name, alias: str | None, own: Collection[str], others: Collection[str]) -> str | None:
-    """Return the table's column that a name stands for, None if it does not."""
+def _table_column(
+    name: _Name, alias: str | None, own: Collection[str], others: Collection[str]
+) -> str | None:
+    """Return the table column of a name, or None."""
     if len(name) == 2 and alias is not None and name[0] == alias.lower():
         return name[1] if name[1] in own else None
     if len(name) == 1 and name[0] in own and name[0] not in others:
@@ -71,8 +73,10 @@ def _side(name: _Name, alias: str | None, own: Collection[str], others: Collecti
     return None
 
 
-def _foreign(name: _Name, alias: str | None, own: Collection[str], others: Collection[str]) -> str | None:
-    """Return the source's column that a name stands for, None if it does not."""
+def _source_column(
+    name: _Name, alias: str | None, own: Collection[str], others: Collection[str]
+) -> str | None:
+    """Return the source column of a name, or None."""
     if len(name) == 2 and (alias is None or name[0] != alias.lower()):
         return name[1] if name[1] in others and name[0] not in others and name[0] not in own else None
     if len(name) == 1 and name[0] in others and name[0] not in own:
@@ -81,9 +85,9 @@ def _foreign(name: _Name, alias: str | None, own: Collection[str], others: Colle
 
 
 def _equalities(condition: Expression) -> Iterator[tuple[_Name, _Name]]:
-    """Yield the pairs of columns that stand in equalities which must all be true."""
+    """Yield the column pairs of all equalities in a conjunction."""
     if not isinstance(condition, str):
-        yield from _of_column_text(text_of(condition))
+        yield from _column_text_equalities(text_of(condition))
         return
     tree = _parse(condition)
     waiting = [] if tree is None else [tree]
@@ -92,7 +96,7 @@ def _equalities(condition: Expression) -> Iterator[tuple[_Name, _Name]]:
         if isinstance(node, exp.And):
             waiting += [node.right, node.left]
         elif isinstance(node, exp.EQ):
-            left, right = _column(node.left), _column(node.right)
+            left, right = _column_name(node.left), _column_name(node.right)
             if left and right:
                 yield left, right
 
@@ -104,7 +108,7 @@ def _parse(text: str) -> Any:
         return None
 
 
-def _column(node: Any) -> _Name | None:
+def _column_name(node: Any) -> _Name | None:
     node = node.unnest()
     if not isinstance(node, exp.Column | exp.Dot):
         return None
@@ -113,26 +117,26 @@ def _column(node: Any) -> _Name | None:
     return tuple(part.name.lower() for part in node.parts)
 
 
-def _of_column_text(text: str) -> Iterator[tuple[_Name, _Name]]:
-    """Yield the pairs from the text of a Column, such as `and(=(t.a, s.a), =(t.b, s.b))`.
+def _column_text_equalities(text: str) -> Iterator[tuple[_Name, _Name]]:
+    """Yield the column pairs in the text of a Column, such as `and(=(t.a, s.a), =(t.b, s.b))`.
 
     Spark Connect writes `==` for `=`.
     """
     call = re.fullmatch(r"(and|==?)\((.*)\)", text.strip(), re.DOTALL)
     if call is None:
         return
-    arguments = _arguments(call[2])
+    arguments = _split_arguments(call[2])
     if len(arguments) != 2:
         return
     if call[1] == "and":
         for argument in arguments:
-            yield from _of_column_text(argument)
+            yield from _column_text_equalities(argument)
     elif all(_REFERENCE.fullmatch(argument) for argument in arguments):
-        yield _parts(arguments[0]), _parts(arguments[1])
+        yield _name_parts(arguments[0]), _name_parts(arguments[1])
 
 
-def _arguments(text: str) -> Sequence[str]:
-    """Split the arguments of a call; text with quotes has none that are understood."""
+def _split_arguments(text: str) -> Sequence[str]:
+    """Split the arguments of a call; return none for text with quotes, which is not parsed."""
     if "'" in text or '"' in text:
         return []
     parts, depth, start = [], 0, 0
@@ -144,5 +148,5 @@ def _arguments(text: str) -> Sequence[str]:
     return [*parts, text[start:].strip()]
 
 
-def _parts(reference: str) -> _Name:
+def _name_parts(reference: str) -> _Name:
     return tuple(part.strip("`").lower() for part in reference.split("."))

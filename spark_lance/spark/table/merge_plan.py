@@ -2,21 +2,21 @@
 
 `MergeJoin` is the join; `clauses` have the values that each clause sets.
 
-Source and table are joined once, so the source is evaluated once per attempt. Its rows are written as they
-were read, even if another evaluation would return others. Only the columns of the table that the condition
-and the clauses use are read, with the rows' addresses. The kind of join follows from the clauses:
+Source and table are joined once, so each attempt evaluates the source once and writes exactly the rows of
+this evaluation. The job reads only row addresses and the table columns that the condition and the clauses
+use. The clauses determine the kind of join:
 
     matched                        inner
-    not matched (insert)           left anti: what the table has does not matter
+    not matched (insert)           left anti: the table's values do not matter
     matched, insert                left outer
     not matched by source          the table left anti the source
     matched, not by source         right outer
     insert, not by source          full outer
 
-If only rows of the table with a key of the source matter, the keys become a condition of the read (`rows`,
-see `merge_pruning`). An outer join of a large table with a small source would still sort all rows that are
-read. So the rows with a key are picked first, with the keys in the memory of every task (`narrow`). Both
-cases evaluate the source twice, so the source must return the same rows each time.
+If only table rows with a key of the source matter, the keys become a filter of the read (`rows`, see
+`merge_pruning`). An outer join of a large table with a small source would still sort all rows of the read. So
+a semi join with broadcast keys selects these rows first (`narrow`). Both cases evaluate the source twice, so
+the source must return the same rows each time.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
 
     from spark_lance.spark.table.base import TableBase
 
-# Which rows a clause is about: pairs, rows of the source alone, rows of the table alone.
+# The rows that a clause applies to: pairs, source rows without a match, table rows without a match.
 MATCHED, NEW, MISSING = "matched", "not matched", "not matched by source"
 
-# Names of columns of the source that a clause for "all" takes.
+# Prefix of source columns that a clause for all columns uses.
 _ALL = "__lance_all_"
 
 
@@ -69,11 +69,11 @@ class Clause:
     """One clause of a merge.
 
     Attributes:
-        rows: which rows it is about.
+        rows: the rows that the clause applies to: `MATCHED`, `NEW` or `MISSING`.
         kind: "update", "insert" or "delete".
-        condition: only for rows for which this is true.
-        values: what is set; None stands for all columns, with the source's values of the same name.
-        without: columns that "all" leaves out.
+        condition: additional condition on the rows; None for all rows.
+        values: table column -> value; None sets all columns to the source columns of the same name.
+        without: columns that "all" excludes.
     """
 
     rows: str
@@ -84,7 +84,7 @@ class Clause:
 
     @property
     def name(self) -> str:
-        """The clause in messages."""
+        """The clause for error messages."""
         return f"the clause when {self.rows} then {self.kind}"
 
     @property
@@ -94,21 +94,21 @@ class Clause:
 
     @property
     def is_all(self) -> bool:
-        """Whether it takes all columns from the source."""
+        """Whether the clause sets all columns from the source."""
         return self.kind != "delete" and self.values is None
 
 
 @dataclass(frozen=True)
 class Clauses:
-    """The clauses of a merge with what each sets, fitted to table and source.
+    """The clauses of a merge and their assignments, resolved on table and source.
 
     Attributes:
-        ordered: updates, then inserts, then deletes: the order in which tasks want rows.
-        assigned: what each clause sets; None for deletes.
-        copied: columns of the source, under names that nothing else has.
-        schema: the table's.
-        alias: the table's.
-        source_names: the source's columns.
+        ordered: updates, then inserts, then deletes: the order in which tasks need the rows.
+        assigned: assignments of each clause; None for deletes.
+        copied: source columns under unique names.
+        schema: schema of the table.
+        alias: alias of the table.
+        source_names: column names of the source.
     """
 
     ordered: tuple[Clause, ...]
@@ -128,32 +128,33 @@ class Clauses:
         evolving: bool,
         functions: Any,
     ) -> Clauses:
-        """Fit clauses to a table and a source.
+        """Resolve clauses on a table and a source.
 
         Args:
-            clauses: in the order of the user.
-            schema, alias: the table's.
-            source_names: the source's columns.
-            evolving: whether columns that the source lacks are left alone, and not an error.
-            functions: of Spark.
+            clauses: the clauses in the user's order.
+            schema, alias: schema and alias of the table.
+            source_names: column names of the source.
+            evolving: whether table columns that the source lacks keep their values instead of raising an
+                error.
+            functions: Spark's functions module.
 
         Raises:
             SchemaError: a column does not exist, is missing in the source, or cannot hold such values.
         """
         ordered = sorted(clauses, key=lambda clause: ("update", "insert", "delete").index(clause.kind))
-        copies = _Copies(functions, source_names)
-        assigned = [_assigned(clause, schema, alias, evolving, copies) for clause in ordered]
+        copies = _SourceCopies(functions, source_names)
+        assigned = [_resolve_clause(clause, schema, alias, evolving, copies) for clause in ordered]
         copied = tuple(copies.columns.values())
         return cls(tuple(ordered), tuple(assigned), copied, schema, alias, tuple(source_names))
 
     @property
     def rows(self) -> frozenset[str]:
-        """Which rows the clauses are about."""
+        """The kinds of rows that the clauses apply to."""
         return frozenset(clause.rows for clause in self.ordered)
 
     @property
     def field_ids(self) -> set[int]:
-        """The fields that get values: all of the table if there is an insert."""
+        """The ids of the fields that get values; all fields of the table if a clause inserts."""
         inserts = any(clause.kind == "insert" for clause in self.ordered)
         ids = {node.id for node in self.schema.walk()} if inserts else set()
         return ids.union(*(each.field_ids for each in self.assigned if each is not None))
@@ -164,11 +165,12 @@ class Clauses:
         """Return the key columns whose inserted values are those that the condition compares.
 
         Args:
-            equal: pairs of a column of the table and one of the source that must be equal.
-            source: the source's schema.
+            equal: pairs of a table column and a source column that the condition compares for equality.
+            source: schema of the source.
 
         Returns:
-            The columns in the order of the declared key; None if there are no inserts, or that is not known.
+            The columns in the order of the declared key; None if no clause inserts, or if an insert may store
+            other values.
         """
         inserts = [clause for clause in self.ordered if clause.kind == "insert"]
         keys: dict[str, str] = {}
@@ -178,12 +180,12 @@ class Clauses:
         if not inserts or not keys or len(fields) != len(keys):
             return None
         fits = all(self._stores(clause, top, keys[top.name.lower()]) for clause in inserts for top in fields)
-        if not fits or not _alike(fields, keys, source):
+        if not fits or not _store_equal_bytes(fields, keys, source):
             return None
         return in_key_order(self.schema, fields)
 
     def _stores(self, clause: Clause, top: Field, source: str) -> bool:
-        """Whether a clause stores a column of the source, as it is, in a column of the table."""
+        """Return whether a clause stores a source column unchanged in a table column."""
         if clause.values is None:
             left_out = {name.lower() for name in clause.without}
             return source == top.name.lower() and source not in left_out
@@ -200,8 +202,8 @@ class Clauses:
 
 
 @dataclass
-class _Copies:
-    """Columns of the source that are taken under names that nothing else has."""
+class _SourceCopies:
+    """Copies of source columns under unique names."""
 
     functions: Any
     names: Sequence[str]
@@ -216,10 +218,10 @@ class _Copies:
         return result
 
 
-def _assigned(
-    clause: Clause, schema: Schema, alias: str | None, evolving: bool, copies: _Copies
+def _resolve_clause(
+    clause: Clause, schema: Schema, alias: str | None, evolving: bool, copies: _SourceCopies
 ) -> Assignments | None:
-    """Return what a clause sets."""
+    """Return the assignments of a clause; None for a delete."""
     if clause.kind == "delete":
         return None
     if clause.values is not None:
@@ -227,7 +229,7 @@ def _assigned(
         if clause.kind == "insert" and assigned.partly:
             raise SchemaError(f"{clause.name}: an insert sets whole columns, not {assigned.partly[0]!r}")
         if clause.kind == "insert":
-            return _with_defaults(clause.values, assigned, schema, alias)
+            return _add_defaults(clause.values, assigned, schema, alias)
         return assigned.with_generated()
     values: dict[str, Expression] = {}
     left_out = {name.lower() for name in clause.without}
@@ -252,16 +254,16 @@ def _assigned(
         raise SchemaError(f"{clause.name}: the source has none of the table's columns")
     assigned = Assignments.of(schema, values)
     return (
-        _with_defaults(values, assigned, schema, None)
+        _add_defaults(values, assigned, schema, None)
         if clause.kind == "insert"
         else assigned.with_generated()
     )
 
 
-def _with_defaults(
+def _add_defaults(
     values: Mapping[str, Expression], assigned: Assignments, schema: Schema, alias: str | None
 ) -> Assignments:
-    """Return what an insert sets, with the defaults of the columns that it leaves out."""
+    """Return the assignments of an insert, with defaults for the columns that it does not set."""
     defaults = {
         quoted(top.name): sql
         for top in schema.fields
@@ -271,8 +273,8 @@ def _with_defaults(
     return result.with_generated(inserts=True)
 
 
-def _alike(fields: Sequence[Field], keys: Mapping[str, str], source: st.StructType) -> bool:
-    """Whether equal keys are stored with equal bytes: no casts but those between integers."""
+def _store_equal_bytes(fields: Sequence[Field], keys: Mapping[str, str], source: st.StructType) -> bool:
+    """Return whether equal keys are stored as equal bytes: no casts except between integers."""
     whole = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
     schema = {one.name.lower(): one.dataType for one in source.fields}
     for top in fields:
@@ -286,30 +288,30 @@ def _alike(fields: Sequence[Field], keys: Mapping[str, str], source: st.StructTy
     return True
 
 
-# Columns that the join carries in addition to the columns of table and source.
+# Columns of the join in addition to the columns of table and source.
 ADDRESS = "__lance_address"
-# The old values of columns that are set in part.
+# Prefix of the old values of partially set columns.
 OLD = "__lance_old_"
 _PRESENT = "__lance_source"
-_EARLY = "__lance_early_"
+_PRECOMPUTED = "__lance_early_"
 _KEY = "__lance_key_"
 
 
 class MergeJoin:
-    """Source and table of a merge, ready to be joined.
+    """The join of source and table.
 
     Args:
         table: the table.
         manifest: the version.
         source: the rows to merge.
-        condition: when a row of the source and one of the table match.
-        clauses: what is done.
-        narrow: pick the rows of the table that have a key of the source before they are joined.
-        rows: what the rows of the table have in common that matter.
-        widened: adds columns that expressions name beside those of the table.
+        condition: true if a source row and a table row match.
+        clauses: the resolved clauses.
+        narrow: select the table rows that have a key of the source before the join.
+        rows: a filter for the table rows that matter.
+        widened: adds columns that expressions use in addition to the table's columns.
 
     Raises:
-        ExpressionError: source and table cannot be read so.
+        ExpressionError: Spark cannot resolve the columns of source or table.
     """
 
     def __init__(
@@ -326,21 +328,21 @@ class MergeJoin:
         self._table, self._manifest, self._condition = table, manifest, condition
         self._clauses, self._rows, self._widened = clauses, rows, widened
         self._functions: Any = functions_of(table.spark)
-        # Expressions that are computed before the join, for a name in them means two columns after it.
-        self._early: dict[str, list[Column]] = {NEW: [], MISSING: []}
+        # Expressions to compute before the join, because a name in them is ambiguous after it.
+        self._precomputed: dict[str, list[Column]] = {NEW: [], MISSING: []}
         self._own_source = source
-        self._target = self._read()
-        self._source = self._marked()
+        self._target = self._read_table()
+        self._source = self._mark_source()
         if narrow and self.can_narrow():
-            self._target = self._narrowed()
+            self._target = self._narrow_target()
 
     @property
     def sees_target(self) -> bool:
-        """Whether rows of the table come out of the join."""
-        return self._how != "new"
+        """Whether the join returns table rows."""
+        return self._join_type != "new"
 
-    def _read(self) -> DataFrame:
-        """Return the table's side: needed columns, addresses, old values of columns that are set in part."""
+    def _read_table(self) -> DataFrame:
+        """Return the table side: needed columns, addresses, and old values of partially set columns."""
         F = self._functions
         expressions: list[Expression] = [self._condition]
         partly: list[str] = []
@@ -359,8 +361,8 @@ class MergeJoin:
         frame = frame.select("*", F.col(ROW_ADDRESS).alias(ADDRESS), *old)
         return frame if named else frame.drop(ROW_ADDRESS)
 
-    def _marked(self) -> DataFrame:
-        """Return the source's side: with a mark, and the columns that clauses for "all" take."""
+    def _mark_source(self) -> DataFrame:
+        """Return the source side with a presence column and the copied columns."""
         with analysed("the source"):
             side = self._own_source.select(
                 "*", self._functions.lit(True).alias(_PRESENT), *self._clauses.copied
@@ -369,23 +371,23 @@ class MergeJoin:
         return side
 
     def can_narrow(self) -> bool:
-        """See `MergePlan`."""
-        return self._how in ("new", "left_outer") and bool(self.equal)
+        """See `MergePlan.can_narrow`."""
+        return self._join_type in ("new", "left_outer") and bool(self.equal)
 
     def deciding_pairs(self) -> list[KeyPair]:
         """See `MergePlan.pairs`."""
-        if self._how not in ("inner", "new", "left_outer"):
+        if self._join_type not in ("inner", "new", "left_outer"):
             return []
         return key_pairs(self._manifest.schema, self._own_source.schema, self.equal)
 
     @cached_property
     def equal(self) -> list[tuple[str, str]]:
-        """The pairs of a column of the table and one of the source that the condition says are equal."""
+        """The pairs of a table column and a source column that the condition compares for equality."""
         names = [top.name for top in self._manifest.schema.fields]
         return equal_columns(self._condition, self._table.aliased, names, self._clauses.source_names)
 
-    def _narrowed(self) -> DataFrame:
-        """Return the rows of the table that have a key of the source."""
+    def _narrow_target(self) -> DataFrame:
+        """Return the table rows that have a key of the source."""
         F = self._functions
         pairs = self.equal
         keys = self._own_source.select(
@@ -395,10 +397,10 @@ class MergeJoin:
         return self._target.join(F.broadcast(keys), equal, "left_semi")
 
     def applies(self, clause: Clause) -> Column:
-        """Return whether a joined row is one that a clause is about."""
+        """Return a Column: whether a clause applies to a joined row, apart from the clause's condition."""
         F = self._functions
         there: Column = F.lit(True)
-        if self._how in ("inner", "new", "missing"):
+        if self._join_type in ("inner", "new", "missing"):
             return there
         if clause.rows == NEW:
             there = F.col(ADDRESS).isNull()
@@ -409,7 +411,7 @@ class MergeJoin:
         return there
 
     @cached_property
-    def _how(self) -> str:
+    def _join_type(self) -> str:
         kinds = self._clauses.rows
         if kinds == {MATCHED}:
             return "inner"
@@ -421,15 +423,15 @@ class MergeJoin:
         }.get(kinds, "full_outer")
 
     def joined(self) -> DataFrame:
-        """Return the joined rows; `resolved` has been asked for all expressions before."""
+        """Return the joined rows. Call `resolved` for all expressions first."""
         F = self._functions
-        how = self._how
+        how = self._join_type
         side = self._source
-        if self._early[NEW]:
-            side = side.select("*", *self._early[NEW])
+        if self._precomputed[NEW]:
+            side = side.select("*", *self._precomputed[NEW])
         target = self._target
-        if self._early[MISSING]:
-            target = target.select("*", *self._early[MISSING])
+        if self._precomputed[MISSING]:
+            target = target.select("*", *self._precomputed[MISSING])
         with analysed(f"the merge condition {text_of(self._condition)!r}"):
             on = as_column(F, self._condition)
             if how == "missing":
@@ -450,14 +452,14 @@ class MergeJoin:
         return pairs
 
     def _visible_rows(self, rows: str) -> DataFrame:
-        """Return what expressions of a clause may name."""
+        """Return a frame with the columns that expressions of a clause may use."""
         return {NEW: self._source, MISSING: self._target}[rows] if rows != MATCHED else self._pairs
 
     def resolved(self, clause: Clause, expressions: Sequence[Expression]) -> list[Column]:
         """Return expressions as Columns that the join resolves.
 
         Raises:
-            ExpressionError: one names what the clause cannot see.
+            ExpressionError: an expression uses a column that is not available to the clause.
         """
         if not expressions:
             return []
@@ -471,26 +473,26 @@ class MergeJoin:
             for column, expression in zip(columns, expressions, strict=True):
                 with analysed(f"{clause.name}, {text_of(expression)!r}"):
                     types_of(own, [column])
-        if clause.rows == MATCHED or self._how in ("new", "missing"):
+        if clause.rows == MATCHED or self._join_type in ("new", "missing"):
             return columns
         pairs = self._pairs
         if _resolves(pairs, columns):
             return columns
         return [
-            column if _resolves(pairs, [column]) else self._computed_early(clause.rows, column)
+            column if _resolves(pairs, [column]) else self._compute_before_join(clause.rows, column)
             for column in columns
         ]
 
-    def _computed_early(self, rows: str, column: Column) -> Column:
-        """Let an expression with a name that both sides have be computed before the join, on its own side."""
-        name = f"{_EARLY}{rows.replace(' ', '_')}_{len(self._early[rows])}"
-        self._early[rows].append(column.alias(name))
+    def _compute_before_join(self, rows: str, column: Column) -> Column:
+        """Compute an expression with an ambiguous name before the join; return its column."""
+        name = f"{_PRECOMPUTED}{rows.replace(' ', '_')}_{len(self._precomputed[rows])}"
+        self._precomputed[rows].append(column.alias(name))
         result: Column = self._functions.col(name)
         return result
 
 
 def _resolves(frame: DataFrame, columns: Sequence[Column]) -> bool:
-    """Whether Spark can resolve expressions over a DataFrame."""
+    """Return whether Spark can resolve expressions on a DataFrame."""
     try:
         with analysed("an expression"):
             types_of(frame, columns)
@@ -499,24 +501,24 @@ def _resolves(frame: DataFrame, columns: Sequence[Column]) -> bool:
     return True
 
 
-# The number of the clause that applies to a row.
+# The index of the clause that applies to a row.
 _ACTION = "__lance_action"
-# Action and address.
+# Number of columns of a frame without values: action and address.
 _WITHOUT_VALUES = 2
 
 
 @dataclass
 class MergePlan:
-    """A merge fitted to a version.
+    """The plan of a merge for one version.
 
     Attributes:
         frame: action, address and new values of the rows to change.
-        actions: what the numbers of actions mean.
-        field_ids: the fields that get values.
-        key: the columns of the table that are equal in source and table; None if that is not known.
-        pairs: the keys that tell which rows of the table matter; none if all do.
-        can_narrow: whether rows of the table without a key of the source do not matter, and a join of that
-            kind would sort the table.
+        actions: the actions by their index.
+        field_ids: ids of the fields that get values.
+        key: the table columns that are equal in source and table; None if they are unknown.
+        pairs: the key columns for pruning; empty if all table rows matter.
+        can_narrow: whether table rows without a key of the source do not matter, and the join would sort the
+            table.
     """
 
     frame: DataFrame
@@ -539,21 +541,22 @@ class MergePlan:
         rows: SourceKeys | None = None,
         widened: WithSubqueryColumns = AS_THEY_ARE,
     ) -> MergePlan:
-        """Fit a merge to a version. Spark analyses it; no job runs.
+        """Plan a merge for a version. Spark analyses it; no job runs.
 
         Args:
             table: the table.
             manifest: the version.
             source: the rows to merge.
-            condition: when a row of the source and one of the table match.
-            clauses: what to do, in order.
-            evolving: whether columns that the source lacks are left alone, and not an error.
-            narrow: pick the rows of the table that have a key of the source before they are joined.
-            rows: what the rows of the table have in common that matter; only for the plan's keys.
-            widened: adds columns that expressions name beside those of the table.
+            condition: true if a source row and a table row match.
+            clauses: the clauses in the user's order.
+            evolving: whether table columns that the source lacks keep their values instead of raising an
+                error.
+            narrow: select the table rows that have a key of the source before the join.
+            rows: a filter for the table rows that matter; used only if its keys are the plan's keys.
+            widened: adds columns that expressions use in addition to the table's columns.
 
         Raises:
-            ExpressionError: an expression does not fit table and source.
+            ExpressionError: Spark cannot resolve an expression on table and source.
             SchemaError: a column does not exist, is missing in the source, or cannot hold such values.
         """
         functions = functions_of(table.spark)
@@ -576,9 +579,9 @@ class MergePlan:
 def _join_rows(
     sides: MergeJoin, resolved_clauses: Clauses, clauses: Sequence[Clause], functions: Any
 ) -> tuple[DataFrame, list[list[Column]]]:
-    """Return the joined rows that a clause applies to, and what each fitted clause sets.
+    """Return the joined rows that a clause applies to, and the values of each resolved clause.
 
-    The first clause of the user's order, `clauses`, that applies to a row is the one that counts.
+    The first clause in the user's order (`clauses`) that applies to a row wins.
     """
     F = functions
     conditions: list[list[Column]] = []

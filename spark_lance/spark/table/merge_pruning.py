@@ -1,13 +1,13 @@
-"""Which rows of a table a merge has to look at: those that may have a key of its source.
+"""Pruning of a merge: read only the table rows that can have a key of the source.
 
-Where rows without a key of the source do not matter, the keys become a condition of the read. As in every
-read, fragments and pages are picked by it, with the indices that there are:
+If table rows without a key of the source do not matter, the keys become a filter of the read. As in every
+read, this filter prunes fragments and pages, with the table's indexes:
 
     few rows in the source    t.key in (1, 5, 7)
     more                      t.key >= 1 and t.key <= 900
 
-A condition may keep too many rows and never too few: what matches is found by Spark's join behind it. So only
-those types count whose values are compared here as Spark does, without a cast.
+The filter may keep too many rows but never too few, because Spark's join then finds the matches. So it uses
+only types that this package compares as Spark does, without a cast.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from spark_lance.spark.table.expressions import functions_of, quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# So many keys are named one by one; text is parsed for every read.
-_FEW_KEYS = 1000
-_MOST_TEXT = 1 << 20
-_WHOLE = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
+# Maximum number of keys in an IN list, and maximum length of the filter, which every read parses.
+_MAX_LISTED_KEYS = 1000
+_MAX_CONDITION_LENGTH = 1 << 20
+_INTEGER_TYPES = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
 _EPOCH = datetime.datetime(1970, 1, 1)
 
-# The condition that no row meets.
+# The condition that no row matches.
 _NOTHING = "false"
 
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A column of a table and one of a source that are equal where rows match.
+    """A table column and a source column that the merge condition compares for equality.
 
     Attributes:
-        table: the table's.
-        source: the source's name.
+        table: field of the table column.
+        source: name of the source column.
     """
 
     table: Field
@@ -56,8 +56,8 @@ class SourceKeys:
     """The keys of a source, as a filter on the rows of a table.
 
     Attributes:
-        pairs: the keys.
-        condition: SQL that is true for every row of the table whose key is in the source.
+        pairs: the key columns.
+        condition: SQL that is true for every table row whose key is in the source.
     """
 
     pairs: Sequence[KeyPair]
@@ -65,55 +65,55 @@ class SourceKeys:
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """How values of a type come to this process and stand in conditions.
+class _KeyType:
+    """How keys of a type are collected and written as SQL.
 
     Attributes:
-        fetched: (functions, column) -> what is collected, ordered as the column is.
-        literal: a collected value -> SQL; None if it has none.
+        key_column: (functions, column) -> the column to collect, in the same order as the key column.
+        literal: a collected value -> SQL literal, or None if SQL has no literal for it.
     """
 
-    fetched: Callable[[Any, Column], Column]
+    key_column: Callable[[Any, Column], Column]
     literal: Callable[[Any], str | None]
 
 
-def _text(value: str) -> str:
+def _text_literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _date(days: int) -> str | None:
-    moment = _moment(days=days)
+def _date_literal(days: int) -> str | None:
+    moment = _after_epoch(days=days)
     return None if moment is None else f"date '{moment.date().isoformat()}'"
 
 
-def _timestamp(micros: int) -> str | None:
-    moment = _moment(microseconds=micros)
+def _timestamp_literal(micros: int) -> str | None:
+    moment = _after_epoch(microseconds=micros)
     return None if moment is None else f"timestamp '{moment.isoformat(sep=' ')}Z'"
 
 
-def _moment(**since: int) -> datetime.datetime | None:
-    """Return the time so long after the epoch; None outside of the years 1 to 9999, which literals have."""
+def _after_epoch(**since: int) -> datetime.datetime | None:
+    """Return the epoch plus a duration; None outside the years 1 to 9999, which SQL literals cover."""
     try:
         return _EPOCH + datetime.timedelta(**since)
     except OverflowError:
         return None
 
 
-_KINDS: dict[type[st.DataType], _Kind] = {
-    **dict.fromkeys(_WHOLE, _Kind(lambda _, column: column, str)),
-    st.StringType: _Kind(lambda _, column: column, _text),
-    st.DateType: _Kind(lambda F, column: F.unix_date(column), _date),
-    st.TimestampType: _Kind(lambda F, column: F.unix_micros(column), _timestamp),
+_KEY_TYPES: dict[type[st.DataType], _KeyType] = {
+    **dict.fromkeys(_INTEGER_TYPES, _KeyType(lambda _, column: column, str)),
+    st.StringType: _KeyType(lambda _, column: column, _text_literal),
+    st.DateType: _KeyType(lambda F, column: F.unix_date(column), _date_literal),
+    st.TimestampType: _KeyType(lambda F, column: F.unix_micros(column), _timestamp_literal),
 }
 
 
 def key_pairs(schema: Schema, source: st.StructType, pairs: Iterable[tuple[str, str]]) -> list[KeyPair]:
-    """Return those pairs of equal columns whose values are compared alike by Spark and here.
+    """Return the pairs of equal columns whose values Spark and this package compare in the same way.
 
     Args:
-        schema: the table's.
-        source: the source's.
-        pairs: lower-cased names of a column of the table and one of the source.
+        schema: schema of the table.
+        source: schema of the source.
+        pairs: lower-cased names of a table column and a source column.
     """
     result = []
     for mine, theirs in pairs:
@@ -129,27 +129,29 @@ def _compares(field: Field, source_type: st.DataType) -> bool:
         table_type = field_type(field.read_field())
     except SchemaError:
         return False
-    same = source_type == table_type or (isinstance(source_type, _WHOLE) and isinstance(table_type, _WHOLE))
-    return same and type(source_type) in _KINDS and not field.is_blob and is_same_in_spark(field)
+    same = source_type == table_type or (
+        isinstance(source_type, _INTEGER_TYPES) and isinstance(table_type, _INTEGER_TYPES)
+    )
+    return same and type(source_type) in _KEY_TYPES and not field.is_blob and is_same_in_spark(field)
 
 
 def keys_of(spark: SparkSession, source: DataFrame, pairs: Sequence[KeyPair]) -> SourceKeys | None:
-    """Return what rows of a table with a key of the source have in common; None if it cannot be said briefly.
+    """Return a filter for table rows that can have a key of the source; None if it would be too long.
 
     Args:
         spark: the session.
-        source: rows that are the same each time they are looked at.
-        pairs: at least one.
+        source: the source rows, which must be the same at every evaluation.
+        pairs: the key columns, at least one pair.
     """
     F = functions_of(spark)
-    kinds = [_KINDS[type(source.schema[pair.source].dataType)] for pair in pairs]
+    kinds = [_KEY_TYPES[type(source.schema[pair.source].dataType)] for pair in pairs]
     columns = [
-        kind.fetched(F, F.col(quoted(pair.source))).alias(f"k{i}")
+        kind.key_column(F, F.col(quoted(pair.source))).alias(f"k{i}")
         for i, (kind, pair) in enumerate(zip(kinds, pairs, strict=True))
     ]
     keys = source.select(*columns)
-    rows: list[tuple[Any, ...]] = list(keys.limit(_FEW_KEYS + 1).collect())
-    few = len(rows) <= _FEW_KEYS
+    rows: list[tuple[Any, ...]] = list(keys.limit(_MAX_LISTED_KEYS + 1).collect())
+    few = len(rows) <= _MAX_LISTED_KEYS
     if not few:
         ends = [each(f"k{i}") for i in range(len(pairs)) for each in (F.min, F.max)]
         bounds = keys.agg(*ends).collect()[0]
@@ -162,12 +164,12 @@ def keys_of(spark: SparkSession, source: DataFrame, pairs: Sequence[KeyPair]) ->
         literals = [kind.literal(value) for value in (sorted(values) if few else (min(values), max(values)))]
         texts = [literal for literal in literals if literal is not None]
         if len(texts) == len(literals):
-            parts.append(_condition(pair.table.name, texts, few))
+            parts.append(_key_condition(pair.table.name, texts, few))
     text = " and ".join(parts)
-    return SourceKeys(pairs, text) if 0 < len(text) <= _MOST_TEXT else None
+    return SourceKeys(pairs, text) if 0 < len(text) <= _MAX_CONDITION_LENGTH else None
 
 
-def _condition(name: str, texts: Sequence[str], few: bool) -> str:
+def _key_condition(name: str, texts: Sequence[str], few: bool) -> str:
     column = quoted(name)
     if few:
         return f"{column} in ({', '.join(texts)})"

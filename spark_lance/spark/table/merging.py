@@ -1,4 +1,4 @@
-"""Merges of DataFrames into a table, with the words of Delta; upserts by its MemWAL, and their upkeep."""
+"""`MergeBuilder`, with Delta's method names, and upserts through the table's MemWAL."""
 
 from __future__ import annotations
 
@@ -62,43 +62,51 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UpsertLog:
-    """Writes DataFrames to the logs of a table. Made by `LanceTable.upsertLog`.
+    """Writes DataFrames to the MemWAL of a table. Get it from `LanceTable.upsertLog`.
 
-    Tasks spread the rows over the shards, then one task for each shard appends them to its log. Readers with
-    option `fresh` see them from then on. A shard that another writer holds is taken from it.
+    Tasks assign the rows to shards, then one task per shard appends them to the shard's log. Readers with
+    option `fresh` see the rows immediately. The write fences other writers of the shards.
     """
 
     table: TableBase
 
     def upsert(self, rows: DataFrame, txnAppId: str | None = None, txnVersion: int | None = None) -> int:
-        """Insert or update rows by the table's primary key; return how many were appended to logs.
+        """Insert or update rows by the table's primary key.
 
-        If several rows have the same key, any of them may win, so give each key once.
+        If several rows have the same key, any of them may win, so pass each key once.
 
         Args:
-            rows: columns of the table; those that are missing become null.
-            txnAppId, txnVersion: name of the job and number of this write, which is done once then.
+            rows: columns of the table; missing columns become null.
+            txnAppId, txnVersion: name of the job and number of this write. A write with the same name and
+                number is done only once.
+
+        Returns:
+            The number of rows appended to logs; 0 if the write was done before.
 
         Raises:
-            OptionError: the table has no MemWAL whose shards follow from the rows.
+            OptionError: the table has no MemWAL, its shards cannot be computed from the rows, or only one of
+                `txnAppId` and `txnVersion` is set.
             SchemaError: the rows do not fit the table.
-            WriterFencedError: another writer claimed a shard meanwhile.
+            WriterFencedError: another writer claimed a shard concurrently.
         """
-        return self._log(rows, _once(txnAppId, txnVersion), deletes=False)
+        return self._append_rows(rows, _once(txnAppId, txnVersion), deletes=False)
 
     def delete(self, keys: DataFrame, txnAppId: str | None = None, txnVersion: int | None = None) -> int:
-        """Delete the rows of keys; return how many keys were appended to logs.
+        """Delete rows by primary key.
 
         Args:
-            keys: the columns of the primary key; others are passed over.
+            keys: the primary key columns; other columns are ignored.
             txnAppId, txnVersion: as for `upsert`.
+
+        Returns:
+            The number of keys appended to logs; 0 if the write was done before.
 
         Raises:
             OptionError, SchemaError, WriterFencedError: as `upsert`.
         """
-        return self._log(keys, _once(txnAppId, txnVersion), deletes=True)
+        return self._append_rows(keys, _once(txnAppId, txnVersion), deletes=True)
 
-    def _log(self, frame: DataFrame, once: Once | None, *, deletes: bool) -> int:
+    def _append_rows(self, frame: DataFrame, once: Once | None, *, deletes: bool) -> int:
         at = self.table.dataset().snapshot
         if once is not None and has_epoch(at.table, once):
             return 0
@@ -135,7 +143,7 @@ def _once(name: str | None, number: int | None) -> Once | None:
 
 
 def compact_logs(table: TableBase, flush: bool) -> WalCompaction:
-    """Bring the rows of SSTables into the table; see `LanceTable.compactWal`."""
+    """Merge the rows of SSTables into the table; see `LanceTable.compactWal`."""
     at = table.dataset().snapshot
     total = WalCompaction(at.version)
     tasks = [(at, shard, flush) for shard in shards_of(at)]
@@ -150,22 +158,25 @@ def _compact(task: tuple[Snapshot, UUID, bool]) -> WalCompaction:
 
 
 _EVOLUTIONS = 5
-# For tables from this many rows on it pays to keep the source and read only rows that may have its keys.
+# From this table size on, caching the source and reading only rows that can match its keys saves time.
 _PRUNED_ROWS = 1 << 21
-# For tables from this many rows on it pays to pick the rows that have its keys before they are joined; with a
-# source of this many rows at most, for its keys are held by every task.
+# From this table size on, filtering table rows by the source's keys before the join saves time. Every task
+# holds the keys, so the source may have at most `_FEW_ROWS` rows.
 _MANY_ROWS = 1 << 24
 _FEW_ROWS = 1 << 21
 
 
 class MergeBuilder(OneSpelling):
-    """A merge in the making. Its methods change it and return it, so that calls can be chained.
+    """A merge of a source DataFrame into a table. Get it from `LanceTable.merge`.
 
-    Clauses of one kind are checked in the order in which they were added. The first whose condition is true
-    counts; rows for which none is true stay as they are. Expressions of matched clauses can use columns of
-    both sides, expressions of inserts columns of the source. Clauses for rows that the source does not match
-    can use columns of the table. A row of the table that several rows of the source would change is an error,
-    unless the only matched clause deletes without a condition.
+    Every method but `execute` changes the builder and returns it. Clauses of one kind apply in the order in
+    which they are added: the first clause whose condition is true applies to a row. Rows that no clause
+    applies to do not change.
+
+    Expressions of `whenMatched` clauses can use columns of table and source. Expressions of `whenNotMatched`
+    clauses can use only source columns, and expressions of `whenNotMatchedBySource` clauses only table
+    columns. The merge fails if several source rows would change the same table row, unless the only matched
+    clause deletes without a condition.
     """
 
     def __init__(
@@ -181,13 +192,13 @@ class MergeBuilder(OneSpelling):
         self._source = source
         self._condition = condition
         self._clauses: list[Clause] = []
-        self._evolving = merges_schemas(table.spark)
+        self._evolves_schema = merges_schemas(table.spark)
         self._retries = RETRIES
         self._timeout = RETRY_TIMEOUT
-        self._planned: tuple[int, MergePlan] | None = None
-        self._kept: DataFrame | None = None
+        self._cached_plan: tuple[int, MergePlan] | None = None
+        self._cached_source: DataFrame | None = None
         self._narrow = False
-        self._rows: SourceKeys | None = None
+        self._source_keys: SourceKeys | None = None
 
     def __repr__(self) -> str:
         clauses = ", ".join(f"when {clause.rows} then {clause.kind}" for clause in self._clauses)
@@ -199,89 +210,139 @@ class MergeBuilder(OneSpelling):
     def whenMatchedUpdate(
         self, condition: Expression | None = None, set: Mapping[str, Expression] | None = None
     ) -> MergeBuilder:
-        """Set columns of rows that match: column or field inside one -> SQL or Column over both sides."""
-        return self._with(Clause(MATCHED, "update", condition, _values_of(set, "set")))
+        """Add a clause that updates matched rows.
+
+        Args:
+            condition: SQL or a Column over table and source columns. Default: all matched rows.
+            set: table column, or path of a struct field (`a.b`) -> SQL or Column.
+
+        Raises:
+            OptionError: `set` is empty.
+        """
+        return self._add_clause(Clause(MATCHED, "update", condition, _check_values(set, "set")))
 
     def whenMatchedUpdateAll(
         self, condition: Expression | None = None, exceptCols: Sequence[str] = ()
     ) -> MergeBuilder:
-        """Set all columns of rows that match to the source's columns of the same name, but some."""
-        return self._with(Clause(MATCHED, "update", condition, None, tuple(exceptCols)))
+        """Add a clause that sets all columns of matched rows to the source columns of the same name.
+
+        Args:
+            condition: SQL or a Column over table and source columns. Default: all matched rows.
+            exceptCols: table columns that keep their values.
+        """
+        return self._add_clause(Clause(MATCHED, "update", condition, None, tuple(exceptCols)))
 
     def whenMatchedDelete(self, condition: Expression | None = None) -> MergeBuilder:
-        """Delete rows that match."""
-        return self._with(Clause(MATCHED, "delete", condition))
+        """Add a clause that deletes matched rows.
+
+        Args:
+            condition: SQL or a Column over table and source columns. Default: all matched rows.
+        """
+        return self._add_clause(Clause(MATCHED, "delete", condition))
 
     def whenNotMatchedInsert(
         self, condition: Expression | None = None, values: Mapping[str, Expression] | None = None
     ) -> MergeBuilder:
-        """Insert rows of the source that match none: column -> value; other columns become null."""
-        return self._with(Clause(NEW, "insert", condition, _values_of(values, "values")))
+        """Add a clause that inserts source rows without a match.
+
+        Args:
+            condition: SQL or a Column over source columns. Default: all source rows without a match.
+            values: table column -> SQL or Column. Other columns get their default, or null.
+
+        Raises:
+            OptionError: `values` is empty.
+        """
+        return self._add_clause(Clause(NEW, "insert", condition, _check_values(values, "values")))
 
     def whenNotMatchedInsertAll(
         self, condition: Expression | None = None, exceptCols: Sequence[str] = ()
     ) -> MergeBuilder:
-        """Insert rows of the source that match none, with the columns of the same names, but some."""
-        return self._with(Clause(NEW, "insert", condition, None, tuple(exceptCols)))
+        """Add a clause that inserts source rows without a match, using the source columns of the same name.
+
+        Args:
+            condition: SQL or a Column over source columns. Default: all source rows without a match.
+            exceptCols: table columns that get their default, or null.
+        """
+        return self._add_clause(Clause(NEW, "insert", condition, None, tuple(exceptCols)))
 
     def whenNotMatchedBySourceUpdate(
         self, condition: Expression | None = None, set: Mapping[str, Expression] | None = None
     ) -> MergeBuilder:
-        """Set columns of rows of the table that no row of the source matches."""
-        return self._with(Clause(MISSING, "update", condition, _values_of(set, "set")))
+        """Add a clause that updates table rows without a match in the source.
+
+        Args:
+            condition: SQL or a Column over table columns. Default: all table rows without a match.
+            set: table column, or path of a struct field (`a.b`) -> SQL or Column.
+
+        Raises:
+            OptionError: `set` is empty.
+        """
+        return self._add_clause(Clause(MISSING, "update", condition, _check_values(set, "set")))
 
     def whenNotMatchedBySourceDelete(self, condition: Expression | None = None) -> MergeBuilder:
-        """Delete rows of the table that no row of the source matches."""
-        return self._with(Clause(MISSING, "delete", condition))
+        """Add a clause that deletes table rows without a match in the source.
+
+        Args:
+            condition: SQL or a Column over table columns. Default: all table rows without a match.
+        """
+        return self._add_clause(Clause(MISSING, "delete", condition))
 
     def withSchemaEvolution(self) -> MergeBuilder:
-        """Let the table take in columns that only the source has, and let the source lack some.
+        """Add columns that only the source has to the table, and accept a source that lacks table columns.
 
-        The new columns are added, null everywhere, by a version of their own before that of the merge.
-        Fields inside columns are not added. Columns that a read of a table adds, such as `_change_type`, are
-        refused.
+        A separate commit before the merge adds the new columns, with null in every existing row. Struct
+        fields are not added. System columns such as `_change_type` are rejected.
         """
-        self._evolving, self._planned = True, None
+        self._evolves_schema, self._cached_plan = True, None
         return self
 
     def withRetries(
         self, conflictRetries: int = RETRIES, retryTimeout: timedelta = RETRY_TIMEOUT
     ) -> MergeBuilder:
-        """Set how often, and for how long, to merge again because another writer changed the same rows."""
+        """Set how often, and for how long, to merge again after another writer changed the same rows.
+
+        Args:
+            conflictRetries: maximum number of new attempts.
+            retryTimeout: start no new attempt after this time.
+
+        Raises:
+            OptionError: an argument is out of range.
+        """
         policy(conflictRetries, retryTimeout)
         self._retries, self._timeout = conflictRetries, retryTimeout
         return self
 
     def execute(self) -> DataFrame:
-        """Merge in one transaction, and return the counts. If nothing changes, no version is created.
+        """Run the merge in one transaction. If nothing changes, no version is created.
 
-        If two merges insert the same key concurrently, the later one starts again and finds the key. For that
-        its commit records its keys, if the condition compares columns for equality and the inserts store
-        these columns. Otherwise any concurrent insert makes it start again.
+        If two merges insert the same key concurrently, the later one retries and finds the key. The commit
+        records the inserted keys for this check if the condition compares columns for equality and the
+        inserts store these columns. Otherwise the merge retries after any concurrent insert.
 
-        The source is evaluated once in each attempt. If it is merged into a large table by equal columns, it
-        is evaluated once for all attempts, and Spark keeps it (local checkpoint) as long as this object. Its
-        keys are collected first, and only rows of the table that may have them are read, with the table's
-        indices. That does not apply if a clause is about rows that the source does not match.
+        Each attempt evaluates the source once. For an equality merge into a large table, all attempts share
+        one evaluation, and Spark caches it (local checkpoint) as long as this object exists. The merge then
+        collects the source's keys first, and reads only table rows that can have them, with the table's
+        indexes. This does not apply if there is a `whenNotMatchedBySource` clause.
 
         Returns:
             One row: num_affected_rows, num_updated_rows, num_deleted_rows, num_inserted_rows, bytes_written,
             version.
 
         Raises:
-            OptionError: there is no clause, or one that can never count; or spark.wap.branch or spark.wap.id
+            OptionError: there is no clause, or a clause can never apply; or spark.wap.branch or spark.wap.id
                 directs the session's writes to a branch.
-            ExpressionError: an expression does not fit table and source.
+            ExpressionError: Spark cannot resolve an expression on table and source.
             SchemaError: a column does not exist, is set twice, or cannot hold values of that type.
-            MergeError: several rows of the source would change one row of the table.
-            CommitError: other writers were in the way; see its subclasses.
-            UnsupportedFormatError: the table uses what is not written here.
+            MergeError: several source rows would change the same table row, or would be inserted with the
+                same primary key.
+            CommitError: the commit conflicts with other writers; see its subclasses.
+            UnsupportedFormatError: the table uses a feature that this package cannot write.
         """
         check_session_stages(self._table)
         return self.run().frame(self._table.spark)
 
     def run(self) -> Changed:
-        """Merge as `execute` does, and return what was done as an object."""
+        """Run the merge like `execute`, and return the counts as an object."""
         with (
             operation(self._table.spark, "merge", self._table.path),
             commit_options(properties={STATEMENT: "MERGE"}),
@@ -291,57 +352,57 @@ class MergeBuilder(OneSpelling):
     def _run(self) -> Changed:
         _check_order(self._clauses)
         dataset = self._table.dataset()
-        # Errors come before anything is done.
+        # Raise errors of the clauses before the table changes.
         self._plan(dataset.manifest)
-        if self._evolving:
+        if self._evolves_schema:
             self._evolve()
             dataset = self._table.dataset()
         reruns = policy(self._retries, self._timeout)
         return run_attempts(dataset, self._attempt, reruns)
 
-    def _with(self, clause: Clause) -> MergeBuilder:
+    def _add_clause(self, clause: Clause) -> MergeBuilder:
         self._clauses.append(clause)
-        self._planned = None
+        self._cached_plan = None
         return self
 
     def _plan(self, manifest: Manifest) -> MergePlan:
-        """Return the merge fitted to a version; the same one for the same version."""
-        if self._planned is None or self._planned[0] != manifest.version:
+        """Return the plan of the merge for a version, cached per version."""
+        if self._cached_plan is None or self._cached_plan[0] != manifest.version:
             plan = MergePlan.of(
                 self._table,
                 manifest,
-                self._source if self._kept is None else self._kept,
+                self._source if self._cached_source is None else self._cached_source,
                 self._condition,
                 self._clauses,
-                self._evolving,
+                self._evolves_schema,
                 self._narrow,
-                self._rows,
+                self._source_keys,
                 self._widened,
             )
-            self._planned = manifest.version, plan
-        return self._planned[1]
+            self._cached_plan = manifest.version, plan
+        return self._cached_plan[1]
 
-    def _ready(self, manifest: Manifest) -> MergePlan:
-        """Return the plan for a version; for a large table with the source kept, if that saves work."""
+    def _prepare_plan(self, manifest: Manifest) -> MergePlan:
+        """Return the plan for a version. For a large table, cache the source first if this saves work."""
         plan = self._plan(manifest)
         rows = sum(fragment.physical_rows for fragment in manifest.fragments)
         prunes = bool(plan.pairs) and rows >= _PRUNED_ROWS
         narrows = plan.can_narrow and rows >= _MANY_ROWS
-        if self._kept is not None or not (prunes or narrows):
+        if self._cached_source is not None or not (prunes or narrows):
             return plan
         with step(self._table.spark, "read the source and its keys"):
-            self._kept = self._source.localCheckpoint()
+            self._cached_source = self._source.localCheckpoint()
             if prunes:
-                self._rows = keys_of(self._table.spark, self._kept, plan.pairs)
-            self._narrow = narrows and self._kept.count() <= _FEW_ROWS
-        self._planned = None
+                self._source_keys = keys_of(self._table.spark, self._cached_source, plan.pairs)
+            self._narrow = narrows and self._cached_source.count() <= _FEW_ROWS
+        self._cached_plan = None
         return self._plan(manifest)
 
     def _attempt(self, at: Attempt) -> Changed:
         check_movable(at.manifest)
-        plan = self._ready(at.manifest)
+        plan = self._prepare_plan(at.manifest)
         matched = [clause for clause in self._clauses if clause.rows == MATCHED]
-        # Deleted in any case, so it does not matter how often they are found.
+        # The clause deletes every matched row, so several matches of a row are harmless.
         repeated = len(matched) == 1 and matched[0].kind == "delete" and matched[0].condition is None
         inserts = any(clause.kind == "insert" for clause in self._clauses)
         names = None if plan.key is None else tuple(key.name for key in plan.key)
@@ -350,12 +411,12 @@ class MergeBuilder(OneSpelling):
         with step(self._table.spark, "join and write rows"):
             answers = at.run(lambda: collect_answers(plan.frame, work))
         if may_repeat(answers):
-            at.run(lambda: self._refuse_repeated(plan, unique))
+            at.run(lambda: self._check_unique_inserts(plan, unique))
         ids = None if plan.key is None else [key.id for key in plan.key]
         return at.change_rows(answers, plan.field_ids, ids, inserts=inserts, repeated=repeated)
 
-    def _refuse_repeated(self, plan: MergePlan, unique: tuple[str, ...]) -> list[TaskAnswer]:
-        """Refuse to insert a primary key twice.
+    def _check_unique_inserts(self, plan: MergePlan, unique: tuple[str, ...]) -> list[TaskAnswer]:
+        """Check that no primary key is inserted twice.
 
         Raises:
             MergeError: two inserted rows have the same key.
@@ -415,20 +476,20 @@ class MergeBuilder(OneSpelling):
 
 
 def _declared_key(manifest: Manifest) -> tuple[str, ...]:
-    """Return the columns of the declared primary key; none if it has a field of a struct, or no key."""
+    """Return the columns of the declared primary key; empty without a key, or with a struct field in it."""
     key = primary_key(manifest.schema)
     tops = {top.id for top in manifest.schema.fields}
     return tuple(field.name for field in key) if all(field.id in tops for field in key) else ()
 
 
-def _values_of(values: Mapping[str, Expression] | None, name: str) -> Mapping[str, Expression]:
+def _check_values(values: Mapping[str, Expression] | None, name: str) -> Mapping[str, Expression]:
     if not values:
         raise OptionError(f'give {name} as a dict from columns to values, such as {{"a": "s.a"}}')
     return dict(values)
 
 
 def _check_order(clauses: Sequence[Clause]) -> None:
-    """Refuse clauses that can never count."""
+    """Check that there are clauses and that each of them can apply."""
     if not clauses:
         raise OptionError(
             "a merge needs a clause: write .whenMatchedUpdateAll() or .whenNotMatchedInsertAll() before "

@@ -1,7 +1,7 @@
 """The driver's part of row-level changes: combine the answers of the tasks, and commit them once.
 
-In one attempt a version is pinned, a Spark job finds rows in it and writes new ones, and one transaction
-commits everything. The commit merges concurrent changes of other writers to other rows. On a conflict, the
+Each attempt pins a version, a Spark job finds rows in it and writes new rows, and one transaction commits
+everything. The commit merges concurrent changes of other writers to other rows. On a conflict, the
 attempt's files are deleted and the next attempt starts from the newest version.
 """
 
@@ -57,8 +57,8 @@ class Changed:
 
     Attributes:
         version: the version of the table with the result; the current one if nothing changed.
-        updated, deleted, inserted: rows.
-        bytes_written: data files and deletion files together.
+        updated, deleted, inserted: numbers of rows.
+        bytes_written: bytes of new data files and deletion files.
     """
 
     version: int
@@ -68,7 +68,7 @@ class Changed:
     bytes_written: int = 0
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Return the numbers as a DataFrame of one row, with Delta's names."""
+        """Return the counts as a DataFrame of one row, with Delta's column names."""
         affected = self.updated + self.deleted + self.inserted
         row = (affected, self.updated, self.deleted, self.inserted, self.bytes_written, self.version)
         return spark.createDataFrame([row], _METRICS)
@@ -76,11 +76,11 @@ class Changed:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try of an operation on one version.
+    """One attempt of an operation, on one version.
 
     Attributes:
         base: the table at that version.
-        operation: 16 hexadecimal digits that are in the names of all data files that it writes.
+        operation: 16 hexadecimal digits in the names of all data files that the attempt writes.
     """
 
     base: LanceDataset
@@ -88,7 +88,7 @@ class Attempt:
 
     @property
     def store(self) -> Store:
-        """Where the table is."""
+        """The store of the table."""
         return self.base.store
 
     @property
@@ -98,11 +98,11 @@ class Attempt:
 
     @property
     def manifest(self) -> Manifest:
-        """The version."""
+        """The manifest of the version."""
         return self.base.manifest
 
     def ref(self) -> SnapshotRef:
-        """Return the version as something for tasks."""
+        """Return a reference to the version that tasks can load."""
         return self.base.snapshot.ref()
 
     def run(self, job: Callable[[], list[TaskAnswer]]) -> list[TaskAnswer]:
@@ -114,7 +114,7 @@ class Attempt:
             raise
 
     def delete_files(self) -> None:
-        """Delete all data files of this attempt, which was not committed."""
+        """Delete all data files of this uncommitted attempt."""
         folder = join(self.root, DATA_DIR)
         try:
             objects = self.store.list_to_delete(folder, self.root)
@@ -126,23 +126,23 @@ class Attempt:
         """Commit a Delete of the rows that tasks found.
 
         Raises:
-            CommitError: other writers were in the way; see its subclasses.
+            CommitError: the commit conflicts with other writers; see its subclasses.
         """
         rows = _union_of_rows(answers, repeated=True)
         deleted = rows.num_rows
-        return self._delete(RowChanges(self.base.snapshot, rows), condition, deleted)
+        return self._commit_delete(RowChanges(self.base.snapshot, rows), condition, deleted)
 
     def delete_all(self, changes: RowChanges) -> Changed:
         """Commit a Delete of all rows; errors as `delete_rows`."""
-        return self._delete(changes, "true", changes.rows.num_rows)
+        return self._commit_delete(changes, "true", changes.rows.num_rows)
 
-    def _delete(self, changes: RowChanges, condition: str, deleted: int) -> Changed:
+    def _commit_delete(self, changes: RowChanges, condition: str, deleted: int) -> Changed:
         if not changes.rows:
             return Changed(self.manifest.version)
         committed = commit_row_changes(
             changes, lambda outcome: delete_message(outcome.updated, outcome.removed, condition)
         )
-        return Changed(committed.version, deleted=deleted, bytes_written=_kept_bytes(changes))
+        return Changed(committed.version, deleted=deleted, bytes_written=_deletion_file_bytes(changes))
 
     def change_rows(
         self,
@@ -156,15 +156,15 @@ class Attempt:
         """Commit an Update with the rows that tasks moved, inserted and deleted.
 
         Args:
-            answers: of the tasks.
-            field_ids: the fields whose values changed.
-            key_ids: the fields whose inserted values the tasks noted; None if they could not.
-            inserts: whether the operation inserts rows whose keys the table lacks.
-            repeated: whether a row may have been found several times.
+            answers: answers of the tasks.
+            field_ids: ids of the fields whose values changed.
+            key_ids: ids of the fields in the tasks' key filters; None without key filters.
+            inserts: whether the operation inserts rows whose keys are not in the table.
+            repeated: whether a row may match several times.
 
         Raises:
-            MergeError: several rows of a source would change one row.
-            CommitError: other writers were in the way; see its subclasses.
+            MergeError: several source rows would change the same table row.
+            CommitError: the commit conflicts with other writers; see its subclasses.
         """
         added = [table_pb2.DataFragment.FromString(data) for answer in answers for data in answer.fragments]
         counts = {kind: sum(a.counts[kind] for a in answers) for kind in ("update", "insert", "delete")}
@@ -182,7 +182,7 @@ class Attempt:
             added,
             field_ids,
             SYSTEM_ENV,
-            _inserted_keys(self.manifest, answers, key_ids) if inserts else None,
+            _merge_key_filters(self.manifest, answers, key_ids) if inserts else None,
         )
         written = sum(int(file.file_size_bytes) for fragment in added for file in fragment.files)
         deleted = rows.num_rows - counts["update"]
@@ -191,15 +191,15 @@ class Attempt:
             counts["update"],
             deleted,
             counts["insert"],
-            written + _kept_bytes(changes),
+            written + _deletion_file_bytes(changes),
         )
 
 
 def policy(conflictRetries: int, retryTimeout: timedelta) -> RetryPolicy:
-    """Return how often an operation is run again because of other writers.
+    """Return the retry policy of an operation after conflicts with other writers.
 
     Raises:
-        OptionError: a negative number or time.
+        OptionError: an argument is negative.
     """
     if conflictRetries < 0 or retryTimeout < timedelta(0):
         raise OptionError("conflictRetries and retryTimeout cannot be negative")
@@ -210,8 +210,8 @@ def run_attempts(table: LanceDataset, attempt: Callable[[Attempt], Changed], rer
     """Run an operation on a version, and again on the newest one after each conflict.
 
     Raises:
-        RetryableConflictError: other writers were in the way each time.
-        UnsupportedFormatError: the table needs a feature that is not written here.
+        RetryableConflictError: every attempt conflicted with other writers.
+        UnsupportedFormatError: the table uses a feature that this package cannot write.
     """
 
     def once(at: Snapshot) -> Changed:
@@ -221,7 +221,7 @@ def run_attempts(table: LanceDataset, attempt: Callable[[Attempt], Changed], rer
 
 
 def may_repeat(answers: Sequence[TaskAnswer]) -> bool:
-    """Whether two inserted rows may have the same primary key: hashes are equal, or a task counted none."""
+    """Return whether inserted rows may share a primary key: equal hashes, or a task without hashes."""
     hashes = np.concatenate(
         [np.empty(0, np.uint64), *(np.frombuffer(a.inserted, np.uint64) for a in answers)]
     )
@@ -229,15 +229,15 @@ def may_repeat(answers: Sequence[TaskAnswer]) -> bool:
 
 
 def _union_of_rows(answers: Sequence[TaskAnswer], repeated: bool) -> RowSet:
-    """Return the rows of all tasks together.
+    """Return the union of the rows of all tasks.
 
     Raises:
-        MergeError: a row is named twice, by one task or by two.
+        MergeError: a row matched twice, in one task or in two.
     """
     rows: dict[int, BitMap] = {}
     for answer in answers:
         if answer.doubled is not None:
-            raise _several(answer.doubled)
+            raise _duplicate_match_error(answer.doubled)
         for number, data in answer.rows.items():
             more = BitMap.deserialize(data)
             existing = rows.get(number)
@@ -245,12 +245,12 @@ def _union_of_rows(answers: Sequence[TaskAnswer], repeated: bool) -> RowSet:
                 rows[number] = more
                 continue
             if not repeated and (both := existing & more):
-                raise _several(address_of(number, both.min()))
+                raise _duplicate_match_error(address_of(number, both.min()))
             existing |= more
     return RowSet(dict(sorted(rows.items())))
 
 
-def _several(address: int) -> CardinalityError:
+def _duplicate_match_error(address: int) -> CardinalityError:
     return CardinalityError(
         "several rows of the source match one row of the table, which may be changed once at most: the row "
         f"with _rowaddr = {address}. Make the source's keys unique, or the clauses' conditions exclusive"
@@ -258,7 +258,7 @@ def _several(address: int) -> CardinalityError:
 
 
 def _check_counts(added: Sequence[table_pb2.DataFragment], counts: dict[str, int]) -> None:
-    """Compare the rows that tasks moved and inserted with those in the files that they wrote."""
+    """Check that the written files have as many rows as the tasks moved and inserted."""
     row_count = sum(fragment.physical_rows for fragment in added)
     if row_count != counts["update"] + counts["insert"]:
         raise CommitError(
@@ -267,13 +267,13 @@ def _check_counts(added: Sequence[table_pb2.DataFragment], counts: dict[str, int
         )
 
 
-def _inserted_keys(
+def _merge_key_filters(
     manifest: Manifest, answers: Sequence[TaskAnswer], key_ids: Sequence[int] | None
 ) -> KeyFilter:
     """Return the filter of the keys of inserted rows.
 
-    Where the keys are not known it cannot be compared with any other, so that every concurrent insert is a
-    conflict. (Lance table format, update, KeyExistenceFilter.)
+    Without known keys, the filter matches every key, so that every concurrent insert conflicts. (Lance table
+    format, update, KeyExistenceFilter.)
     """
     if key_ids is None:
         whole = transaction_pb2.Transaction.KeyExistenceFilter()
@@ -289,5 +289,5 @@ def _inserted_keys(
     return filter
 
 
-def _kept_bytes(changes: RowChanges) -> int:
+def _deletion_file_bytes(changes: RowChanges) -> int:
     return sum(changes.written.values())

@@ -1,8 +1,8 @@
-"""The Spark tasks of row-level changes: they note deleted rows, and write changed and new rows.
+"""The Spark tasks of row-level changes: they collect deleted rows, and write changed and new rows.
 
-A task gets the addresses of the rows (`_rowaddr`: fragment << 32 | physical row) and their new values, which
-Spark has computed. It reads all other columns from the table itself, for just these rows, so they never pass
-through Spark and keep every detail that Spark has no type for.
+A task gets row addresses (`_rowaddr`: fragment << 32 | physical row) and new values that Spark has computed.
+It reads the other columns of these rows from the table. So these columns never pass through Spark, and types
+that Spark lacks are preserved.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from spark_lance.table.rows.key_lookup import key_filter, key_hashes
 from spark_lance.table.rows.row_rewrites import CarriedRowIds, whole_rows, write_moved
 from spark_lance.table.writing.align import Aligner
 
-# New values that are put together before the other columns of their rows are read.
+# Limits of new values to buffer before the other columns of their rows are read.
 _WINDOW_BYTES = 32 << 20
 _WINDOW_ROWS = 1 << 19
 _PIECE_BYTES = 16 << 20
-# Hashes of inserted keys that one task reports at most: those of 131,072 rows.
+# Maximum bytes of inserted key hashes that one task reports (131,072 rows).
 _INSERTED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Action:
-    """The action for a row.
+    """An action of an update or merge.
 
     Attributes:
         kind: "update", "insert" or "delete".
-        columns: the columns that get values, as the table spells them.
-        places: their positions among the value columns.
+        columns: names of the columns that get values, in the table's spelling.
+        places: positions of their values among the value columns.
     """
 
     kind: str
@@ -55,10 +55,10 @@ class TaskAnswer:
 
     Attributes:
         rows: fragment id -> serialized bitmap of the rows that are deleted or moved.
-        fragments: the messages of new fragments.
-        counts: rows by kind of action.
-        keys: the bits of the filter of inserted keys; None without one.
-        doubled: the address of a row that was met twice; then not all rows were looked at.
+        fragments: serialized messages of new fragments.
+        counts: kind of action -> number of rows.
+        keys: bits of the Bloom filter of inserted keys; None without a filter.
+        doubled: address of a row that matched twice; the task stopped there.
         inserted: hashes of the primary keys of inserted rows, if these must be unique.
         uncounted: whether the task inserted too many rows to report their hashes.
     """
@@ -73,12 +73,12 @@ class TaskAnswer:
 
 
 @dataclass
-class _Marks:
-    """Rows by fragment.
+class _MarkedRows:
+    """A set of deleted or moved rows by fragment.
 
     Attributes:
-        repeated: whether a row may be noted more than once.
-        doubled: the address of a row that was, and must not.
+        repeated: whether a row may be added more than once.
+        doubled: address of a row that was added twice although `repeated` is false.
     """
 
     repeated: bool
@@ -86,12 +86,12 @@ class _Marks:
     rows: dict[int, BitMap] = field(default_factory=dict)
 
     def add(self, addresses: Addresses) -> bool:
-        """Note rows; return False if one is there already and must not."""
+        """Add rows; return False if a row is added twice although `repeated` is false."""
         for number, part in runs_by_fragment(addresses):
             more = BitMap(offsets_of(addresses[part]))
             seen = self.rows.setdefault(number, BitMap())
             if not self.repeated and len(more) < part.stop - part.start:
-                self.doubled = _repeated(addresses[part])
+                self.doubled = _find_duplicate(addresses[part])
                 return False
             if not self.repeated and (both := seen & more):
                 self.doubled = address_of(number, both.min())
@@ -105,11 +105,11 @@ class _Marks:
 
 @dataclass(frozen=True)
 class MarkRows:
-    """The work of a delete: notes the rows whose addresses it is given in the first column."""
+    """The task of a delete: collects the row addresses in the first column."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[TaskAnswer]:
         """Yield one answer."""
-        marks = _Marks(repeated=True)
+        marks = _MarkedRows(repeated=True)
         count = 0
         for batch in batches:
             marks.add(_addresses(batch.column(0)))
@@ -122,19 +122,19 @@ class MarkRows:
 
 @dataclass(frozen=True)
 class ChangeRows:
-    """The work of an update or a merge.
+    """The task of an update or a merge.
 
-    It is given batches of: the number of the action (in `actions`), the row's address (of inserted rows
-    null), and the value columns. Updated rows come before inserted ones, and updates of one action best in
-    the order of their addresses.
+    Input batches have the columns: index of the action in `actions`, row address (null for inserted rows),
+    and the value columns. Updated rows must come before inserted rows. Updates of one action are fastest in
+    address order.
 
     Attributes:
-        pinned: the version that the rows are of.
-        actions: what may be done.
-        operation: 16 hexadecimal digits that are in the names of all files.
-        key: the columns whose inserted values are told to other writers; None for no filter.
-        repeated: whether a row may be met several times, because it is deleted in any case.
-        unique: the columns of the primary key, of which no two inserted rows may have the same values.
+        pinned: the version of the rows.
+        actions: the actions of the operation.
+        operation: 16 hexadecimal digits in the names of all new files.
+        key: columns whose inserted values go into the commit's key filter; None for no filter.
+        repeated: whether a row may match several times, because every match deletes it.
+        unique: primary key columns, if two inserted rows must not have the same key.
     """
 
     pinned: SnapshotRef
@@ -145,32 +145,32 @@ class ChangeRows:
     unique: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[TaskAnswer]:
-        """Yield one answer; none if there are no rows."""
+        """Yield one answer, or none if there are no rows."""
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
-        yield _Changes.of(self).run(_chain(first, batches))
+        yield _ChangeTask.of(self).run(_chain(first, batches))
 
 
 @dataclass
-class _Changes:
-    """`ChangeRows` at work."""
+class _ChangeTask:
+    """The state of a running `ChangeRows` task."""
 
     work: ChangeRows
     at: Snapshot
     ids: CarriedRowIds
-    marks: _Marks
+    marks: _MarkedRows
     answer: TaskAnswer
-    # By the number of an action: its types, and checks of CHAR and VARCHAR, which Spark makes for SQL only.
+    # Index of an action -> its conversion, and CHAR and VARCHAR checks, which Spark does only in SQL.
     aligners: dict[int, tuple[Aligner, DeclaredTypeChecks]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, work: ChangeRows) -> _Changes:
+    def of(cls, work: ChangeRows) -> _ChangeTask:
         at = work.pinned.load()
-        return cls(work, at, CarriedRowIds(at), _Marks(work.repeated), TaskAnswer())
+        return cls(work, at, CarriedRowIds(at), _MarkedRows(work.repeated), TaskAnswer())
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> TaskAnswer:
-        tables = self._tables(batches)
+        tables = self._rows_to_write(batches)
         operation = self.work.operation
         fragments = write_moved(self.at, tables, self.ids, operation)
         self.answer.fragments = [fragment.SerializeToString() for fragment in fragments]
@@ -180,34 +180,34 @@ class _Changes:
         self.answer.counts["delete"] = deleted
         return self.answer
 
-    def _tables(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    def _rows_to_write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         """Yield the rows to write."""
-        for action, addresses, values in self._windows(batches):
+        for action, addresses, values in self._buffer_runs(batches):
             if action.kind == "insert":
-                yield from self._inserted(values)
+                yield from self._complete_inserted(values)
                 continue
             if not self.marks.add(addresses):
                 return
             if action.kind == "update":
-                yield from self._updated(addresses, values)
+                yield from self._complete_updated(addresses, values)
 
-    def _windows(
+    def _buffer_runs(
         self, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[tuple[Action, Addresses, pa.Table | None]]:
-        """Yield runs of rows of one action, with their aligned values, in tables of some size."""
+        """Yield buffered rows of one action, with their aligned values."""
         window: list[tuple[Addresses, pa.RecordBatch | None]] = []
         current, rows, size = -1, 0, 0
-        for number, addresses, values in self._runs(batches):
+        for number, addresses, values in self._split_runs(batches):
             if window and (number != current or rows >= _WINDOW_ROWS or size >= _WINDOW_BYTES):
-                yield self._window(current, window)
+                yield self._finish_buffer(current, window)
                 window, rows, size = [], 0, 0
             window.append((addresses, values))
             current, rows = number, rows + len(addresses)
             size += 0 if values is None else values.nbytes
         if window:
-            yield self._window(current, window)
+            yield self._finish_buffer(current, window)
 
-    def _window(
+    def _finish_buffer(
         self, number: int, window: Sequence[tuple[Addresses, pa.RecordBatch | None]]
     ) -> tuple[Action, Addresses, pa.Table | None]:
         addresses = np.concatenate([part for part, _ in window])
@@ -219,10 +219,10 @@ class _Changes:
             addresses, table = addresses[order], pick_rows(table, order)
         return action, addresses, table
 
-    def _runs(
+    def _split_runs(
         self, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[tuple[int, Addresses, pa.RecordBatch | None]]:
-        """Yield runs of rows of one action within the batches."""
+        """Yield consecutive rows of one action within a batch."""
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -236,10 +236,10 @@ class _Changes:
                     addresses = np.zeros(part.num_rows, np.uint64)
                 else:
                     addresses = _addresses(part.column(1))
-                yield number, addresses, self._aligned(number, part)
+                yield number, addresses, self._align_values(number, part)
 
-    def _aligned(self, number: int, part: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return the values of an action in the types of the table."""
+    def _align_values(self, number: int, part: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Return the values of an action, cast to the table's types."""
         action = self.work.actions[number]
         if not action.columns:
             return None
@@ -253,8 +253,8 @@ class _Changes:
         aligner, checks = self.aligners[number]
         return checks(aligner.align(picked))
 
-    def _updated(self, addresses: Addresses, values: pa.Table | None) -> Iterator[pa.Table]:
-        """Yield changed rows, whole: their new values, and from the table what stays."""
+    def _complete_updated(self, addresses: Addresses, values: pa.Table | None) -> Iterator[pa.Table]:
+        """Yield complete changed rows: new values, and unchanged columns read from the table."""
         if values is None:
             return
         fields = self.at.schema.fields
@@ -271,8 +271,8 @@ class _Changes:
                 self.answer.counts["update"] += len(part)
                 yield whole_rows(fields, new, old)
 
-    def _inserted(self, values: pa.Table | None) -> Iterator[pa.Table]:
-        """Yield new rows, whole; null where they have no value."""
+    def _complete_inserted(self, values: pa.Table | None) -> Iterator[pa.Table]:
+        """Yield complete new rows, with null in columns without a value."""
         if values is None:
             return
         fields = self.at.schema.fields
@@ -283,26 +283,26 @@ class _Changes:
             old = {name: pa.nulls(new.num_rows, f.arrow_type()) for name, f in nulls.items()}
             table = whole_rows(fields, new, old)
             self.answer.counts["insert"] += table.num_rows
-            self._note_keys(table)
-            self._note_inserted(table)
+            self._record_key_filter(table)
+            self._record_key_hashes(table)
             yield table
 
-    def _note_inserted(self, table: pa.Table) -> None:
+    def _record_key_hashes(self, table: pa.Table) -> None:
         if not self.work.unique or self.answer.uncounted:
             return
-        columns = [_hashable(column) for column in table.select(list(self.work.unique)).columns]
+        columns = [_to_hashable(column) for column in table.select(list(self.work.unique)).columns]
         hashes = key_hashes(columns)
         assert hashes is not None
         self.answer.inserted += hashes.tobytes()
         if len(self.answer.inserted) > _INSERTED_BYTES:
             self.answer.inserted, self.answer.uncounted = b"", True
 
-    def _note_keys(self, table: pa.Table) -> None:
+    def _record_key_filter(self, table: pa.Table) -> None:
         if not self.work.key:
             return
         keys = table.select(list(self.work.key))
         for column in keys.columns:
-            # A key with a null in it equals no key.
+            # A key that contains a null equals no other key.
             keys = keys.filter(column.is_valid()) if column.null_count else keys
         ids = [self.at.schema.field(name).id for name in self.work.key]
         bits = key_filter(ids, keys.columns).bloom.bitmap
@@ -317,8 +317,8 @@ def _chain(first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> Iterator[pa
     yield from rest
 
 
-def _hashable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a key column in a type that `key_hashes` takes; equal values stay equal."""
+def _to_hashable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a key column in a type that `key_hashes` supports; equal values stay equal."""
     if key_hashes([column.slice(0, 0)]) is not None:
         return column
     return column.cast(pa.large_string())
@@ -329,7 +329,7 @@ def _addresses(column: pa.Array) -> Addresses:
     return addresses
 
 
-def _repeated(addresses: Addresses) -> int:
-    """Return an address that occurs twice."""
+def _find_duplicate(addresses: Addresses) -> int:
+    """Return an address that occurs more than once."""
     ordered = np.sort(addresses)
     return int(ordered[1:][ordered[1:] == ordered[:-1]][0])

@@ -1,9 +1,9 @@
-"""Searching by vector, by words and by both in Spark jobs: one search, or a join with many.
+"""Vector, full-text and hybrid search in Spark jobs.
 
-For one search there is a task per segment of the index, and one per million rows that are not indexed. Each
-answers with its best rows. Spark keeps the best of all, and a task fetches their columns.
+A single vector search has one task per index segment, and one task per million unindexed rows. Each task
+returns its best rows. Spark keeps the best rows of all tasks, and one task fetches their columns.
 
-Many searches: see `batch_search`.
+`batch_search` runs many vector searches as a join.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FUSED = st.StructType([_ADDRESS, *_PARTS, _RELEVANCE])
 
 @dataclass(frozen=True)
 class TableSearches:
-    """The rows nearest to vectors, and those that answer words."""
+    """Vector, full-text and hybrid search. Get it as `LanceTable.searches`."""
 
     table: TableBase
 
@@ -72,25 +72,25 @@ class TableSearches:
         """Return the k rows nearest to a vector, nearest first, with the column `_distance`.
 
         Args:
-            vector: as many numbers as the column's vectors have; a list of such for a column of lists of
-                vectors.
-            column: a column of vectors.
-            k: rows.
-            metric: by default that of the index, l2 without one. An index of another metric is not used.
-            nprobes: partitions of the index that are looked at; by default 20, and more until there are k
-                rows.
-            refineFactor: this many times k rows are fetched from the index and compared exactly.
-            ef: effort in graphs.
+            vector: the query vector, with the dimension of the column; a list of vectors for a column of
+                vector lists.
+            column: a vector column.
+            k: number of rows.
+            metric: l2, cosine, dot or hamming. Default: the metric of the index, or l2 without an index. An
+                index with another metric is not used.
+            nprobes: number of index partitions to search. Default: 20, and more until k rows are found.
+            refineFactor: take `refineFactor * k` rows from the index and compute their exact distances.
+            ef: number of candidates in an HNSW search.
             filter: SQL condition on the rows.
-            prefilter: whether the filter comes before the search, so that k of its rows come, or is applied
-                to the k nearest rows.
-            columns: the columns of the result; all by default.
-            fastSearch: leave out rows that are not indexed.
-            useIndex: False compares every row exactly.
+            prefilter: True applies the filter before the search, which returns k matching rows. False applies
+                the filter to the k nearest rows.
+            columns: columns of the result. Default: all columns.
+            fastSearch: skip rows that are not indexed.
+            useIndex: False computes the exact distance of every row.
 
         Raises:
-            OptionError: the query does not fit the column.
-            ExpressionError: the filter does not fit the table.
+            OptionError: the query does not fit the column, or an option has a bad value.
+            ExpressionError: the filter cannot be evaluated on the table's columns.
             SchemaError: a column does not exist.
         """
         table = self.table.dataset()
@@ -123,22 +123,23 @@ class TableSearches:
         fastSearch: bool = False,
         useIndex: bool = True,
     ) -> DataFrame:
-        """Return the k rows nearest to each of many vectors: `query_id`, the columns, `_distance`.
+        """Return the k rows nearest to each query vector: `query_id`, the columns, and `_distance`.
 
         Args:
-            queries: a DataFrame of vectors and their ids.
-            column: a column of vectors.
-            k: rows per query.
+            queries: a DataFrame with query vectors and their ids.
+            column: a vector column.
+            k: number of rows per query.
             metric: see `search`.
-            queryVector: the column of `queries` with the vectors, or with lists of them for a column of such;
-                rows without one are left out.
-            queryId: the column of `queries` that tells them apart.
-            nprobes: partitions of each segment that a query looks at, 20 by default.
-            refineFactor, filter, fastSearch, useIndex: see `search`; the filter comes before the search.
-            columns: the columns of the table in the result; all by default.
+            queryVector: column of `queries` with the vectors, or with vector lists for a column of vector
+                lists. Rows with a null vector are skipped.
+            queryId: column of `queries` with the query ids.
+            nprobes: number of partitions per segment to search. Default: 20.
+            refineFactor, fastSearch, useIndex: see `search`.
+            filter: SQL condition on the rows, applied before the search.
+            columns: table columns of the result. Default: all columns.
 
         Raises:
-            OptionError: an option cannot be used.
+            OptionError: an option has a bad value.
             SchemaError: a column does not exist.
         """
         table = self.table.dataset()
@@ -170,23 +171,23 @@ class TableSearches:
         columns: Sequence[str] | None = None,
         fastSearch: bool = False,
     ) -> DataFrame:
-        """Return the k rows that answer a query of words best, best first, with the column `_score` (BM25).
+        """Return the k best rows of a full-text search, best first, with the column `_score` (BM25).
 
-        One task looks the words up in the index of the column, and in the texts of rows without one.
+        One task searches the column's index, and the text of unindexed rows.
 
         Args:
-            query: words; they are cut as the index cuts its texts.
-            column: a column of text.
-            k: rows.
-            operator: whether a row needs one of the words ("or") or all of them ("and").
-            phrase: whether the words must stand side by side.
+            query: words, which are tokenized like the index.
+            column: a text column.
+            k: number of rows.
+            operator: "or" if a row needs one of the words, "and" if it needs all of them.
+            phrase: whether the words must be adjacent and in this order.
             filter: SQL condition on the rows, applied before the search.
-            columns: the columns of the result; all by default.
-            fastSearch: leave out rows that are not indexed.
+            columns: columns of the result. Default: all columns.
+            fastSearch: skip rows that are not indexed.
 
         Raises:
-            OptionError: an option cannot be used.
-            SchemaError: a column does not exist, or holds no text.
+            OptionError: an option has a bad value.
+            SchemaError: a column does not exist, or is not a text column.
         """
         table = self.table.dataset()
         request = {"query": query, "column": column, "operator": operator, "phrase": phrase}
@@ -222,29 +223,30 @@ class TableSearches:
         fastSearch: bool = False,
         useIndex: bool = True,
     ) -> DataFrame:
-        """Return the k rows that a vector search and a text search rank best together, best first.
+        """Return the k best rows by the combined ranks of a vector search and a full-text search.
 
         A row's `_relevance_score` is `vectorWeight / (rankConstant + rank)` of the vector search plus
-        `textWeight / (rankConstant + rank)` of the text search. A search that has not ranked the row adds
-        nothing, and its `_distance` or `_score` is null.
+        `textWeight / (rankConstant + rank)` of the full-text search. The rows are sorted by it, best first. A
+        search that does not rank the row adds nothing, and its `_distance` or `_score` is null.
 
         Args:
-            vector: as many numbers as the column's vectors have.
+            vector: the query vector, with the dimension of the column.
             query: words.
-            vectorColumn, textColumn: the columns that are searched.
-            k: rows.
-            vectorWeight, textWeight, rankConstant: of the formula; not negative, the constant above 0.
-            candidates: rows that each search ranks; by default 100, or k if that is more.
-            metric, nprobes, refineFactor, useIndex: of the search by vector, see `search`.
-            operator, phrase: of the search by words, see `textSearch`.
+            vectorColumn, textColumn: the columns to search.
+            k: number of rows.
+            vectorWeight, textWeight: weights of the two ranks, at least 0.
+            rankConstant: constant of the formula, above 0.
+            candidates: number of rows that each search ranks. Default: the larger of 100 and k.
+            metric, nprobes, refineFactor, useIndex: options of the vector search; see `search`.
+            operator, phrase: options of the full-text search; see `textSearch`.
             filter: SQL condition on the rows, applied before the searches.
-            columns: the columns of the result; all by default.
-            fastSearch: leave out rows that are not indexed.
+            columns: columns of the result. Default: all columns.
+            fastSearch: skip rows that are not indexed.
 
         Raises:
-            OptionError: an option cannot be used.
-            ExpressionError: the filter does not fit the table.
-            SchemaError: a column does not exist, or cannot be searched so.
+            OptionError: an option has a bad value.
+            ExpressionError: the filter cannot be evaluated on the table's columns.
+            SchemaError: a column does not exist, or its type does not fit the search.
         """
         table = self.table.dataset()
         near = {"column": vectorColumn, "q": vector, "metric": metric, "nprobes": nprobes}
@@ -258,14 +260,14 @@ class TableSearches:
         request |= {"vector_weight": vectorWeight, "text_weight": textWeight}
         request |= {"rank_constant": rankConstant, "candidates": candidates}
         schema = shown_columns(table.manifest, columns, DISTANCE, SCORE, RELEVANCE)
-        return self._fused(table.snapshot, HybridQuery.parse(table.manifest, request), filter, schema)
+        return self._run_hybrid(table.snapshot, HybridQuery.parse(table.manifest, request), filter, schema)
 
-    def _fused(
+    def _run_hybrid(
         self, snapshot: Snapshot, query: HybridQuery, filter: str | None, schema: st.StructType
     ) -> DataFrame:
-        """Return the rows that both searches rank best, with the columns of `schema`."""
+        """Return the best rows by both ranks, with the columns of `schema`."""
         plan = plan_search(snapshot, query.vector, filter)
-        TextSearch(snapshot, query.text_column)  # It refuses a column that has no words.
+        TextSearch(snapshot, query.text_column)  # Raises an error if the column has no text.
         by_vector = run_to_frame(self.table.spark, [(plan, piece) for piece in plan.tasks], run_search, FOUND)
         by_vector = by_vector.orderBy(DISTANCE, _ADDRESS.name).limit(query.vector.k)
         text = TextPlan(snapshot.ref(), query.text_column, query.text, filter)
@@ -273,7 +275,7 @@ class TableSearches:
         ranked = by_vector.withColumn(SCORE, F.lit(None).cast("float")).unionByName(
             by_words.withColumn(DISTANCE, F.lit(None).cast("float"))
         )
-        fused = ranked.coalesce(1).mapInArrow(_fusing(query), _FUSED)
+        fused = ranked.coalesce(1).mapInArrow(_fuse_candidates(query), _FUSED)
         fetched = fused.mapInArrow(
             fetch_rows(text.table, schema, _PARTS, RELEVANCE), with_measured(schema, _PARTS, RELEVANCE)
         )
@@ -285,11 +287,11 @@ class TableSearches:
 
 @dataclass(frozen=True)
 class SearchableTable(TableBase):
-    """A table with its searches, as a part and as methods."""
+    """The search methods of a table."""
 
     @property
     def searches(self) -> TableSearches:
-        """Searches by vector and by words."""
+        """Vector, full-text and hybrid search."""
         return TableSearches(self)
 
     def search(
@@ -308,7 +310,7 @@ class SearchableTable(TableBase):
         fastSearch: bool = False,
         useIndex: bool = True,
     ) -> DataFrame:
-        """See `searches.nearest`."""
+        """Return the k rows nearest to a vector; see `searches.nearest`."""
         return self.searches.nearest(
             vector,
             column,
@@ -340,7 +342,7 @@ class SearchableTable(TableBase):
         fastSearch: bool = False,
         useIndex: bool = True,
     ) -> DataFrame:
-        """Return the k rows nearest to each of many vectors; see `searches.batch`."""
+        """Return the k rows nearest to each query vector; see `searches.batch`."""
         return self.searches.batch(
             queries,
             column,
@@ -368,7 +370,7 @@ class SearchableTable(TableBase):
         columns: Sequence[str] | None = None,
         fastSearch: bool = False,
     ) -> DataFrame:
-        """See `searches.text`."""
+        """Return the k best rows of a full-text search; see `searches.text`."""
         return self.searches.text(
             query,
             column,
@@ -402,7 +404,7 @@ class SearchableTable(TableBase):
         fastSearch: bool = False,
         useIndex: bool = True,
     ) -> DataFrame:
-        """See `searches.hybrid`."""
+        """Return the k best rows of a combined vector and full-text search; see `searches.hybrid`."""
         return self.searches.hybrid(
             vector,
             query,
@@ -427,7 +429,7 @@ class SearchableTable(TableBase):
 
 @dataclass(frozen=True)
 class TextPlan:
-    """A search for words in one version of a table."""
+    """A full-text search in one version of a table."""
 
     table: SnapshotRef
     column: str
@@ -436,7 +438,7 @@ class TextPlan:
 
 
 def answer_text(plan: TextPlan) -> Iterator[pa.RecordBatch]:
-    """Yield the addresses and scores of the rows that a search for words finds, best first."""
+    """Yield the addresses and scores of the rows of a full-text search, best first."""
     snapshot = plan.table.load()
     results = TextSearch(snapshot, plan.column).run(plan.query, allowed_rows(snapshot, plan.filter))
     yield _batch(results.addresses, results.scores, SCORED)
@@ -454,7 +456,7 @@ def vector_query(
     fastSearch: bool,
     useIndex: bool,
 ) -> VectorQuery:
-    """Return what is searched, with the arguments of `Searching.search`."""
+    """Return a vector query from the arguments of `LanceTable.search`."""
     return VectorQuery.parse(
         {
             "column": column,
@@ -483,29 +485,29 @@ def _batch(
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))
 
 
-def _fusing(query: HybridQuery) -> Any:
-    """Return what makes one ranking of all candidates."""
+def _fuse_candidates(query: HybridQuery) -> Any:
+    """Return a `mapInArrow` function that fuses the ranks of all candidates."""
 
-    def fusing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def fuse_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
             ranked = pa.Table.from_batches(batches, schema=_CANDIDATES)
-            near = _ranked(ranked, DISTANCE)
-            words = _ranked(ranked, SCORE)
+            near = _select_measured(ranked, DISTANCE)
+            words = _select_measured(ranked, SCORE)
             nearest = TopK.best([TopK(*near)], query.vector.k)
-            # The best score comes first, rows of one score by address: as a search for words answers.
+            # Sort by score, ties by address, as a full-text search does.
             order = np.lexsort((words[0], -words[1]))
             results = fuse(query, nearest, TextTopK(words[0][order], words[1][order]))
             measured = results.measured()
             columns = [pa.array(results.addresses.view(np.int64)), *measured.values()]
             yield pa.RecordBatch.from_arrays(columns, schema=arrow_schema(_FUSED))
 
-    return fusing
+    return fuse_batches
 
 
 _CANDIDATES = arrow_schema(st.StructType([_ADDRESS, *_PARTS]))
 
 
-def _ranked(candidates: pa.Table, measure: str) -> tuple[Any, Any]:
-    """Return the addresses of the rows that one of the searches has found, and what it measured."""
-    there = candidates.filter(candidates[measure].is_valid())
-    return there[_ADDRESS.name].to_numpy().view(np.uint64), there[measure].to_numpy()
+def _select_measured(candidates: pa.Table, measure: str) -> tuple[Any, Any]:
+    """Return the addresses of the rows that one of the searches ranks, and their distances or scores."""
+    measured = candidates.filter(candidates[measure].is_valid())
+    return measured[_ADDRESS.name].to_numpy().view(np.uint64), measured[measure].to_numpy()

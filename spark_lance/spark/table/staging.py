@@ -1,10 +1,10 @@
-"""Writes that a session directs to a branch, as Iceberg's settings do.
+"""Write-audit-publish: session settings that redirect writes to a branch, as in Iceberg.
 
     SET spark.wap.branch = audit    statements read and write the branch audit of a table
     SET spark.wap.id = 7            statements write to the branch wap-7, and read the table itself
 
-They concern tables by name whose property `write.wap.enabled` is true. The first write makes the branch. A
-name that has a branch or a tag is left alone.
+They apply to tables by name with the property `write.wap.enabled` = true. The first write creates the branch.
+A name that selects a branch or a tag is not redirected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENABLED = "write.wap.enabled"
 
 
 def wap_branch(wap_id: str) -> str:
-    """Return the branch of the writes with an id, which `publish_changes` publishes."""
+    """Return the branch for writes with a WAP id, which `publish_changes` publishes."""
     return f"wap-{wap_id}"
 
 
@@ -32,15 +32,15 @@ def staging_branch(options: Mapping[str, str], staging: Mapping[str, str], *, wr
     """Return the branch that a statement on a table reads or writes; None for the table itself.
 
     Args:
-        options: options of the data source that lead to the table, not to a branch or a tag.
+        options: data source options that select the table itself, not a branch or a tag.
         staging: the settings `branch` and `id` of the session.
         writes: whether the statement writes.
 
     Raises:
         OptionError: the session has both settings.
     """
-    main = _main(options)
-    branch = _target(main, staging)
+    main = _open_main(options)
+    branch = _target_branch(main, staging)
     if branch is None:
         return None
     exists = branch in main.branches.list()
@@ -53,12 +53,12 @@ def staging_branch(options: Mapping[str, str], staging: Mapping[str, str], *, wr
 
 
 def staged_options(options: Mapping[str, str], staging: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the options of a statement that changes rows, with the branch that the session directs it to.
+    """Return the options of a statement that changes rows, with the branch of the session's settings.
 
     Raises:
         OptionError: the session has both settings.
     """
-    if not _leads_to_main(options, staging):
+    if not _selects_main(options, staging):
         return dict(options)
     assert staging is not None
     branch = staging_branch(options, staging, writes=True)
@@ -66,7 +66,7 @@ def staged_options(options: Mapping[str, str], staging: Mapping[str, str] | None
 
 
 def check_staged(options: Mapping[str, str], staging: Mapping[str, str] | None) -> None:
-    """Refuse a write past the branch that the session directs it to, such as one by path.
+    """Check that a write, such as one by path, does not bypass the branch of the session's settings.
 
     Args:
         options: options of the write.
@@ -75,11 +75,11 @@ def check_staged(options: Mapping[str, str], staging: Mapping[str, str] | None) 
     Raises:
         OptionError: the table has the property, and the write goes to the table itself.
     """
-    if not _leads_to_main(options, staging):
+    if not _selects_main(options, staging):
         return
     assert staging is not None
     try:
-        branch = _target(_main(options), staging)
+        branch = _target_branch(_open_main(options), staging)
     except TableNotFoundError:
         return
     if branch is not None:
@@ -92,7 +92,7 @@ def check_staged(options: Mapping[str, str], staging: Mapping[str, str] | None) 
 
 
 def check_session_stages(table: TableBase) -> None:
-    """Refuse a change of rows by `LanceTable` past the branch that its session directs writes to.
+    """Check that a change by `LanceTable` does not bypass the branch of the session's settings.
 
     Raises:
         OptionError: as `check_staged`, or the session has been stopped.
@@ -103,16 +103,16 @@ def check_session_stages(table: TableBase) -> None:
     check_staged({**table.options, "path": table.path}, staging)
 
 
-def _leads_to_main(options: Mapping[str, str], staging: Mapping[str, str] | None) -> bool:
+def _selects_main(options: Mapping[str, str], staging: Mapping[str, str] | None) -> bool:
     return bool(staging) and "path" in options and not options.get("branch")
 
 
-def _main(options: Mapping[str, str]) -> LanceDataset:
+def _open_main(options: Mapping[str, str]) -> LanceDataset:
     storage = dict(read_options(CaseInsensitiveDict(dict(options))).storage)
     return dataset(options["path"], None, storage)
 
 
-def _target(main: LanceDataset, staging: Mapping[str, str]) -> str | None:
+def _target_branch(main: LanceDataset, staging: Mapping[str, str]) -> str | None:
     if main.branch is not None or main.config().get(ENABLED, "").lower() != "true":
         return None
     if "branch" in staging and "id" in staging:

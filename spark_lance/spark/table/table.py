@@ -1,6 +1,6 @@
-"""`LanceTable`, the table in Spark, with names as Delta's `DeltaTable` has.
+"""`LanceTable`, the Spark API of a table. Its method names follow Delta's `DeltaTable`.
 
-Groups of methods are objects of their own: `table.columns`, `table.indexes`, `table.searches`, `table.tags`,
+Related methods are grouped in objects: `table.columns`, `table.indexes`, `table.searches`, `table.tags` and
 `table.branches`.
 """
 
@@ -64,10 +64,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class LanceTable(SearchableTable):
-    """A Lance table in a Spark session. Its methods change, evolve and maintain the table in Spark jobs.
+    """A Lance table in a Spark session, with methods to read, change, evolve and maintain it.
 
-    Create it with `forPath`. DataFrames do all work on rows, so a session of Spark Connect works as well.
-    This process makes the commits, so it needs access to the table's store.
+    Get one with `forPath` or `forName`. Spark jobs do all the work on rows, so Spark Connect sessions work,
+    too. This process makes the commits, so it needs access to the table's store.
     """
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class LanceTable(SearchableTable):
             return f"LanceTable({self.path!r}, which cannot be read: {error})"
 
     def _repr_html_(self) -> str:
-        """Return the table for a notebook: what it is, and its first rows."""
+        """Return HTML for a notebook: a description of the table, and its first rows."""
         try:
             return self.dataset()._repr_html_()
         except (LanceError, OSError):
@@ -93,15 +93,14 @@ class LanceTable(SearchableTable):
         """Return the table at a path.
 
         Args:
-            spark: the session, classic or of Spark Connect; with the path alone, the active session.
-            path: where the table is.
-            options: options of the data source for every read and write, such as those of the store;
-                `storage={"key": ...}` stands for the options `storage.key`, .... With `branch` the table is
-                that branch.
+            spark: the session, classic or Spark Connect. If you pass only a path, the active session is used.
+            path: path or URI of the table.
+            options: data source options for every read and write, such as storage options.
+                `storage={"key": ...}` sets the option `storage.key`. `branch` opens that branch.
 
         Raises:
-            TableNotFoundError: there is no table.
-            OptionError: an option cannot be used.
+            TableNotFoundError: there is no table at the path.
+            OptionError: an option is unknown or has a bad value, or no session is active.
         """
         branch = options.pop("branch", None)
         if path is None:
@@ -113,12 +112,16 @@ class LanceTable(SearchableTable):
 
     @classmethod
     def forName(cls, spark: SparkSession, tableOrViewName: str) -> LanceTable:
-        """Return the table of a name, as SQL has it: `db.t`, `shop.db.t`, a branch ``db.`t@dev` ``.
+        """Return the table with this name in a catalog.
 
-        The options of the store are those of the table's catalog, `spark.sql.catalog.<name>.storage.*`.
+        Storage options come from the settings of the table's catalog, `spark.sql.catalog.<name>.storage.*`.
+
+        Args:
+            spark: the session.
+            tableOrViewName: a table name as in SQL: `db.t`, `shop.db.t`, or ``db.`t@dev` `` for a branch.
 
         Raises:
-            OptionError: the name is not one of a Lance table in a catalog of `spark_lance.enable`.
+            OptionError: the name is not a Lance table in a catalog of `spark_lance.enable`.
         """
         check_session(spark, "LanceTable.forName(spark, name)")
         path, options = place_of(spark, tableOrViewName)
@@ -126,7 +129,7 @@ class LanceTable(SearchableTable):
 
     @classmethod
     def isLanceTable(cls, spark: SparkSession, path: str | os.PathLike[str], **options: object) -> bool:
-        """Whether there is a table at a path; arguments as for `forPath`."""
+        """Return whether a Lance table exists at a path; arguments as for `forPath`."""
         try:
             cls.forPath(spark, path, **options)
         except TableNotFoundError:
@@ -137,18 +140,18 @@ class LanceTable(SearchableTable):
     def convertToLance(
         cls, spark: SparkSession, identifier: str, partitionSchema: st.StructType | str | None = None
     ) -> LanceTable:
-        """Make a Lance table of the Parquet files in a folder, in this folder, and return it.
+        """Create a Lance table from a folder of Parquet files, in the same folder, and return it.
 
-        The rows are copied. The Parquet files stay.
+        The rows are copied. The Parquet files are kept.
 
         Args:
             spark: the session.
-            identifier: the files, as "parquet.`/data/events`".
-            partitionSchema: the columns in the names of subfolders, with their types, such as "day date".
+            identifier: the folder, as "parquet.`/data/events`".
+            partitionSchema: partition columns in the subfolder names, with their types, such as "day date".
 
         Raises:
-            TableExistsError: the folder has a Lance table.
-            OptionError: the folders have other partition columns.
+            TableExistsError: the folder already has a Lance table.
+            OptionError: the subfolders have other partition columns than `partitionSchema`.
         """
         check_session(spark, "LanceTable.convertToLance(spark, identifier)")
         return cls.forPath(spark, convert_files(spark, identifier, partitionSchema))
@@ -157,11 +160,14 @@ class LanceTable(SearchableTable):
 
     @classmethod
     def create(cls, spark: SparkSession | None = None, **options: object) -> TableBuilder[LanceTable]:
-        """Begin to make an empty table where there is none.
+        """Return a builder that creates an empty table and fails if the table exists.
 
         Args:
-            spark: the session, classic or of Spark Connect; the active one by default.
+            spark: the session, classic or Spark Connect. Default: the active session.
             options: as for `forPath`; also `enable_stable_row_ids` and `data_storage_version`.
+
+        Raises:
+            OptionError: no session is given or active.
         """
         return TableBuilder(_session(spark, "LanceTable.create(spark)"), "create", cls, option_texts(options))
 
@@ -169,7 +175,7 @@ class LanceTable(SearchableTable):
     def createIfNotExists(
         cls, spark: SparkSession | None = None, **options: object
     ) -> TableBuilder[LanceTable]:
-        """Begin to make an empty table, or to take the one that is there as it is; see `create`."""
+        """Return a builder that creates an empty table unless the table exists; see `create`."""
         return TableBuilder(
             _session(spark, "LanceTable.createIfNotExists(spark)"),
             "create_if_not_exists",
@@ -179,7 +185,7 @@ class LanceTable(SearchableTable):
 
     @classmethod
     def replace(cls, spark: SparkSession | None = None, **options: object) -> TableBuilder[LanceTable]:
-        """Begin to replace the columns and rows of a table by other columns and no rows; see `create`."""
+        """Return a builder that gives an existing table new columns and removes its rows; see `create`."""
         return TableBuilder(
             _session(spark, "LanceTable.replace(spark)"), "replace", cls, option_texts(options)
         )
@@ -188,7 +194,7 @@ class LanceTable(SearchableTable):
     def createOrReplace(
         cls, spark: SparkSession | None = None, **options: object
     ) -> TableBuilder[LanceTable]:
-        """Begin to make an empty table, whether or not there is one; see `create` and `replace`."""
+        """Return a builder that creates an empty table, or replaces the existing one; see `create`."""
         return TableBuilder(
             _session(spark, "LanceTable.createOrReplace(spark)"),
             "create_or_replace",
@@ -200,11 +206,11 @@ class LanceTable(SearchableTable):
         """Return the rows of a version as a DataFrame, under the table's alias if it has one.
 
         Args:
-            version: a number on this line, a tag, or (branch, number), where None is the newest. The newest
-                version of the table by default.
+            version: a version number of this branch, a tag, or (branch, number). A number of None means the
+                branch's newest version. Default: the newest version of the table.
 
         Raises:
-            VersionNotFoundError: there is no such version, tag or branch.
+            VersionNotFoundError: the version, tag or branch does not exist.
         """
         if version is None:
             frame = self.read()
@@ -214,27 +220,30 @@ class LanceTable(SearchableTable):
         return frame if self.aliased is None else frame.alias(self.aliased)
 
     def alias(self, aliasName: str) -> LanceTable:
-        """Return the same table under a name for conditions and expressions, such as `t` in `t.id = s.id`."""
+        """Return the table with an alias for conditions and expressions, such as `t` in `t.id = s.id`."""
         return replace(self, aliased=aliasName)
 
     def detail(self) -> DataFrame:
-        """Return one row about the newest version.
+        """Return one row that describes the newest version.
 
-        The first columns are Delta's; a column without a counterpart in Lance is null or empty. The others
-        are `version`, `branch`, `numVersions`, `numRows`, `numDeletedRows`, `numFragments`,
+        The first columns are Delta's; a column without a counterpart in Lance is null or empty. Then follow
+        `version`, `branch`, `numVersions`, `numRows`, `numDeletedRows`, `numFragments`,
         `dataStorageVersion`, `stableRowIds`, `primaryKey` and `indices`.
         """
         return detail_frame(self)
 
     def history(self, limit: int | None = None) -> DataFrame:
-        """Return what made the versions, newest first, in Delta's columns.
+        """Return one row per version with the operation that created it, newest first.
 
-        `version`, `timestamp`, `userName`, `operation`, `operationParameters`, `job`, `readVersion`,
-        `isBlindAppend`, `operationMetrics`, `userMetadata`, and more; see option `table` = `history` of the
-        data source.
+        The columns are Delta's: `version`, `timestamp`, `userName`, `operation`, `operationParameters`,
+        `job`, `readVersion`, `isBlindAppend`, `operationMetrics`, `userMetadata` and more. The data source
+        returns the same rows with option `table` = `history`.
 
         Args:
-            limit: how many of the newest versions; all by default.
+            limit: number of versions to return. Default: all.
+
+        Raises:
+            OptionTypeError: the limit is not a whole number.
         """
         check_number("limit", limit, "10 for the newest ten versions", whole=True)
         frame = self.read(table="history")
@@ -246,26 +255,34 @@ class LanceTable(SearchableTable):
         return self.dataset().version
 
     def restoreToVersion(self, version: int) -> DataFrame:
-        """Make the content of a version the newest version.
+        """Commit a new version with the content of an old one.
+
+        Args:
+            version: the version number to restore.
 
         Returns:
-            One row of numbers of files and bytes, as Delta's.
+            One row with Delta's columns: `table_size_after_restore`, `num_of_files_after_restore`,
+            `num_removed_files`, `num_restored_files`, `removed_files_size`, `restored_files_size`. Sizes are
+            in bytes.
 
         Raises:
-            VersionNotFoundError: there is no such version.
+            VersionNotFoundError: the version does not exist.
             CommitError: the commit failed; see its subclasses.
         """
         return restore_version(self, version)
 
     def restoreToTimestamp(self, timestamp: datetime | str) -> DataFrame:
-        """Make the content of the version that was the newest at a time the newest version.
+        """Commit a new version with the content that the table had at a given time.
 
         Args:
-            timestamp: a time, or its ISO 8601 text; without a zone it is in the session's zone,
-                `spark.sql.session.timeZone`.
+            timestamp: a datetime, or ISO 8601 text. Without a time zone, `spark.sql.session.timeZone`
+                applies.
+
+        Returns:
+            One row, as `restoreToVersion`.
 
         Raises:
-            VersionNotFoundError: every version is younger.
+            VersionNotFoundError: the table has no version at or before the time.
             OptionError: the text is not a time.
             CommitError: the commit failed; see its subclasses.
         """
@@ -274,11 +291,14 @@ class LanceTable(SearchableTable):
         return restore_version(self, version_at(dataset.table, moment))
 
     def restoreToTag(self, tag: str) -> DataFrame:
-        """Make the content of a tagged version of this line the newest version.
+        """Commit a new version with the content of a tagged version of the same branch.
+
+        Returns:
+            One row, as `restoreToVersion`.
 
         Raises:
-            TagNotFoundError: there is no such tag.
-            OptionError: the tag is on another line.
+            TagNotFoundError: the tag does not exist.
+            OptionError: the tag is on another branch.
             CommitError: the commit failed; see its subclasses.
         """
         dataset = self.dataset()
@@ -290,7 +310,7 @@ class LanceTable(SearchableTable):
 
     @property
     def tags(self) -> TableTags:
-        """The names of versions."""
+        """The tags of the table."""
         return TableTags(self)
 
     @property
@@ -299,19 +319,20 @@ class LanceTable(SearchableTable):
         return TableBranches(self)
 
     def clone(self, target: str, isShallow: bool = True, *, version: Reference | None = None) -> LanceTable:
-        """Create a table elsewhere that begins as a version of this one, and return it.
+        """Create a copy of a version of this table at another path, and return it.
 
-        A shallow clone shares the files of this table, which must stay where it is and whose clean-up does
-        not know of the clone: tag the version that was cloned. A deep one copies all files, in this process.
+        A shallow clone references the files of this table, so this table must not move. Vacuum of this
+        table does not check for clones: tag the cloned version to keep its files. A deep clone copies all
+        files, in this process.
 
         Args:
-            target: where the clone is to be.
-            isShallow: whether files are shared.
-            version: as for `toDF`.
+            target: path or URI of the clone.
+            isShallow: whether the clone references this table's files (True) or copies them (False).
+            version: the version to clone, as for `toDF`. Default: the newest version.
 
         Raises:
-            TableExistsError: there is a table already.
-            VersionNotFoundError: there is no such version.
+            TableExistsError: the target already has a table.
+            VersionNotFoundError: the version does not exist.
             CommitError: the commit failed; see its subclasses.
         """
         dataset = self.dataset()
@@ -321,15 +342,18 @@ class LanceTable(SearchableTable):
 
     @property
     def config(self) -> dict[str, str]:
-        """The table's settings, without the internal ones of this package."""
+        """The table's config as a dict, without the internal keys of this package."""
         return self.dataset().config()
 
     def setConfig(self, values: Mapping[str, str | None]) -> None:
-        """Set settings of the table; None deletes one. Keys beginning with `lance.` belong to the format.
+        """Set keys of the table's config. Keys that start with `lance.` belong to the format.
+
+        Args:
+            values: key -> value. A value of None deletes the key.
 
         Raises:
             OptionError: a key is internal.
-            IncompatibleConflictError: another writer has updated one of the keys meanwhile.
+            IncompatibleConflictError: another writer updated one of the keys concurrently.
             CommitError: the commit failed; see its subclasses.
         """
         self.dataset().update_config(values)
@@ -341,25 +365,26 @@ class LanceTable(SearchableTable):
         conflictRetries: int = RETRIES,
         retryTimeout: timedelta = RETRY_TIMEOUT,
     ) -> DataFrame:
-        """Delete the rows for which a condition is true; all rows without one.
+        """Delete the rows that match a condition.
 
-        Spark reads the columns that the condition names; deletion files say which rows are gone. Fragments
-        without a row left are dropped. If no row matches, no version is made.
+        Spark reads only the columns that the condition uses. Deletion files mark the deleted rows; no data
+        file is rewritten. Fragments without remaining rows are dropped. If no row matches, no version is
+        created.
 
         Args:
-            condition: SQL such as "day < '2024-01-01'", or a Column.
-            conflictRetries: how often to look for the rows again because another writer changed them.
-            retryTimeout: no new attempt is begun after this time.
+            condition: SQL such as "day < '2024-01-01'", or a Column. Default: all rows.
+            conflictRetries: how often to search for the rows again after another writer changed them.
+            retryTimeout: start no new attempt after this time.
 
         Returns:
             One row: num_affected_rows, num_updated_rows, num_deleted_rows, num_inserted_rows, bytes_written,
             version.
 
         Raises:
-            ExpressionError: the condition does not fit the table.
+            ExpressionError: Spark cannot resolve the condition on the table's columns.
             OptionError: spark.wap.branch or spark.wap.id directs the session's writes to a branch.
-            CommitError: other writers were in the way; see its subclasses.
-            UnsupportedFormatError: the table needs a feature that is not written here.
+            CommitError: the commit conflicts with other writers; see its subclasses.
+            UnsupportedFormatError: the table uses a feature that this package cannot write.
         """
         check_session_stages(self)
         reruns = policy(conflictRetries, retryTimeout)
@@ -373,27 +398,27 @@ class LanceTable(SearchableTable):
         conflictRetries: int = RETRIES,
         retryTimeout: timedelta = RETRY_TIMEOUT,
     ) -> DataFrame:
-        """Set columns of the rows for which a condition is true, of all rows without one.
+        """Set columns of the rows that match a condition.
 
-        All values are computed from the old row. They are cast by Spark's rules of store assignment: a
-        number too large for its column is an error. Only the changed rows are rewritten, and columns without
-        a new value do not pass through Spark. With stable row ids rows keep their `_rowid`.
+        All new values are computed from the old row, and cast by Spark's store assignment rules: a number
+        too large for its column is an error. Only the changed rows are rewritten. Columns without a new
+        value do not pass through Spark. With stable row ids, rows keep their `_rowid`.
 
         Args:
-            condition: SQL or a Column.
-            set: column, or field inside one (`a.b`) -> SQL text or Column.
-            conflictRetries: how often to compute the change again because another writer changed its rows.
-            retryTimeout: no new attempt is begun after this time.
+            condition: SQL or a Column. Default: all rows.
+            set: column name, or path of a struct field (`a.b`) -> SQL text or Column.
+            conflictRetries: how often to compute the change again after another writer changed its rows.
+            retryTimeout: start no new attempt after this time.
 
         Returns:
             One row, as `delete`.
 
         Raises:
-            OptionError: nothing is set, or spark.wap.branch or spark.wap.id directs writes to a branch.
-            ExpressionError: the condition or a value does not fit the table.
+            OptionError: `set` is empty, or spark.wap.branch or spark.wap.id directs writes to a branch.
+            ExpressionError: Spark cannot resolve the condition or a value on the table's columns.
             SchemaError: a column does not exist, is set twice, or cannot hold values of that type.
-            CommitError: other writers were in the way; see its subclasses.
-            UnsupportedFormatError: the table uses what is not written here.
+            CommitError: the commit conflicts with other writers; see its subclasses.
+            UnsupportedFormatError: the table uses a feature that this package cannot write.
         """
         if isinstance(condition, Mapping):
             raise OptionTypeError(
@@ -407,21 +432,21 @@ class LanceTable(SearchableTable):
         return update_rows(self, condition, set, reruns).frame(self.spark)
 
     def merge(self, source: DataFrame, condition: Expression) -> MergeBuilder:
-        """Return a builder of a merge: update, insert and delete rows by comparing them with a source.
+        """Return a merge builder, to update, insert and delete rows by comparing them with a source.
 
             table.alias("t").merge(changes.alias("s"), "t.id = s.id")
                 .whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
 
         Args:
-            source: the rows to merge, a DataFrame of the same session.
-            condition: SQL or a Column that is true for a row of the table and one of the source that match;
-                null keys match nothing.
+            source: the rows to merge, as a DataFrame of the same session.
+            condition: SQL or a Column that is true if a table row and a source row match. Null keys match
+                nothing.
         """
         return MergeBuilder(self, source, condition)
 
     @property
     def columns(self) -> TableColumns:
-        """Adding, updating, altering and dropping columns."""
+        """Methods that add, update, alter and drop columns."""
         return TableColumns(self)
 
     def addColumns(
@@ -457,24 +482,24 @@ class LanceTable(SearchableTable):
         batchSize: int = BATCH_ROWS,
         resume: str | None = None,
     ) -> DataFrame:
-        """Give columns new values in place; see `columns.update`."""
+        """Rewrite the values of columns in place; see `columns.update`."""
         return self.columns.update(
             columns, where=where, on=on, inputs=inputs, outputs=outputs, batchSize=batchSize, resume=resume
         )
 
     def dropColumns(self, *columns: str) -> None:
-        """Drop columns, or fields of structs ("a.b"). Only the schema changes, no file is rewritten.
+        """Drop columns, or struct fields ("a.b"). Only the schema changes; no file is rewritten.
 
         See `columns.drop`.
         """
         return self.columns.drop(*columns)
 
     def unsetPrimaryKey(self) -> None:
-        """See `columns.unsetPrimaryKey`."""
+        """Remove the primary key declaration; see `columns.unsetPrimaryKey`."""
         return self.columns.unsetPrimaryKey()
 
     def renameColumn(self, existing: str, new: str) -> None:
-        """Rename a column, or a field of a struct ("a.b", which becomes "a.c" if `new` is "c").
+        """Rename a column, or a struct field ("a.b" becomes "a.c" if `new` is "c").
 
         See `columns.rename`.
         """
@@ -493,32 +518,32 @@ class LanceTable(SearchableTable):
         comment: str | None = None,
         default: str | None = None,
     ) -> None:
-        """Change what a column is; see `columns.alter`."""
+        """Change the type, nullability, comment or default of a column; see `columns.alter`."""
         return self.columns.alter(name, type=type, nullable=nullable, comment=comment, default=default)
 
     def moveColumn(self, name: str, *, after: str | None = None) -> None:
-        """Move a column behind another, or to the front; see `columns.move`."""
+        """Move a column after another one, or to the front; see `columns.move`."""
         return self.columns.move(name, after=after)
 
     def alterColumns(self, *alterations: Mapping[str, Any]) -> None:
-        """See `columns.alterAll`."""
+        """Alter several columns in one commit; see `columns.alterAll`."""
         return self.columns.alterAll(*alterations)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        """The constraints of the table, by name."""
+        """The table's constraints, sorted by name."""
         return self.dataset().settings.constraints
 
     def addConstraint(self, name: str, expression: str) -> None:
-        """Add a CHECK constraint: from now on no row for which its expression is false can be written.
+        """Add a CHECK constraint: writes of rows for which its expression is false fail.
 
         Args:
-            name: of the constraint, new in the table.
-            expression: SQL such as "price >= 0 AND currency IS NOT NULL". Null is no violation.
+            name: name of the constraint, unique in the table.
+            expression: SQL such as "price >= 0 AND currency IS NOT NULL". A null result is not a violation.
 
         Raises:
-            ConstraintError: the name is taken, the expression is no condition on the table's columns, or a
-                row of the table violates it; the message has the row.
+            ConstraintError: the name is taken, the expression is not a condition on the table's columns, or
+                an existing row violates it; the message quotes the row.
             CommitError: the commit failed; see its subclasses.
         """
         add_check(self.spark, self.dataset(), name, expression)
@@ -527,14 +552,14 @@ class LanceTable(SearchableTable):
         """Drop a constraint.
 
         Raises:
-            ConstraintError: there is none of the name, and not `ifExists`.
+            ConstraintError: the constraint does not exist, and `ifExists` is false.
             CommitError: the commit failed; see its subclasses.
         """
         self.dataset().settings.drop_constraint(name, if_exists=ifExists)
 
     @property
     def indexes(self) -> TableIndexes:
-        """Indexes of vectors, values and words."""
+        """Methods that create, optimize, drop and list vector, scalar and full-text indexes."""
         return TableIndexes(self)
 
     def createIndex(
@@ -551,7 +576,7 @@ class LanceTable(SearchableTable):
         numSegments: int | None = None,
         **options: Any,
     ) -> DataFrame:
-        """Build an index over a column of vectors; see `indexes.create`."""
+        """Build a vector index; see `indexes.create`."""
         return self.indexes.create(
             column,
             indexType,
@@ -575,17 +600,17 @@ class LanceTable(SearchableTable):
         numSegments: int | None = None,
         **options: Any,
     ) -> DataFrame:
-        """See `indexes.createScalar`."""
+        """Build a scalar or full-text index; see `indexes.createScalar`."""
         return self.indexes.createScalar(
             column, indexType, name, replace=replace, numSegments=numSegments, **options
         )
 
     def optimizeIndices(self, name: str | None = None, merge: int | None = None) -> DataFrame:
-        """Index the rows that indices do not cover yet, in one task per index; see `indexes.optimize`."""
+        """Add rows that indexes do not cover yet, with one task per index; see `indexes.optimize`."""
         return self.indexes.optimize(name, merge)
 
     def dropIndex(self, name: str) -> None:
-        """Take an index out of the table; its files stay for older versions; see `indexes.drop`."""
+        """Remove an index from the table; older versions keep it. See `indexes.drop`."""
         return self.indexes.drop(name)
 
     def indices(self) -> DataFrame:
@@ -593,10 +618,10 @@ class LanceTable(SearchableTable):
         return self.indexes.list()
 
     def optimize(self, **options: Any) -> Optimizing:
-        """Begin to rewrite data files; a method of the result chooses how.
+        """Return an object whose methods compact or cluster the data files.
 
         Args:
-            options: those of `LanceDataset.compact_files` in camelCase, such as `targetRowsPerFragment`,
+            options: options of `LanceDataset.compact_files` in camelCase, such as `targetRowsPerFragment`,
                 `maxBytesPerFile`, `maxSourceBytes`, `deferIndexRemap`, `remapIndices`,
                 `dataStorageVersion`.
         """
@@ -613,69 +638,75 @@ class LanceTable(SearchableTable):
     ) -> DataFrame:
         """Delete old versions and the files that only they need.
 
-        The newest version stays, and so do tagged versions, those at which a branch begins, and every file
-        that one of these or a branch needs. Files that no version names go when they are seven days old.
+        The newest version, tagged versions, and the start versions of branches are kept, with every file
+        that these versions or a branch need. Files that no version references are deleted after seven
+        days.
 
-        A DataFrame reads the version that was the newest when it was made, and a stream that of its last
-        micro-batch: keep versions for as long as the longest of them takes. Versions younger than 24 hours
-        therefore stay unless `allowShortRetention` is given; the table's config
+        A DataFrame reads the version that was the newest when it was created; a stream reads the version of
+        its last micro-batch. Keep versions longer than your longest-running reader. Versions younger than 24
+        hours are therefore kept unless `allowShortRetention` is true. The table config
         `spark_lance.vacuum.min_retention`, such as `3days`, raises these 24 hours.
 
         Args:
-            retentionHours: age of the versions that go; two weeks if neither this nor `retainVersions` is
-                given.
-            dryRun: delete nothing; may show what a shorter retention would delete.
-            retainVersions: how many of the newest versions stay; older ones go once they are 24 hours old,
-                or `retentionHours` if both are given.
-            allowShortRetention: let younger versions go. Only while nothing reads older versions.
-            deleteUnverified: delete files that no version names whatever their age. Do so only while nobody
-                writes to the table.
+            retentionHours: delete versions older than this many hours. Default: two weeks, if
+                `retainVersions` is not set either.
+            dryRun: list the files without deleting them. A dry run accepts a shorter retention.
+            retainVersions: number of newest versions to keep. Older versions are deleted once they are 24
+                hours old, or `retentionHours` old if both are set.
+            deleteUnverified: delete files that no version references regardless of their age. Use it only
+                while nobody writes to the table.
+            allowShortRetention: delete versions younger than 24 hours, too. Use it only while nobody reads
+                old versions.
 
         Returns:
-            One row with the numbers of bytes, versions and files that went; for a dry run a row for each
-            file that would go.
+            One row with the numbers of deleted bytes, versions and files. A dry run returns one row per file
+            that would be deleted.
 
         Raises:
-            OptionError: a number cannot be used, or retentionHours is too short.
+            OptionError: a number is out of range, or retentionHours is too short.
             FormatError, UnsupportedFormatError: a version cannot be read; nothing was deleted.
         """
         request = VacuumRequest(retentionHours, dryRun, retainVersions, deleteUnverified, allowShortRetention)
         return vacuum(self, request, PYTHON_WORDS)
 
     def repair(self) -> DataFrame:
-        """Move manifests that are not whole aside, as after a power failure; no rows are read.
+        """Move torn manifests aside, such as after a power failure. No rows are read.
 
         Returns:
-            One row: the newest version, the version that was restored as it (null if the newest manifest was
-            whole), and where the torn files are now.
+            One row: the newest version, the version whose content it restores (null if the newest manifest
+            was intact), and the new paths of the torn files.
 
         Raises:
-            TornManifestError: no version is whole.
+            TornManifestError: no version has an intact manifest.
             CommitError: the restore failed; see its subclasses. Nothing was moved.
         """
         return repair_frame(self)
 
     def upsertLog(self) -> UpsertLog:
-        """Return what writes DataFrames to the logs of the table; see `UpsertLog`."""
+        """Return a writer of DataFrames to the table's MemWAL; see `UpsertLog`."""
         return UpsertLog(self)
 
     def compactWal(self, flush: bool = False) -> WalCompaction:
-        """Bring the rows of SSTables into the table, a Spark task for each shard; return what was done.
+        """Merge the rows of MemWAL SSTables into the table, with one Spark task per shard.
 
         Args:
-            flush: bring what is only in logs, too. That claims each shard: a writer at work is fenced.
+            flush: also merge rows that are only in the logs. This claims each shard and fences its writer.
+
+        Returns:
+            The counts of merged SSTables and rows, and the version.
 
         Raises:
             OptionError: the table has no MemWAL.
-            CommitError: other writers were in the way; see its subclasses. What was brought in stays.
+            CommitError: the commit conflicts with other writers; see its subclasses. Rows that were merged
+                before stay merged.
         """
         return compact_logs(self, flush)
 
     def generate(self, mode: str) -> None:
-        """Refuse to list Parquet files for other engines.
+        """Raise an error: a Lance table has no Parquet files to list for other engines.
 
         Raises:
-            UnsupportedFormatError: always; the message has what to write instead.
+            UnsupportedFormatError: always; the message says what to write instead.
         """
         raise UnsupportedFormatError(
             f"generate({mode!r}) lists Parquet files, which a Lance table has not: write a copy, "
@@ -683,10 +714,10 @@ class LanceTable(SearchableTable):
         )
 
     def upgradeTableProtocol(self, readerVersion: int, writerVersion: int) -> None:
-        """Refuse to set the versions of a protocol.
+        """Raise an error: a Lance table has no protocol versions.
 
         Raises:
-            UnsupportedFormatError: always; the message has what to write instead.
+            UnsupportedFormatError: always; the message says what to write instead.
         """
         raise UnsupportedFormatError(
             "a Lance table has no protocol versions, and a write that needs a feature switches it on: leave "
@@ -694,11 +725,14 @@ class LanceTable(SearchableTable):
         )
 
     def collectWal(self, retentionHours: float | None = None, dryRun: bool = False) -> WalCollection:
-        """Delete SSTables, entries of logs and manifests of shards that nobody needs any more.
+        """Delete MemWAL SSTables, log entries and shard manifests that are no longer needed.
 
         Args:
-            retentionHours: only what is older; an hour by default.
-            dryRun: delete nothing.
+            retentionHours: delete only files older than this many hours. Default: one hour.
+            dryRun: count the files without deleting them.
+
+        Returns:
+            The numbers of SSTables, log entries and shard manifests, their bytes and their paths.
 
         Raises:
             OptionError: the table has no MemWAL.

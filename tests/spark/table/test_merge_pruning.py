@@ -89,7 +89,7 @@ def test_fragments_without_a_key_of_the_source_are_not_opened(
     for fragment in (dataset.manifest.fragments[0], dataset.manifest.fragments[2]):
         (tmp_path / "t.lance" / "data" / fragment.files[0].path).unlink()
     if not few:
-        monkeypatch.setattr(merge_pruning, "_FEW_KEYS", 1)
+        monkeypatch.setattr(merge_pruning, "_MAX_LISTED_KEYS", 1)
     merge = upsert(LanceTable.forPath(spark, path), frame(spark, kind, [25, 31, None]))
     done = merge.execute().collect()[0]
     assert (done.num_updated_rows, done.num_inserted_rows) == (2, 1)
