@@ -1,7 +1,7 @@
-"""Append: new fragments behind the existing ones.
+"""Append: add new fragments after the existing ones.
 
-The schema stays; the new files may hold a subset of its columns. Indices stay as they are: the new rows are
-simply not indexed.
+The schema does not change. The new files may have a subset of its columns. Indices do not change: they do not
+cover the new rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_lance.table.operations.next_version import Stamp, finish_version, num
 
 
 def append_message(fragments: Iterable[table_pb2.DataFragment]) -> transaction_pb2.Transaction.Append:
-    """Return the operation that adds fragments of id 0."""
+    """Return the operation that adds fragments with id 0."""
     return transaction_pb2.Transaction.Append(fragments=fragments)
 
 

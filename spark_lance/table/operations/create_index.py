@@ -1,7 +1,7 @@
-"""CreateIndex: index entries that come and entries that go; without new ones it drops indices.
+"""CreateIndex: add and remove index entries. Without new entries, it drops indices.
 
-An entry that has the uuid of a new or a removed one is replaced or taken out. The files of an index that goes
-stay for the versions that name them, until a clean-up. (Lance table format, create index.)
+An entry with the uuid of a new entry is replaced; an entry with the uuid of a removed entry is removed. The
+files of a removed index remain for older versions until a clean-up. (Lance table format, create index.)
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from spark_lance.table.operations.next_version import Stamp, finish_version, sta
 def create_index_message(
     new: Iterable[table_pb2.IndexMetadata] = (), removed: Iterable[table_pb2.IndexMetadata] = ()
 ) -> transaction_pb2.Transaction.CreateIndex:
-    """Return the operation that adds index entries and takes others out."""
+    """Return the operation that adds and removes index entries."""
     return transaction_pb2.Transaction.CreateIndex(new_indices=new, removed_indices=removed)
 
 
 def create_index(
     base: Manifest, operation: transaction_pb2.Transaction.CreateIndex, stamp: Stamp
 ) -> Manifest:
-    """Return the version after `base` with the operation's index entries.
+    """Return the version after `base` with the index entries added and removed.
 
     Raises:
         FormatError: the index section cannot be decoded.
@@ -36,11 +36,11 @@ def create_index(
         section = table_pb2.IndexSection.FromString(base.index_section)
     except DecodeError as error:
         raise FormatError(f"undecodable index section: {error}", path=base.path) from error
-    gone = {entry.uuid.uuid for entry in (*operation.new_indices, *operation.removed_indices)}
-    others = [entry for entry in section.indices if entry.uuid.uuid not in gone]
+    replaced_uuids = {entry.uuid.uuid for entry in (*operation.new_indices, *operation.removed_indices)}
+    others = [entry for entry in section.indices if entry.uuid.uuid not in replaced_uuids]
     after = table_pb2.IndexSection(indices=[*others, *operation.new_indices])
     message = start_version(base, stamp)
-    section_after = after.SerializeToString()
+    new_section = after.SerializeToString()
     if operation.new_indices:
-        section_after = with_catchup(section_after, message.fragments, message.version, stamp)
-    return finish_version(message, section_after, base.naming, stamp)
+        new_section = with_catchup(new_section, message.fragments, message.version, stamp)
+    return finish_version(message, new_section, base.naming, stamp)

@@ -1,8 +1,8 @@
 """DataReplacement: a new data file for the same fields of one or more fragments.
 
-A file that lists exactly these fields gives way to the new one. Else the fields are struck out of the files
-that hold them, and the new file is added. Rows are not moved; all rows of the fragments count as updated, and
-indices on the fields no longer cover the fragments. (Lance table format, data replacement.)
+A file with exactly these fields is replaced by the new file. Otherwise the fields are marked as removed in
+the files that have them, and the new file is added. Rows do not move. All rows of the fragments count as
+updated, and indices on the fields no longer cover the fragments. (Lance table format, data replacement.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_lance.table.operations.next_version import Stamp, finish_version, mar
 def data_replacement_message(
     files: Mapping[int, table_pb2.DataFile],
 ) -> transaction_pb2.Transaction.DataReplacement:
-    """Return the operation that puts a new data file into each of the fragments named by id."""
+    """Return the operation that puts a new data file into each fragment, by fragment id."""
     group = transaction_pb2.Transaction.DataReplacementGroup
     groups = [group(fragment_id=number, new_file=file) for number, file in files.items()]
     return transaction_pb2.Transaction.DataReplacement(replacements=groups)
@@ -29,11 +29,11 @@ def data_replacement_message(
 def data_replacement(
     base: Manifest, operation: transaction_pb2.Transaction.DataReplacement, stamp: Stamp
 ) -> Manifest:
-    """Return the version after `base` with the operation's files in place.
+    """Return the version after `base` with the operation's data files.
 
     Raises:
-        FormatError: there is no replacement, a fragment does not exist or is named twice, the files differ in
-            their fields or have none, or index entries are damaged.
+        FormatError: there is no replacement, a fragment does not exist or occurs twice, the files have no
+            fields or different fields, or index entries are damaged.
     """
     files = {group.fragment_id: group.new_file for group in operation.replacements}
     fields = {tuple(file.fields) for file in files.values()}
@@ -51,9 +51,9 @@ def data_replacement(
 
 
 def place_file(fragment: table_pb2.DataFragment, file: table_pb2.DataFile) -> None:
-    """Let a fragment take the values of the file's fields from this file."""
+    """Add a data file to a fragment, so that the fragment reads the file's fields from it."""
     for present in fragment.files:
-        if list(present.fields) == list(file.fields) and _version(present) == _version(file):
+        if list(present.fields) == list(file.fields) and _file_version(present) == _file_version(file):
             present.CopyFrom(file)
             return
     replaced = set(file.fields)
@@ -64,5 +64,5 @@ def place_file(fragment: table_pb2.DataFragment, file: table_pb2.DataFile) -> No
     drop_dead_files(fragment)
 
 
-def _version(file: table_pb2.DataFile) -> tuple[int, int]:
+def _file_version(file: table_pb2.DataFile) -> tuple[int, int]:
     return file.file_major_version, file.file_minor_version

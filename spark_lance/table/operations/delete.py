@@ -1,7 +1,7 @@
 """Delete: fragments get new deletion files, or are removed as a whole.
 
-The updated fragments replace those of the same id as a whole. Indices still cover their fragments, because
-readers of an index mask the rows in deletion files. A segment is removed with its last fragment. (Lance table
+Each updated fragment replaces the fragment with the same id. Indices still cover their fragments, because
+readers of an index mask deleted rows. A segment is removed with its last fragment. (Lance table
 format, delete.)
 """
 
@@ -27,9 +27,9 @@ def delete_message(
     """Return the operation that deletes rows.
 
     Args:
-        updated: fragments with their new deletion files, complete in all other fields too.
+        updated: complete fragments with their new deletion files.
         removed: ids of the fragments that lose their last row.
-        predicate: the condition of the delete, as text for readers of the history.
+        predicate: the condition of the delete as text, for the history.
     """
     return transaction_pb2.Transaction.Delete(
         updated_fragments=updated, deleted_fragment_ids=removed, predicate=predicate
@@ -37,7 +37,7 @@ def delete_message(
 
 
 def delete(base: Manifest, operation: transaction_pb2.Transaction.Delete, stamp: Stamp) -> Manifest:
-    """Return the version after `base` without the operation's rows.
+    """Return the version after `base` without the deleted rows.
 
     Raises:
         FormatError: the operation names a fragment that `base` does not have, or index entries are damaged.

@@ -1,11 +1,10 @@
 """Update the index entries of a table after an operation: pure functions on a serialized IndexSection.
 
-They return the same bytes if nothing changes. Otherwise they keep fields that are unknown here.
+They return the same bytes if nothing changes. Otherwise they keep fields that this release does not know.
 
-Several entries of one name are the segments of one index. A segment's bitmap (Roaring, 32 bit) contains the
-fragments that it covers. It may contain fragments that are gone: it covers those that exist. Without a bitmap
-the coverage is unknown, and such a segment is never dropped for covering nothing.
-(Lance table format, index metadata.)
+Entries with the same name are the segments of one index. A segment's bitmap (Roaring, 32 bit) contains the
+fragments that it covers. It may contain removed fragments, which are ignored. Without a bitmap the coverage
+is unknown, and such a segment is never dropped for covering nothing. (Lance table format, index metadata.)
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from spark_lance.table.format.bitmaps import covered_fragments
 def remove_fragments_from_bitmaps(
     section: bytes, fragment_ids: Collection[int], field_ids: Collection[int]
 ) -> bytes:
-    """Return the section in which no index on one of the fields covers one of the fragments.
+    """Return the section without the fragments in the coverage of indices on the fields.
 
-    That is due when values of these fields were replaced in place. Entries without a bitmap stay as they are.
+    Use it after values of these fields were replaced in place. Entries without a bitmap do not change.
 
     Raises:
         FormatError: the section or a bitmap cannot be decoded.
@@ -47,7 +46,7 @@ def remove_fragments_from_bitmaps(
 
 
 def drop_indices_without_fields(section: bytes, schema_field_ids: Collection[int]) -> bytes:
-    """Return the section without the indices that name a field which the schema has not.
+    """Return the section without indices on fields that the schema does not have.
 
     Raises:
         FormatError: the section cannot be decoded.
@@ -55,14 +54,14 @@ def drop_indices_without_fields(section: bytes, schema_field_ids: Collection[int
     if not section:
         return section
     field_ids = set(schema_field_ids)
-    return _keep(section, lambda index: field_ids.issuperset(index.fields))
+    return _filter_entries(section, lambda index: field_ids.issuperset(index.fields))
 
 
 def retain(section: bytes, fragments: Iterable[table_pb2.DataFragment]) -> bytes:
-    """Return the section without the segments that have no fragment left to cover.
+    """Return the section without segments that no longer cover any fragment.
 
-    If all segments of an index have none, the oldest stays (by `dataset_version`, then by position), so that
-    the index does not vanish with its rows.
+    If no segment of an index covers a fragment, the oldest is kept (by `dataset_version`, then by position),
+    so that the index is not lost with its rows.
 
     Args:
         section: the serialized IndexSection.
@@ -92,13 +91,13 @@ def retain(section: bytes, fragments: Iterable[table_pb2.DataFragment]) -> bytes
     if not dropped:
         return section
     remaining = [index for position, index in enumerate(message.indices) if position not in dropped]
-    return _with_indices(message, remaining)
+    return _replace_entries(message, remaining)
 
 
 def keep_relevant(section: bytes, message: table_pb2.Manifest) -> bytes:
-    """Return the part of the section that stays for a new version with these fields and fragments.
+    """Return the section with only the entries that a new version with these fields and fragments needs.
 
-    This is due after delete, update, merge and project; the other operations leave the entries alone.
+    Delete, update, merge and project use it. The other operations do not change the entries.
 
     Raises:
         FormatError: the section or a bitmap cannot be decoded.
@@ -109,14 +108,14 @@ def keep_relevant(section: bytes, message: table_pb2.Manifest) -> bytes:
     return retain(fitting, message.fragments)
 
 
-def _keep(section: bytes, predicate: Callable[[table_pb2.IndexMetadata], bool]) -> bytes:
+def _filter_entries(section: bytes, predicate: Callable[[table_pb2.IndexMetadata], bool]) -> bytes:
     message = _parse(section)
     remaining = [index for index in message.indices if predicate(index)]
-    return section if len(remaining) == len(message.indices) else _with_indices(message, remaining)
+    return section if len(remaining) == len(message.indices) else _replace_entries(message, remaining)
 
 
-def _with_indices(message: table_pb2.IndexSection, indices: list[table_pb2.IndexMetadata]) -> bytes:
-    """Return the section with just these of its entries; no entries make no section."""
+def _replace_entries(message: table_pb2.IndexSection, indices: list[table_pb2.IndexMetadata]) -> bytes:
+    """Return the serialized section with only the given entries; empty bytes without entries."""
     copies = table_pb2.IndexSection(indices=indices)
     message.ClearField("indices")
     message.indices.MergeFrom(copies.indices)

@@ -3,7 +3,8 @@
 The entry `__lance_mem_wal` has two lists. For every shard with SSTables that were compacted into the table,
 it has the highest of these generations (`compacted_sstables`). For every index, it has the generations whose
 rows are in the index (`index_catchup`). Both change in the same commit as the rows or the index. A changed
-entry gets another uuid, the new version and its time; its place in the list stays. (MemWAL, compaction.)
+entry gets a new uuid, the new version and its time; its position in the list does not change. (MemWAL,
+compaction.)
 
 Pure functions on a serialized IndexSection; they return the same bytes if nothing changes.
 """
@@ -33,33 +34,33 @@ def mem_wal_details(entries: Iterable[table_pb2.IndexMetadata]) -> index_pb2.Mem
         FormatError: the entry cannot be decoded.
     """
     entry = next((entry for entry in entries if entry.name == MEM_WAL), None)
-    return None if entry is None else _details(entry)
+    return None if entry is None else _parse_details(entry)
 
 
 def mark_compacted(
     section: bytes, marks: Sequence[index_pb2.CompactedSsTable], version: int, stamp: Stamp
 ) -> bytes:
-    """Return the section that says that SSTables are in the table now.
+    """Return the section with SSTables recorded as compacted into the table.
 
     Args:
         section: the serialized IndexSection of the version before.
-        marks: shard and highest generation of each.
-        version: the version that is made.
-        stamp: of the commit.
+        marks: the highest compacted generation of each shard.
+        version: the number of the new version.
+        stamp: the stamp of the commit.
 
     Raises:
-        IncompatibleConflictError: there is no MemWAL entry, or the generation of a shard, or a later one, was
-            compacted by another writer.
+        IncompatibleConflictError: present is no MemWAL entry, or the generation of a shard, or a later one,
+            was compacted by another writer.
         FormatError: the section or the entry cannot be decoded.
     """
     if not marks:
         return section
-    parsed, entry = _entry(section)
+    parsed, entry = _find_entry(section)
     if entry is None:
         raise IncompatibleConflictError(
             "the table has no MemWAL (any more), so it cannot be recorded which SSTables are in it"
         )
-    details = _details(entry)
+    details = _parse_details(entry)
     recorded_marks = {mark.shard_id.uuid: mark for mark in details.compacted_sstables}
     for mark in marks:
         recorded = recorded_marks.get(mark.shard_id.uuid)
@@ -72,24 +73,24 @@ def mark_compacted(
             recorded = details.compacted_sstables.add()
             recorded_marks[mark.shard_id.uuid] = recorded
         recorded.CopyFrom(mark)
-    return _changed(parsed, entry, details, version, stamp)
+    return _pack_changed(parsed, entry, details, version, stamp)
 
 
 def with_catchup(
     section: bytes, fragments: Iterable[table_pb2.DataFragment], version: int, stamp: Stamp
 ) -> bytes:
-    """Return the section after indices were built: those that cover every fragment have all compacted rows.
+    """Return the section after an index build: indices that cover every fragment have all compacted rows.
 
     Raises:
         FormatError: the section, the entry or a bitmap cannot be decoded.
     """
-    parts = _opened(section)
+    parts = _parse_section(section)
     if parts is None:
         return section
     parsed, entry, details = parts
     if not details.compacted_sstables:
         return section
-    complete = _covering(parsed, fragments)
+    complete = _complete_indices(parsed, fragments)
     credits = {progress.index_name: progress for progress in details.index_catchup}
     changed = False
     for name in complete:
@@ -101,42 +102,42 @@ def with_catchup(
         progress.ClearField("caught_up_generations")
         progress.caught_up_generations.extend(details.compacted_sstables)
         changed = True
-    return _changed(parsed, entry, details, version, stamp) if changed else section
+    return _pack_changed(parsed, entry, details, version, stamp) if changed else section
 
 
 def without_catchup(
     section: bytes, fragments: Iterable[table_pb2.DataFragment], version: int, stamp: Stamp
 ) -> bytes:
-    """Return the section after rows moved to other fragments: indices that lost rows are no longer credited.
+    """Return the section after rows moved: remove the catch-up of indices that no longer cover all rows.
 
     Raises:
         FormatError: the section, the entry or a bitmap cannot be decoded.
     """
-    parts = _opened(section)
+    parts = _parse_section(section)
     if parts is None:
         return section
     parsed, entry, details = parts
-    complete = set(_covering(parsed, fragments))
+    complete = set(_complete_indices(parsed, fragments))
     remaining = [progress for progress in details.index_catchup if progress.index_name in complete]
     if len(remaining) == len(details.index_catchup):
         return section
     copies = index_pb2.MemWalIndexDetails(index_catchup=remaining)
     details.ClearField("index_catchup")
     details.index_catchup.MergeFrom(copies.index_catchup)
-    return _changed(parsed, entry, details, version, stamp)
+    return _pack_changed(parsed, entry, details, version, stamp)
 
 
-def _opened(
+def _parse_section(
     section: bytes,
 ) -> tuple[table_pb2.IndexSection, table_pb2.IndexMetadata, index_pb2.MemWalIndexDetails] | None:
     """Return a section, its MemWAL entry, and the entry's details; None if it has none."""
     if MEM_WAL.encode() not in section:
         return None
-    parsed, entry = _entry(section)
-    return None if entry is None else (parsed, entry, _details(entry))
+    parsed, entry = _find_entry(section)
+    return None if entry is None else (parsed, entry, _parse_details(entry))
 
 
-def _entry(section: bytes) -> tuple[table_pb2.IndexSection, table_pb2.IndexMetadata | None]:
+def _find_entry(section: bytes) -> tuple[table_pb2.IndexSection, table_pb2.IndexMetadata | None]:
     try:
         parsed = table_pb2.IndexSection.FromString(section)
     except DecodeError as error:
@@ -144,14 +145,14 @@ def _entry(section: bytes) -> tuple[table_pb2.IndexSection, table_pb2.IndexMetad
     return parsed, next((entry for entry in parsed.indices if entry.name == MEM_WAL), None)
 
 
-def _details(entry: table_pb2.IndexMetadata) -> index_pb2.MemWalIndexDetails:
+def _parse_details(entry: table_pb2.IndexMetadata) -> index_pb2.MemWalIndexDetails:
     try:
         return index_pb2.MemWalIndexDetails.FromString(entry.index_details.value)
     except DecodeError as error:
         raise FormatError(f"undecodable details of the index entry {MEM_WAL}: {error}") from error
 
 
-def _changed(
+def _pack_changed(
     parsed: table_pb2.IndexSection,
     entry: table_pb2.IndexMetadata,
     details: index_pb2.MemWalIndexDetails,
@@ -159,19 +160,21 @@ def _changed(
     stamp: Stamp,
 ) -> bytes:
     entry.index_details.value = details.SerializeToString(deterministic=True)
-    # Derived from the commit, so that the same commit gives the same bytes when it is built again.
+    # Derived from the commit, so that building the same commit again returns the same bytes.
     entry.uuid.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"{stamp.transaction_file}/{MEM_WAL}").bytes
     entry.dataset_version = version
     entry.created_at = stamp.time_ns // _MILLIS
     return parsed.SerializeToString()
 
 
-def _covering(parsed: table_pb2.IndexSection, fragments: Iterable[table_pb2.DataFragment]) -> list[str]:
+def _complete_indices(
+    parsed: table_pb2.IndexSection, fragments: Iterable[table_pb2.DataFragment]
+) -> list[str]:
     """Return the names of the indices whose segments cover every fragment, in the order of the entries."""
-    there = BitMap([fragment.id for fragment in fragments])
+    present = BitMap([fragment.id for fragment in fragments])
     covered: dict[str, BitMap] = defaultdict(BitMap)
     for index in parsed.indices:
         if index.name in (FRAGMENT_REUSE, MEM_WAL) or not index.fragment_bitmap:
             continue
         covered[index.name] |= covered_fragments(index) or BitMap()
-    return [name for name, fragments_of in covered.items() if there <= fragments_of]
+    return [name for name, fragments_of in covered.items() if present <= fragments_of]

@@ -1,8 +1,8 @@
-"""Merge: another schema and more columns for the same fragments; it adds columns and changes their types.
+"""Merge: add columns to the same fragments, or change the types of columns.
 
-The operation lists every fragment in its new form. Only the files show its effect on rows: a fragment with
-other files than before has updated rows. An index no longer covers a fragment if the values of an indexed
-field are now in another file. (Lance table format, merge.)
+The operation lists every fragment with its new files. A fragment with changed files has updated rows. An
+index no longer covers a fragment if the values of an indexed field are now in another file. (Lance table
+format, merge.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_lance.table.operations.next_version import (
     start_version,
 )
 
-# In place of a field's id: the column is there, but values are to be taken from a later file.
+# Replaces a field id in a data file whose column is obsolete: a later file has the values.
 TOMBSTONE = -2
 
 
@@ -34,13 +34,13 @@ def merge_message(
     *,
     keeps_nulls: bool = True,
 ) -> transaction_pb2.Transaction.Merge:
-    """Return the operation that gives a table another schema and its fragments other files.
+    """Return the operation that changes a table's schema and the files of its fragments.
 
     Args:
-        fields: the whole new schema with ids.
-        metadata: of the schema; without any, that of the table stays.
-        fragments: all fragments of the table, with their ids and old files, and with new files last.
-        keeps_nulls: no field that could be null before must not be null now.
+        fields: the complete new schema with field ids.
+        metadata: the schema metadata; if it is empty, the table keeps its metadata.
+        fragments: all fragments of the table, with their ids and old files, followed by the new files.
+        keeps_nulls: whether every nullable field stays nullable.
     """
     return transaction_pb2.Transaction.Merge(
         fragments=fragments, schema=fields, schema_metadata=metadata, preserves_nullability=keeps_nulls
@@ -57,12 +57,14 @@ def merge(base: Manifest, operation: transaction_pb2.Transaction.Merge, stamp: S
     keep_marks(message)
     replace_schema(message, operation.schema)
     if operation.schema_metadata:
-        # pylance leaves them out of the operation, and means the table's.
+        # pylance omits the metadata from the operation to keep the table's metadata.
         message.schema_metadata.clear()
         message.schema_metadata.update(operation.schema_metadata)
     fragments_by_fields: defaultdict[frozenset[int], list[int]] = defaultdict(list)
-    # The message begins as a copy of the base, so only what differs is copied.
-    for fragment, old, new in zip(message.fragments, base.fragments, _in_order(base, operation), strict=True):
+    # The message starts as a copy of the base, so only changed fragments are copied.
+    for fragment, old, new in zip(
+        message.fragments, base.fragments, _order_fragments(base, operation), strict=True
+    ):
         if new == old:
             continue
         fragment.CopyFrom(new)
@@ -76,13 +78,13 @@ def merge(base: Manifest, operation: transaction_pb2.Transaction.Merge, stamp: S
     return finish_version(message, keep_relevant(section, message), base.naming, stamp)
 
 
-def _in_order(
+def _order_fragments(
     base: Manifest, operation: transaction_pb2.Transaction.Merge
 ) -> Sequence[table_pb2.DataFragment]:
-    """Return the operation's fragments in the order of the base's.
+    """Return the operation's fragments in the order of the base's fragments.
 
     Raises:
-        FormatError: they are not those of the base.
+        FormatError: the operation does not list exactly the fragments of the base.
     """
     current = [fragment.id for fragment in base.fragments]
     listed = [fragment.id for fragment in operation.fragments]
@@ -104,10 +106,10 @@ def drop_dead_files(fragment: table_pb2.DataFragment) -> None:
 
 
 def _moved_fields(old: table_pb2.DataFragment, new: table_pb2.DataFragment) -> frozenset[int]:
-    """Return the fields whose values came from one file and now come from another, or from none."""
-    homes = _homes(new)
-    return frozenset(field for field, home in _homes(old).items() if homes.get(field) != home)
+    """Return the fields whose values are now in another file, or in none."""
+    new_paths = _file_paths(new)
+    return frozenset(field for field, home in _file_paths(old).items() if new_paths.get(field) != home)
 
 
-def _homes(fragment: table_pb2.DataFragment) -> Mapping[int, str]:
+def _file_paths(fragment: table_pb2.DataFragment) -> Mapping[int, str]:
     return {field: file.path for file in fragment.files for field in file.fields if field >= 0}

@@ -1,7 +1,7 @@
-"""Common parts of all operations: start the next version from the newest one, number fragments and rows.
+"""Common parts of all operations: start the next version, and assign fragment ids and row ids.
 
-Fragment ids and row ids come from counters that never go down, whatever happens to the fragments: not on
-overwrite, not when the last fragment is deleted. (Lance table format, fragments and stable row ids.)
+Fragment ids and row ids come from counters that never decrease, even after an overwrite or after the last
+fragment was deleted. (Lance table format, fragments and stable row ids.)
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from spark_lance.table.format.paths import Naming, manifest_path
 from spark_lance.table.format.rowids import append_row_ids, count_row_ids, encode_row_versions, spilled_fields
 
 WRITER_LIBRARY = "spark_lance"
-# The package's version with 100 added to its first number. Lance before 0.39 looks at the number only,
-# whatever the library: below 0.8.15 it takes it for its own old one, with the mistakes that it made then.
+# The package's version with 100 added to the major number. Lance before 0.39 ignores the library name. It
+# treats a version below 0.8.15 as its own old release, and expects the errors of that release.
 WRITER_VERSION = "100.1.0"
-_ADDED = 100
+_MAJOR_OFFSET = 100
 MAX_FRAGMENT_ID = 2**32 - 1
 _NANOS = 1_000_000_000
-# Up to this many fragments are taken out of a list one by one, which moves those behind them each time.
+# Up to this many fragments are deleted from a list one by one; each deletion moves the fragments after it.
 _FEW_FRAGMENTS = 100
 
 
 @dataclass(frozen=True, eq=False)
 class ReuseEntry:
-    """A fragment-reuse entry for the index section; a transaction does not hold it.
+    """A fragment-reuse entry for the index section. It is not part of the transaction.
 
     Attributes:
         entry: the entry.
-        replaces: uuid of the entry that it was made from, empty if there was none.
+        replaces: uuid of the entry that it extends; empty if there was none.
     """
 
     entry: table_pb2.IndexMetadata
@@ -49,9 +49,9 @@ class Stamp:
         root: the table's root path.
         transaction_file: name of the transaction's file.
         time_ns: the time of the commit in nanoseconds since the epoch, UTC.
-        restored: the older version that a Restore brings back.
-        reuse: the fragment-reuse entry of a Rewrite that does not touch the indices.
-        config: settings that the version gets whatever the operation does to other settings.
+        restored: the older version that a Restore restores.
+        reuse: the fragment-reuse entry of a Rewrite that does not change the indices.
+        config: settings to add to the version after the operation.
         number: the number of the version; by default the one after the version that it is built on.
     """
 
@@ -69,7 +69,7 @@ class Stamp:
 
 
 def empty_manifest(file_version: FileVersion, *, stable_row_ids: bool) -> Manifest:
-    """Return the version 0 on which the first version of a table is built."""
+    """Return an empty version 0, the base of the first version of a table."""
     message = table_pb2.Manifest()
     message.data_format.file_format = "lance"
     message.data_format.version = file_version.text
@@ -79,9 +79,9 @@ def empty_manifest(file_version: FileVersion, *, stable_row_ids: bool) -> Manife
 
 
 def start_version(base: Manifest, stamp: Stamp) -> table_pb2.Manifest:
-    """Return a copy of the base version's message, numbered and stamped as its successor.
+    """Return a copy of the base version's message with the number and the stamp of the next version.
 
-    Everything is kept, fields unknown here included, except what describes the base's own file.
+    It keeps all fields, including unknown ones, except fields about the base's own file.
     """
     message = table_pb2.Manifest()
     message.CopyFrom(base.message)
@@ -97,14 +97,14 @@ def start_version(base: Manifest, stamp: Stamp) -> table_pb2.Manifest:
 
 
 def writer_name(message: table_pb2.Manifest) -> str | None:
-    """Return who wrote a version, library and version as people know them; None if it does not say."""
+    """Return the library and release that wrote a version, such as "lance 1.0.0"; None if unknown."""
     if not message.HasField("writer_version"):
         return None
     writer = message.writer_version
     major, _, rest = writer.version.partition(".")
     version = writer.version
-    if writer.library == WRITER_LIBRARY and major.isdecimal() and int(major) >= _ADDED:
-        version = f"{int(major) - _ADDED}.{rest}"
+    if writer.library == WRITER_LIBRARY and major.isdecimal() and int(major) >= _MAJOR_OFFSET:
+        version = f"{int(major) - _MAJOR_OFFSET}.{rest}"
     ending = f"-{writer.prerelease}" if writer.prerelease else ""
     return f"{writer.library} {version}{ending}"
 
@@ -119,15 +119,15 @@ def keep_marks(message: table_pb2.Manifest) -> None:
 def number_fragments(
     message: table_pb2.Manifest, added: Iterable[table_pb2.DataFragment], highest: int | None = None
 ) -> None:
-    """Append new fragments to a manifest in the making, with the next ids and, if rows have ids, row ids.
+    """Append new fragments to the message of a new manifest, and assign fragment ids and row ids.
 
-    A fragment of id 0 gets the next id; one with another id had it reserved and keeps it.
+    A fragment with id 0 gets the next id. Any other id was reserved and is kept.
 
     Args:
-        highest: the highest id in the manifest, -1 without fragments, if it is known.
+        highest: the highest id in the manifest, if known; -1 without fragments.
 
     Raises:
-        FormatError: ids run out, or a fragment brings more row ids than rows.
+        FormatError: ids run out, or a fragment has more row ids than rows.
     """
     if highest is None:
         highest = max((fragment.id for fragment in message.fragments), default=-1)
@@ -141,7 +141,7 @@ def number_fragments(
             fragment.id = highest + 1
         highest = max(highest, fragment.id)
         if stable:
-            _give_row_ids(message, fragment)
+            _assign_row_ids(message, fragment)
     if highest > MAX_FRAGMENT_ID:
         raise FormatError(f"the table has used up its fragment ids: {highest} does not fit 32 bits")
     if highest >= 0:
@@ -154,12 +154,12 @@ def change_fragments(
     removed: Iterable[int],
     operation: str,
 ) -> None:
-    """Put fragments in the place of those of the same id, as a whole, and take others away.
+    """Replace fragments with the same ids, and remove others.
 
-    Only what changes is copied: a table may have a million fragments.
+    Only changed fragments are copied, because a table may have a million fragments.
 
     Raises:
-        FormatError: there is no fragment of an id; the message names the operation.
+        FormatError: a fragment id does not exist; the message names the operation.
     """
     changed = {fragment.id: fragment for fragment in updated}
     gone = set(removed)
@@ -186,7 +186,7 @@ def change_fragments(
 
 
 def replace_schema(message: table_pb2.Manifest, fields: Iterable[file_pb2.Field]) -> None:
-    """Give a manifest in the making other fields; the mark of the highest field id goes up with them."""
+    """Replace the fields in the message of a new manifest, and raise the highest field id if recorded."""
     message.ClearField("fields")
     message.fields.extend(fields)
     if message.HasField("max_allocated_field_id"):
@@ -195,7 +195,7 @@ def replace_schema(message: table_pb2.Manifest, fields: Iterable[file_pb2.Field]
 
 
 def mark_updated(message: table_pb2.Manifest, fragment: table_pb2.DataFragment) -> None:
-    """Record the new version as the last that changed any row of a fragment, if rows have such a record."""
+    """Set the update version of all rows of a fragment to the new version, if row ids are stable."""
     if message.reader_feature_flags & STABLE_ROW_IDS:
         versions = encode_row_versions(message.version, fragment.physical_rows)
         fragment.inline_last_updated_at_versions = versions
@@ -208,13 +208,13 @@ def finish_version(
     stamp: Stamp,
     facts: FragmentFacts | None = None,
 ) -> Manifest:
-    """Order the fragments by id, add the stamp's settings, compute the feature flags, return the new version.
+    """Return the new version: sort fragments by id, add the stamp's settings, compute the feature flags.
 
     Args:
-        facts: of the message's fragments, if they are known.
+        facts: the facts of the message's fragments, if known.
 
     Raises:
-        FormatError: two fragments have one id.
+        FormatError: two fragments have the same id.
     """
     facts = facts or FragmentFacts.of(message.fragments)
     if not facts.is_rising:
@@ -236,15 +236,15 @@ def finish_version(
 
 
 def _check_lineage(message: table_pb2.Manifest) -> None:
-    """Refuse a version whose fragments count on row lineage in data files that they do not have."""
+    """Refuse a version with a fragment that lost the data file with its row lineage."""
     for fragment in message.fragments:
         listed = {number for file in fragment.files for number in file.fields}
         if not spilled_fields(fragment) <= listed:
             raise FormatError(f"fragment {fragment.id} would lose the file with its row lineage")
 
 
-def _give_row_ids(message: table_pb2.Manifest, fragment: table_pb2.DataFragment) -> None:
-    """Complete a new fragment's row-id sequence and mark its rows as made by the new version."""
+def _assign_row_ids(message: table_pb2.Manifest, fragment: table_pb2.DataFragment) -> None:
+    """Complete a new fragment's row ids, and set the creation and update versions of its rows."""
     rows = fragment.physical_rows
     id_count = count_row_ids(fragment.inline_row_ids, rows)
     if id_count < rows or not fragment.HasField("inline_row_ids"):

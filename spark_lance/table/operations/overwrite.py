@@ -1,7 +1,8 @@
-"""Overwrite: a new schema and new fragments in place of all the old ones; also the birth of a table.
+"""Overwrite: replace the schema and all fragments; also creates a table.
 
-Kept are config, table metadata, the version of data files unless the new files are of another one, and the
-counters of fragment ids and row ids. The indices go, and schema metadata is the operation's.
+The new version keeps the config, the table metadata, the counters of fragment ids and row ids, and the
+version of data files unless the new files have another version. It has no indices. The operation provides the
+schema metadata.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def overwrite_message(
     """Return the operation that replaces a table's content.
 
     Args:
-        schema: the new schema; ids as `Manifest.first_new_field_id` allows.
-        fragments: the new fragments, of id 0.
-        config: settings to add to the table's.
-        bases: base paths, with ids; only for a table that this makes.
+        schema: the new schema; its field ids start at `Manifest.first_new_field_id`.
+        fragments: the new fragments, with id 0.
+        config: settings to add to the table's settings.
+        bases: base paths with ids; only when the operation creates the table.
     """
     return transaction_pb2.Transaction.Overwrite(
         fragments=fragments,
@@ -46,11 +47,11 @@ def overwrite_message(
 
 
 def overwrite(base: Manifest, operation: transaction_pb2.Transaction.Overwrite, stamp: Stamp) -> Manifest:
-    """Return the version after `base` that holds just the operation's schema and fragments.
+    """Return the version after `base` with only the operation's schema and fragments.
 
     Raises:
         FormatError: fragment ids run out.
-        OptionError: the operation brings base paths to a table that is there already.
+        OptionError: the operation has base paths, but the table exists already.
     """
     if operation.initial_bases and base.version:
         raise OptionError("Cannot register new bases in Overwrite mode: add_bases does that")
@@ -73,7 +74,7 @@ def overwrite(base: Manifest, operation: transaction_pb2.Transaction.Overwrite, 
 
 
 def _common_file_version(operation: transaction_pb2.Transaction.Overwrite) -> FileVersion | None:
-    """Return the version of the new data files if there are files and all are of one version."""
+    """Return the version of the new data files; None without files or with different versions."""
     versions = {
         (file.file_major_version, file.file_minor_version)
         for fragment in operation.fragments

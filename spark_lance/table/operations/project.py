@@ -1,7 +1,7 @@
-"""Project: another schema over the same files; dropping, renaming and re-describing columns.
+"""Project: a new schema for the same files, to drop and rename columns and to change their properties.
 
-Files that hold no field of the new schema leave the table; the others stay as they are, whatever else they
-hold. (Lance table format, project.)
+Files without a field of the new schema are removed from the table. The other files do not change, even if
+they have dropped fields. (Lance table format, project.)
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from spark_lance.table.operations.next_version import (
 def project_message(
     fields: Iterable[file_pb2.Field], *, keeps_nulls: bool = True
 ) -> transaction_pb2.Transaction.Project:
-    """Return the operation that gives a table another schema over the columns that it has.
+    """Return the operation that gives a table another schema for its existing columns.
 
     Args:
-        fields: the whole new schema; its ids are those of fields of the table.
-        keeps_nulls: no field that could be null before must not be null now.
+        fields: the complete new schema, with field ids of the table.
+        keeps_nulls: whether every nullable field stays nullable.
     """
     return transaction_pb2.Transaction.Project(schema=fields, preserves_nullability=keeps_nulls)
 
@@ -49,7 +49,7 @@ def project(base: Manifest, operation: transaction_pb2.Transaction.Project, stam
 
 
 def drop_idle_files(fragment: table_pb2.DataFragment, live: set[int]) -> None:
-    """Take away the data files that hold none of the fields `live` and no row lineage."""
+    """Remove data files that have no field in `live` and no row lineage."""
     used_fields = live | spilled_fields(fragment)
     used = [file for file in fragment.files if not used_fields.isdisjoint(file.fields)]
     if len(used) < len(fragment.files):

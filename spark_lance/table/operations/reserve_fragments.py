@@ -1,7 +1,7 @@
-"""ReserveFragments: fragment ids set aside for a writer that must know them before it commits its files.
+"""ReserveFragments: reserve fragment ids for a writer that needs them before it commits its files.
 
-Only the counter moves. The reserved ids are those that it passed: (counter - n, counter] of the new version.
-Id 0 cannot be reserved, because in a transaction it asks for the next id. (Lance table format, fragments.)
+Only the counter changes. The reserved ids are (counter - n, counter], with the counter of the new version. Id
+0 cannot be reserved, because in a transaction it requests the next id. (Lance table format, fragments.)
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from spark_lance.table.operations.next_version import (
 def reserve_fragments(
     base: Manifest, operation: transaction_pb2.Transaction.ReserveFragments, stamp: Stamp
 ) -> Manifest:
-    """Return the version after `base` with `num_fragments` ids set aside.
+    """Return the version after `base` with `num_fragments` reserved ids.
 
     Raises:
-        FormatError: fewer ids are left.
+        FormatError: not enough ids are left.
     """
     message = start_version(base, stamp)
     keep_marks(message)
-    # A table that never had a fragment has no counter, which counts as 0.
+    # If a table never had a fragment, the counter is missing and counts as 0.
     highest = message.max_fragment_id + operation.num_fragments
     if highest > MAX_FRAGMENT_ID:
         raise FormatError(f"the table has used up its fragment ids: {highest} does not fit 32 bits")

@@ -1,8 +1,8 @@
 """Restore: an older version's content as the newest version.
 
-Everything comes from the older version: schema, fragments, indices, config and metadata. Only what must never
-go back stays as it is now: the counters of fragment ids, row ids, field ids and identity columns, and the
-flags that once set stay set. (Lance table format, restore.)
+The older version provides the schema, fragments, indices, config and metadata. The newest version provides
+only the values that must never decrease: the counters of fragment ids, row ids, field ids and identity
+columns, and the sticky flags. (Lance table format, restore.)
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def restore(base: Manifest, operation: transaction_pb2.Transaction.Restore, stam
     """Return the version after `base` with the content of `stamp.restored`.
 
     Raises:
-        UnsupportedFormatError: that version has no stable row ids, and `base` has; or it needs a feature that
-            is not written here.
-        ValueError: the stamp does not hold the operation's version.
+        UnsupportedFormatError: the restored version has no stable row ids, but `base` has; or it needs a
+            feature that this release does not write.
+        ValueError: the stamp does not have the operation's version.
     """
     source = stamp.restored
     if source is None or source.version != operation.version:
@@ -40,7 +40,7 @@ def restore(base: Manifest, operation: transaction_pb2.Transaction.Restore, stam
 
 
 def _keep_counters(message: table_pb2.Manifest, newest: table_pb2.Manifest) -> None:
-    """Raise every counter to where the newest version has it."""
+    """Raise every counter to its value in the newest version."""
     highest = max((fragment.id for fragment in newest.fragments), default=-1)
     if newest.HasField("max_fragment_id"):
         highest = max(highest, newest.max_fragment_id)

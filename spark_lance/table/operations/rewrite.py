@@ -1,17 +1,16 @@
-"""Rewrite: the same rows in other fragments, group by group; what compaction commits.
+"""Rewrite: replace groups of fragments by new fragments with the same rows; the operation of compaction.
 
-A group's old fragments go and its new ones come. New fragments have ids that were reserved for them, or id 0
-and get the next one. Rows keep their stable ids and their versions, so the new fragments bring complete
-sequences. A version lists its fragments by id, so rewritten rows move behind those that stay; inside the
-groups and among them the order of rows is kept.
+New fragments have reserved ids, or id 0 to get the next id. Rows keep their stable ids and their versions, so
+the new fragments have complete sequences. A version lists its fragments by id, so rewritten rows are after
+the other rows. The order of rows inside and among groups is kept.
 
 Indices (Lance table format, rewrite and index maintenance):
-    named in `rewritten_indices`   have other files under another uuid; cover the new fragments, not the old
-    others, without stable row ids stay as they are: the old ids name nothing any more, so the rewritten rows
-                                   are not covered. With a fragment-reuse entry, which tells where rows went,
+    in `rewritten_indices`         have new files and a new uuid, and cover the new fragments, not the old
+    others, without stable row ids do not change: the old ids do not exist any more, so the rewritten rows are
+                                   not covered. With a fragment-reuse entry, which records the moved rows,
                                    they cover the new fragments
-    others, with stable row ids    cover the new fragments if they consist of row ids; those of row addresses
-                                   lose the rewritten fragments
+    others, with stable row ids    cover the new fragments if they store row ids; if they store row addresses,
+                                   they lose the rewritten fragments
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ def rewrite(base: Manifest, operation: transaction_pb2.Transaction.Rewrite, stam
     """Return the version after `base` with the new fragments of every group in place of the old ones.
 
     Raises:
-        RetryableConflictError: an old fragment is gone or is not what was rewritten, or another writer has
-            extended the fragment-reuse entry or replaced an index that was rewritten.
+        RetryableConflictError: an old fragment was removed or changed, or another writer has extended the
+            fragment-reuse entry or replaced a rewritten index.
         FormatError: fragment ids collide or run out, a new fragment lacks row ids, or a rewritten index
             covers part of a group.
-        UnsupportedFormatError: the operation is in the form that earlier writers used.
+        UnsupportedFormatError: the operation has the format of old writers.
     """
     if operation.old_fragments or operation.new_fragments:
         raise UnsupportedFormatError("a rewrite in its older form")
@@ -59,14 +58,14 @@ def rewrite(base: Manifest, operation: transaction_pb2.Transaction.Rewrite, stam
     gone = {fragment.id for group in operation.groups for fragment in group.old_fragments}
     message.ClearField("fragments")
     message.fragments.extend(fragment for fragment in base.fragments if fragment.id not in gone)
-    groups = [_number(message, group, base.uses_stable_row_ids) for group in operation.groups]
+    groups = [_add_fragments(message, group, base.uses_stable_row_ids) for group in operation.groups]
     section = _index_section(base, operation, groups, stamp)
     section = without_catchup(section, message.fragments, message.version, stamp)
     return finish_version(message, section, base.naming, stamp)
 
 
 def _check_sources(base: Manifest, operation: transaction_pb2.Transaction.Rewrite) -> None:
-    """Refuse to drop a fragment that is not as it was when its rows were copied."""
+    """Refuse to remove a fragment that has changed since its rows were copied."""
     present = {fragment.id: fragment for fragment in base.fragments}
     for group in operation.groups:
         for fragment in group.old_fragments:
@@ -77,10 +76,10 @@ def _check_sources(base: Manifest, operation: transaction_pb2.Transaction.Rewrit
                 )
 
 
-def _number(
+def _add_fragments(
     message: table_pb2.Manifest, group: transaction_pb2.Transaction.Rewrite.RewriteGroup, stable: bool
 ) -> Group:
-    """Add a group's new fragments to a manifest in the making; return its old and new ids."""
+    """Add a group's new fragments to the message of a new manifest; return the old and the new ids."""
     added = set()
     for source in group.new_fragments:
         fragment = message.fragments.add()
@@ -124,14 +123,14 @@ def _index_section(
         elif entry.fields and stamp.reuse is not None:
             _move_coverage(entry, groups, follows=True)
         elif entry.fields and base.uses_stable_row_ids:
-            _move_coverage(entry, groups, follows=_holds_row_ids(entry))
+            _move_coverage(entry, groups, follows=_stores_row_ids(entry))
     if stamp.reuse is not None:
         _replace_reuse_entry(section, stamp.reuse)
     return section.SerializeToString()
 
 
-def _holds_row_ids(entry: table_pb2.IndexMetadata) -> bool:
-    """Whether an index of a table with stable row ids consists of these."""
+def _stores_row_ids(entry: table_pb2.IndexMetadata) -> bool:
+    """Return whether an index of a table with stable row ids stores row ids."""
     kind = kind_of(entry)
     return kind is not None and entry.index_version <= kind.row_ids_until
 
@@ -139,13 +138,13 @@ def _holds_row_ids(entry: table_pb2.IndexMetadata) -> bool:
 def _move_coverage(
     entry: table_pb2.IndexMetadata, groups: Sequence[Group], *, follows: bool, complete: bool = False
 ) -> None:
-    """Take the old ids out of an index's coverage and, if it follows its rows, put the new ones in.
+    """Remove the old ids from an index's coverage and, with `follows`, add the new ids.
 
     Args:
-        entry: the index; one that does not tell its coverage is left alone.
+        entry: the index; without a coverage bitmap, it is not changed.
         groups: old and new ids.
-        follows: whether a wholly covered group's new fragments are covered.
-        complete: refuse a group that is covered in part; otherwise such a group loses its coverage.
+        follows: whether the new fragments of a completely covered group are covered.
+        complete: raise for a partly covered group; otherwise such a group loses its coverage.
     """
     covered = covered_fragments(entry)
     if covered is None:
@@ -175,7 +174,7 @@ def _replace(entry: table_pb2.IndexMetadata, new: transaction_pb2.Transaction.Re
 
 
 def _replace_reuse_entry(section: table_pb2.IndexSection, reuse: ReuseEntry) -> None:
-    """Put a fragment-reuse entry in place of the one that it was made from."""
+    """Replace the fragment-reuse entry by the entry that extends it."""
     present = [index.uuid.uuid for index in section.indices if index.name == FRAGMENT_REUSE]
     if present != ([reuse.replaces] if reuse.replaces else []):
         raise RetryableConflictError(

@@ -1,7 +1,6 @@
-"""The effect of each operation on existing rows, as far as its name determines it.
+"""The possible effects of each operation on rows, by the name of the operation.
 
-Change feeds look here first: operations that change no rows need not be read. If rows stay at their
-addresses, the address identifies a row.
+Change feeds skip operations that change no rows. If rows keep their addresses, the address identifies a row.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ class RowEffect:
     """The possible effects of an operation.
 
     Attributes:
-        changes: rows are added, deleted or updated. If not, they may still move, or lose a column.
-        keeps_addresses: the row at an address stays there unchanged, or is deleted.
-        carries_ids: a row may get the stable id that another row had in the version before.
-        renumbers: a fragment may be another one than the fragment of the same number before.
+        changes: rows are added, deleted or updated. Otherwise rows may still move, or lose a column.
+        keeps_addresses: the row at an address is unchanged or deleted.
+        carries_ids: a row may have the stable id of another row of the previous version.
+        renumbers: a fragment id may identify another fragment than in the previous version.
     """
 
     changes: bool = True

@@ -1,17 +1,17 @@
-"""Update: rows replaced by changed ones, and rows inserted, in one version.
+"""Update: change and insert rows in one version.
 
-    REWRITE_ROWS      the old rows are deleted where they are (`updated_fragments` with new deletion files, or
-                      `removed_fragment_ids`); changed rows and then inserted ones come in `new_fragments`
-    REWRITE_COLUMNS   the rows stay; `updated_fragments` have other data files for `fields_modified`
+    REWRITE_ROWS      the old rows are deleted (`updated_fragments` with new deletion files, or
+                      `removed_fragment_ids`); `new_fragments` have the changed rows, then the inserted rows
+    REWRITE_COLUMNS   the rows do not move; `updated_fragments` have new data files for `fields_modified`
 
-With stable row ids a new fragment contains the ids of its changed rows, which come first. The rest are
-inserted rows and get ids here. A changed row keeps the creation version of its id. It is looked up in the
-manifest, unless the new fragment has it for its changed rows. The row's update version is this version. In a
-fragment with rewritten columns, only the rows in `updated_fragment_offset_bitmaps` get it.
+With stable row ids, a new fragment has the ids of its changed rows, which are first. The other rows are
+inserted rows, and this module assigns their ids. A changed row keeps the creation version of its id. It is
+looked up in the manifest, unless the new fragment has it. The update version of the row is this version. In a
+fragment with rewritten columns, only the rows in `updated_fragment_offset_bitmaps` get this update version.
 
-Indices still cover fragments whose rows were only deleted. Indices on a modified field stop covering the
-updated fragments. `fields_for_preserving_frag_bitmap` and `inserted_rows` change nothing here: they are for
-the commits of other writers. (Lance table format, update and stable row ids.)
+Indices still cover fragments whose rows were only deleted. Indices on a modified field no longer cover the
+updated fragments. This module ignores `fields_for_preserving_frag_bitmap` and `inserted_rows`: they are for
+conflict checks of other writers. (Lance table format, update and stable row ids.)
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def update_message(
     """Return the operation that replaces and inserts whole rows.
 
     Args:
-        updated: fragments with their new deletion files, complete in all other fields too.
+        updated: complete fragments with their new deletion files.
         removed: ids of the fragments that lose their last row.
-        added: fragments of id 0 with the changed rows and then the inserted ones; if row ids are stable, with
-            the ids of the changed ones.
+        added: fragments with id 0: the changed rows, then the inserted rows. With stable row ids, they have
+            the ids of the changed rows.
         field_ids: the fields whose values changed.
-        inserted_rows: the keys of the inserted rows, so that a concurrent insert of one key is seen.
-        compacted: the SSTables of a MemWAL whose rows these are: shard and highest generation.
+        inserted_rows: the keys of the inserted rows, to detect concurrent inserts of the same key.
+        compacted: the MemWAL SSTables that the rows come from: shard and highest generation.
     """
     return pb.Update(
         updated_fragments=updated,
@@ -83,8 +83,8 @@ def update(base: Manifest, operation: pb.Update, stamp: Stamp) -> Manifest:
 
     Raises:
         FormatError: the operation names fragments that `base` does not have, its row ids or offsets do not
-            fit its fragments, fragment ids run out, or index entries are damaged.
-        IncompatibleConflictError: SSTables that it compacts were compacted by another writer.
+            match its fragments, fragment ids run out, or index entries are damaged.
+        IncompatibleConflictError: another writer compacted the same SSTables.
     """
     message = start_version(base, stamp)
     keep_marks(message)
@@ -102,11 +102,11 @@ def update(base: Manifest, operation: pb.Update, stamp: Stamp) -> Manifest:
             if fragment.id in updated:
                 _drop_dead_files(fragment)
                 if base.uses_stable_row_ids:
-                    _mark_rows(fragment, before[fragment.id], operation, message.version)
+                    _set_update_versions(fragment, before[fragment.id], operation, message.version)
     first_new = len(message.fragments)
     number_fragments(message, operation.new_fragments)
     if base.uses_stable_row_ids:
-        _date_rows(message.fragments[first_new:], operation, before, message.version)
+        _set_new_row_versions(message.fragments[first_new:], operation, before, message.version)
     section = remove_fragments_from_bitmaps(base.index_section, updated.keys(), operation.fields_modified)
     section = mark_compacted(
         keep_relevant(section, message), operation.compacted_sstables, message.version, stamp
@@ -115,7 +115,7 @@ def update(base: Manifest, operation: pb.Update, stamp: Stamp) -> Manifest:
 
 
 def _drop_dead_files(fragment: table_pb2.DataFragment) -> None:
-    """Drop the data files that hold nothing but replaced columns."""
+    """Remove the data files whose columns have all been replaced."""
     alive = [file for file in fragment.files if any(number != _TOMBSTONE for number in file.fields)]
     if len(alive) < len(fragment.files):
         copies = table_pb2.DataFragment(files=alive)
@@ -123,40 +123,42 @@ def _drop_dead_files(fragment: table_pb2.DataFragment) -> None:
         fragment.files.extend(copies.files)
 
 
-def _mark_rows(
+def _set_update_versions(
     fragment: table_pb2.DataFragment, before: table_pb2.DataFragment, operation: pb.Update, version: int
 ) -> None:
-    """Give the rows whose columns were rewritten the new version as that of their last update."""
+    """Set the update version of the rows whose columns were rewritten."""
     data = operation.updated_fragment_offset_bitmaps.get(fragment.id)
     if not data or before.HasField("column_last_updated_at_versions"):
-        # The versions are in a data file, which cannot be read here: the operation brings them itself.
+        # A data file has the versions. It is not read here; the operation has the new file.
         return
     rows = fragment.physical_rows
     offsets = parse_offsets(data, rows, f"updated rows of fragment {fragment.id}")
-    versions = _versions(before.inline_last_updated_at_versions, rows)
+    versions = _decode_versions(before.inline_last_updated_at_versions, rows)
     versions[offsets] = version
     fragment.inline_last_updated_at_versions = pack_row_versions(versions)
 
 
-def _date_rows(
+def _set_new_row_versions(
     added: Sequence[table_pb2.DataFragment],
     operation: pb.Update,
     before: dict[int, table_pb2.DataFragment],
     version: int,
 ) -> None:
-    """Give the changed rows in new fragments the version in which they were created."""
+    """Set the creation and update versions of rows in new fragments with changed rows."""
     counts = [count_row_ids(new.inline_row_ids, new.physical_rows) for new in operation.new_fragments]
     if not any(counts):
         return
     touched = [*operation.removed_fragment_ids, *(fragment.id for fragment in operation.updated_fragments)]
-    creations = _creations([before[number] for number in touched])
+    creation_versions = _read_creation_versions([before[number] for number in touched])
     for fragment, new, count in zip(added, operation.new_fragments, counts, strict=True):
         if not count:
             continue
         if new.inline_created_at_versions:
             created = decode_row_versions(new.inline_created_at_versions, count)
         else:
-            created = _lookup(decode_row_ids(new.inline_row_ids, count), *creations, version)
+            created = _look_up_versions(
+                decode_row_ids(new.inline_row_ids, count), *creation_versions, version
+            )
         if count < new.physical_rows:
             fresh = np.full(new.physical_rows - count, version, np.uint64)
             created = np.concatenate([created, fresh])
@@ -164,11 +166,11 @@ def _date_rows(
         fragment.inline_last_updated_at_versions = encode_row_versions(version, new.physical_rows)
 
 
-def _creations(fragments: Sequence[table_pb2.DataFragment]) -> tuple[UInt64Array, UInt64Array]:
-    """Return the row ids of fragments, ascending, and the version in which each row was created."""
+def _read_creation_versions(fragments: Sequence[table_pb2.DataFragment]) -> tuple[UInt64Array, UInt64Array]:
+    """Return the row ids of fragments (uint64, ascending), and the creation version of each row."""
     fragments = [fragment for fragment in fragments if not fragment.HasField("column_row_ids")]
     ids = [fragment_row_ids(fragment) for fragment in fragments]
-    versions = [_versions(f.inline_created_at_versions, f.physical_rows) for f in fragments]
+    versions = [_decode_versions(f.inline_created_at_versions, f.physical_rows) for f in fragments]
     if not ids:
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
     all_ids, all_versions = np.concatenate(ids), np.concatenate(versions)
@@ -176,8 +178,10 @@ def _creations(fragments: Sequence[table_pb2.DataFragment]) -> tuple[UInt64Array
     return all_ids[order], all_versions[order]
 
 
-def _lookup(ids: UInt64Array, sorted_ids: UInt64Array, versions: UInt64Array, missing: int) -> UInt64Array:
-    """Return the version that belongs to each id, `missing` for an id that is not known."""
+def _look_up_versions(
+    ids: UInt64Array, sorted_ids: UInt64Array, versions: UInt64Array, missing: int
+) -> UInt64Array:
+    """Return the version of each id; `missing` for an unknown id."""
     result = np.full(len(ids), missing, np.uint64)
     if len(sorted_ids):
         places = np.minimum(np.searchsorted(sorted_ids, ids), len(sorted_ids) - 1)
@@ -186,6 +190,6 @@ def _lookup(ids: UInt64Array, sorted_ids: UInt64Array, versions: UInt64Array, mi
     return result
 
 
-def _versions(data: bytes, rows: int) -> UInt64Array:
-    """Return one version per row; rows that no entry names are as old as the table."""
+def _decode_versions(data: bytes, rows: int) -> UInt64Array:
+    """Return one version per row (uint64); 1, the table's first version, if there is no data."""
     return decode_row_versions(data, rows) if data else np.ones(rows, np.uint64)

@@ -1,4 +1,4 @@
-"""UpdateBases: more places in which a table may keep files. (Lance table format, base paths.)"""
+"""UpdateBases: add base paths to a table. (Lance table format, base paths.)"""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from spark_lance.table.operations.next_version import Stamp, finish_version, sta
 
 
 def update_bases(base: Manifest, operation: Transaction.UpdateBases, stamp: Stamp) -> Manifest:
-    """Return the version after `base` with more base paths; those of id 0 get the next ids, from 1 on.
+    """Return the version after `base` with additional base paths; id 0 is replaced by the next id.
 
     Raises:
-        OptionError: a name, a path or an id is taken. Two places without a name count as of one name.
+        OptionError: a name, a path or an id exists already. A missing name counts as a name.
     """
     message = start_version(base, stamp)
     for new in operation.new_bases:

@@ -1,7 +1,7 @@
-"""UpdateConfig: settings of the table, and metadata of the table, of its schema and of its fields.
+"""UpdateConfig: change the table's config, and the metadata of the table, its schema and its fields.
 
-Each of the four is a map of texts. An update sets keys, deletes keys (an entry without a value), or begins by
-emptying the map (`replace`). Fields are named by their ids. (Lance table format, config.)
+Each of the four is a map of strings. An update sets keys and deletes keys (an entry without a value). With
+`replace`, it clears the map first. Fields are identified by id. (Lance table format, config.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_lance.table.operations.next_version import Stamp, finish_version, sta
 Texts = Mapping[str, str | None]
 UpdateMap = transaction_pb2.Transaction.UpdateMap
 
-# Metadata that is stored a second time in the field itself: primary and clustering keys.
+# Metadata that protobuf fields of the field store, too: primary and clustering keys.
 _KEYS_OF_KEYS = ("lance-schema:unenforced-primary-key", "lance-schema:unenforced-clustering-key")
 
 
@@ -24,8 +24,8 @@ def text_updates(values: Texts, *, replace: bool = False) -> UpdateMap:
     """Return the update of one map.
 
     Args:
-        values: keys to set; None deletes a key, which need not exist.
-        replace: drop all keys that are not among them.
+        values: keys to set; the value None deletes a key, which need not exist.
+        replace: delete all other keys.
     """
     entry = transaction_pb2.Transaction.UpdateMapEntry
     entries = [entry(key=key, value=value) for key, value in values.items()]
@@ -35,11 +35,11 @@ def text_updates(values: Texts, *, replace: bool = False) -> UpdateMap:
 def update_config(
     base: Manifest, operation: transaction_pb2.Transaction.UpdateConfig, stamp: Stamp
 ) -> Manifest:
-    """Return the version after `base` with the operation's updates made.
+    """Return the version after `base` with the operation's updates.
 
     Raises:
         SchemaError: a field does not exist, or its key metadata would change.
-        UnsupportedFormatError: the operation is in the form that earlier writers used.
+        UnsupportedFormatError: the operation has the format of old writers.
     """
     if operation.upsert_values or operation.delete_keys or operation.schema_metadata:
         raise UnsupportedFormatError("a config update in its older form")
@@ -73,7 +73,7 @@ def _update_texts(target: MutableMapping[str, str], updates: UpdateMap) -> None:
 def _update_bytes(target: MutableMapping[str, bytes], updates: UpdateMap) -> None:
     texts: dict[str, str] = {}
     _update_texts(texts, updates)
-    gone = {entry.key for entry in updates.update_entries} if not updates.replace else set(target)
-    for key in gone:
+    removed_keys = {entry.key for entry in updates.update_entries} if not updates.replace else set(target)
+    for key in removed_keys:
         target.pop(key, None)
     target.update({key: value.encode() for key, value in texts.items()})
