@@ -1,8 +1,8 @@
 """Descriptions of the indices of a version: names, kinds, coverage, sizes. Index files are not opened here.
 
-Several entries of one name are the segments of one index; each covers some fragments. The details of an entry
-determine its kind: they are a message whose type URL is compared by its last part, without regard to case.
-(Lance table format, index section.)
+Entries with the same name are the segments of one index; each covers some fragments. The type URL of an
+entry's details determines its kind. Only the last part of the URL counts, ignoring case. (Lance table format,
+index section.)
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class IndexSegment:
     """One entry of the index section.
 
     Attributes:
-        uuid: names the directory of its files.
-        fragment_ids: the fragments of this version that it covers; None if it does not tell.
+        uuid: the uuid of the entry and the name of its directory.
+        fragment_ids: the fragments of this version that it covers; None if unknown.
         dataset_version_at_last_update: the version that it was built from.
         index_version: version of its file format.
         created_at: when it was built (UTC), if known.
         size_bytes: bytes of its files, if known.
         base_id: the base path of its files; None for the table's own root.
-        covering_fields: ids of the fields whose values it holds besides its own.
+        covering_fields: ids of additional fields whose values the index stores.
     """
 
     uuid: str
@@ -61,12 +61,11 @@ class IndexDescription:
 
     Attributes:
         name: the name that `drop_index` takes.
-        index_type: such as "BTree" or "IVF_PQ".
+        index_type: the kind of index, such as "BTree" or "IVF_PQ".
         type_url: the type of the details.
         fields, field_names: ids and paths of the indexed fields.
-        num_rows_indexed: rows that are not deleted in the covered fragments; None if a segment does not tell
-            what it covers.
-        details: parameters of the index, as far as they are known here.
+        num_rows_indexed: live rows in the covered fragments; None if the coverage of a segment is unknown.
+        details: the parameters of the index that this release knows.
         segments: the entries, in the order of the index section.
         total_size_bytes: bytes of all files, if known.
     """
@@ -88,14 +87,14 @@ class IndexDescription:
 
     @property
     def total_size_bytes(self) -> int | None:
-        """Bytes of the files of all segments; None if a segment does not tell."""
+        """Total size of the files of all segments in bytes; None if the size of a segment is unknown."""
         sizes = [segment.size_bytes for segment in self.segments]
         recorded = [size for size in sizes if size is not None]
         return sum(recorded) if len(recorded) == len(sizes) else None
 
 
 def describe_indices(snapshot: Snapshot) -> list[IndexDescription]:
-    """Return the indices of a version, by name.
+    """Return the indices of a version, sorted by name.
 
     Raises:
         FormatError: index entries are damaged.
@@ -133,7 +132,7 @@ def _describe(
 ) -> IndexDescription:
     first = entries[0]
     present = {fragment.id: fragment for fragment in manifest.fragments}
-    segments = tuple(_segment(entry, BitMap(present)) for entry in entries)
+    segments = tuple(_describe_segment(entry, BitMap(present)) for entry in entries)
     covered: set[int] | None = set()
     for segment in segments:
         covered = None if covered is None or segment.fragment_ids is None else covered | segment.fragment_ids
@@ -157,7 +156,7 @@ def _describe(
     )
 
 
-def _segment(entry: table_pb2.IndexMetadata, present: BitMap) -> IndexSegment:
+def _describe_segment(entry: table_pb2.IndexMetadata, present: BitMap) -> IndexSegment:
     fragments = covered_fragments(entry)
     covered = None if fragments is None else frozenset(fragments & present)
     created = _EPOCH + timedelta(milliseconds=entry.created_at) if entry.HasField("created_at") else None
@@ -196,10 +195,10 @@ def _vector(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str
     if message.target_partition_size:
         details["target_partition_size"] = message.target_partition_size
     if message.HasField("hnsw_index_config"):
-        details["hnsw"] = _plain(message.hnsw_index_config)
+        details["hnsw"] = _to_python(message.hnsw_index_config)
     arm = message.WhichOneof("compression") or "flat"
     if arm != "flat":
-        details["compression"] = {"type": arm, **_plain(getattr(message, arm))}
+        details["compression"] = {"type": arm, **_to_python(getattr(message, arm))}
     if message.HasField("rq"):
         rotation = index_pb2.VectorIndexDetails.RabitQuantization.RotationType
         details["compression"]["rotation_type"] = rotation.Name(message.rq.rotation_type).lower()
@@ -210,11 +209,11 @@ def _vector(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str
 
 
 def _zone_map(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str, Any]]:
-    return "ZoneMap", _plain(index_pb2.ZoneMapIndexDetails.FromString(entry.index_details.value))
+    return "ZoneMap", _to_python(index_pb2.ZoneMapIndexDetails.FromString(entry.index_details.value))
 
 
 def _mem_wal(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str, Any]]:
-    return "MemWal", _plain(index_pb2.MemWalIndexDetails.FromString(entry.index_details.value))
+    return "MemWal", _to_python(index_pb2.MemWalIndexDetails.FromString(entry.index_details.value))
 
 
 def _fragment_reuse(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str, Any]]:
@@ -224,8 +223,8 @@ def _fragment_reuse(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, 
             "dataset_version": version.dataset_version,
             "groups": [
                 {
-                    "old_fragments": [_plain(digest) for digest in group.old_fragments],
-                    "new_fragments": [_plain(digest) for digest in group.new_fragments],
+                    "old_fragments": [_to_python(digest) for digest in group.old_fragments],
+                    "new_fragments": [_to_python(digest) for digest in group.new_fragments],
                 }
                 for group in version.groups
             ],
@@ -235,8 +234,8 @@ def _fragment_reuse(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, 
     return "FragmentReuse", {"versions": versions}
 
 
-def _plain(message: Message) -> dict[str, Any]:
-    """Return the fields of a message that are set, as values of Python."""
+def _to_python(message: Message) -> dict[str, Any]:
+    """Return the set fields of a message as Python values."""
     out: dict[str, Any] = {}
     for descriptor, value in message.ListFields():
         if descriptor.message_type is not None and descriptor.message_type.GetOptions().map_entry:
@@ -244,9 +243,9 @@ def _plain(message: Message) -> dict[str, Any]:
         elif isinstance(value, table_pb2.UUID):
             out[descriptor.name] = str(uuid.UUID(bytes=value.uuid))
         elif isinstance(value, Message):
-            out[descriptor.name] = _plain(value)
+            out[descriptor.name] = _to_python(value)
         elif descriptor.is_repeated:
-            out[descriptor.name] = [_plain(item) if isinstance(item, Message) else item for item in value]
+            out[descriptor.name] = [_to_python(item) if isinstance(item, Message) else item for item in value]
         else:
             out[descriptor.name] = value
     return out

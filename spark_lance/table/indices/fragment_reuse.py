@@ -1,4 +1,4 @@
-"""Fragment reuse: rewritten rows that indices still contain under their old addresses.
+"""Fragment reuse: translate old row addresses in indices after fragments were rewritten.
 
 An entry `__lance_frag_reuse` in the index section records, for each rewrite, where rows moved:
 
@@ -8,10 +8,10 @@ An entry `__lance_frag_reuse` in the index section records, for each rewrite, wh
     group      old and new fragments as digests (id, physical rows, deleted rows), and a Roaring treemap
                of the old addresses of the rows that still exist
 
-The k-th of these addresses is the k-th row of the new fragments laid end to end. (Fragments are in the order
-of the digests, offsets ascending.) An old address that is not among them was deleted. Files of the indices do
-not change; their readers translate the addresses. The bitmaps of the indices contain either the old
-fragments, as substitutes of the new ones, or the new ones. (Lance table format, fragment reuse.)
+The k-th of these addresses is the k-th row of the concatenated new fragments. (Fragments are in the order of
+the digests, offsets ascending.) Any other old address was deleted. Index files do not change; their readers
+translate the addresses. The bitmaps of the indices contain either the old fragments, which substitute the new
+ones, or the new fragments. (Lance table format, fragment reuse.)
 """
 
 from __future__ import annotations
@@ -89,18 +89,18 @@ def extend_history(
     version: int,
     groups: Sequence[Details.Group],
 ) -> ReuseEntry:
-    """Return a version's fragment-reuse entry with one more rewrite; large details are written to a file.
+    """Return a version's fragment-reuse entry with one more rewrite; write large details to a file.
 
-    Rewrites that no index needs any more are left out.
+    Rewrites that no index needs any more are removed.
 
     Args:
         snapshot: the version whose entry, if there is one, is extended.
         version: the version on which the rewrite is built.
-        groups: what was rewritten to what.
+        groups: the old and new fragments of the rewrite.
 
     Raises:
-        UnsupportedFormatError: the present entry is of the newer kind that is not written here.
-        FormatError: it is damaged.
+        UnsupportedFormatError: the existing entry has transitions, which this release does not write.
+        FormatError: the existing entry is damaged.
     """
     present = find_reuse_entry(snapshot.manifest)
     content = Content()
@@ -108,7 +108,7 @@ def extend_history(
         content.CopyFrom(read_history(snapshot.bases, present))
         if present.index_version or content.transitions:
             raise UnsupportedFormatError("a fragment-reuse entry with transitions is not extended here")
-        _forget(content, snapshot.manifest)
+        _remove_old_rewrites(content, snapshot.manifest)
     content.versions.add(dataset_version=version, groups=groups)
     all_groups = (group for rewrite in content.versions for group in rewrite.groups)
     covered = BitMap(digest.id for group in all_groups for digest in group.new_fragments)
@@ -131,8 +131,8 @@ def extend_history(
     return ReuseEntry(entry, b"" if present is None else present.uuid.uuid)
 
 
-def _forget(content: Content, manifest: Manifest) -> None:
-    """Drop the rewrites that came before every index was built: no index has addresses from before them."""
+def _remove_old_rewrites(content: Content, manifest: Manifest) -> None:
+    """Remove rewrites that are older than every index: no index has addresses from before them."""
     built = [
         entry.dataset_version for entry in manifest.indices if entry.name not in (FRAGMENT_REUSE, MEM_WAL)
     ]
@@ -143,10 +143,10 @@ def _forget(content: Content, manifest: Manifest) -> None:
 
 
 def pack_addresses(survivors: Iterable[tuple[int, int, npt.NDArray[np.uint32]]]) -> bytes:
-    """Return the treemap of the row addresses that are still there.
+    """Return the serialized treemap of the addresses of live rows.
 
     Args:
-        survivors: of each fragment its id, its physical rows, and the offsets that are deleted, ascending.
+        survivors: for each fragment its id, its number of physical rows, and its deleted offsets, ascending.
     """
     parts = []
     for fragment_id, rows, deleted in sorted(survivors, key=lambda survivor: survivor[0]):
@@ -160,10 +160,10 @@ def pack_addresses(survivors: Iterable[tuple[int, int, npt.NDArray[np.uint32]]])
 
 
 def with_present_coverage(snapshot: Snapshot) -> Manifest:
-    """Return the version with index bitmaps that name new fragments in place of rewritten ones.
+    """Return the version with index bitmaps that contain new fragments in place of rewritten ones.
 
-    Writers do so before they build the next version: an operation that takes a fragment out of the bitmaps
-    must find it there. The same object comes back if nothing changes.
+    Writers call this before they build the next version, because an operation that removes a fragment from
+    the bitmaps must find it there. If nothing changes, the same object is returned.
 
     Raises:
         FormatError: index entries are damaged.
@@ -196,9 +196,9 @@ def with_present_coverage(snapshot: Snapshot) -> Manifest:
 
 
 def follow(index: table_pb2.IndexMetadata, steps: Sequence[tuple[BitMap, BitMap]]) -> BitMap | None:
-    """Return an index's coverage after its fragments were rewritten; None if the entry's own is right.
+    """Return an index's coverage after its fragments were rewritten; None if it does not change.
 
-    A group that was covered only in part is no longer covered.
+    A partly covered group is no longer covered.
     """
     covered = covered_fragments(index)
     if covered is None:

@@ -1,6 +1,6 @@
 """The interface between a compaction and the index layer: rewrite indices with new row addresses.
 
-The table layer knows the moves of rows, but not the content of an index. A caller that knows both passes an
+The table layer knows how rows moved, but cannot read indices. A caller that can read them passes an
 `IndexRemap` to the compaction. (Lance table format, rewrite: `rewritten_indices`.)
 """
 
@@ -22,21 +22,21 @@ RewrittenIndex = transaction_pb2.Transaction.Rewrite.RewrittenIndex
 
 
 class IndexRemap(Protocol):
-    """Gives indices the new addresses of rows."""
+    """Rewrites indices with new row addresses."""
 
     def fragments(self, snapshot: Snapshot) -> BitMap:
-        """Return the ids of fragments whose row addresses are in an index that `rewrite` can write.
+        """Return the ids of fragments whose row addresses are in an index that `rewrite` supports.
 
         Raises:
             FormatError: index entries are damaged.
         """
 
     def rewrite(self, snapshot: Snapshot, groups: Sequence[MovedGroup]) -> list[RewrittenIndex]:
-        """Rewrite the segments that cover moved rows; nothing is committed.
+        """Rewrite the segments that cover moved rows, without a commit.
 
         Args:
             snapshot: the version before the rows moved.
-            groups: the moved rows. A segment that covers a group only in part is left out.
+            groups: the moved rows. A segment that covers a group only partly is skipped.
 
         Returns:
             The entries of the new segments for a Rewrite. If this raises, their files are deleted.

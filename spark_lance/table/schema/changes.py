@@ -1,12 +1,12 @@
-"""Changes of a schema, and the ids of changed fields. Nothing here reads data.
+"""Change a schema, and assign the ids of changed fields. This module reads no data.
 
-A field never changes its id. A new field, or one with a new type, gets the next id that no field of the
-schema and no data file has. In a table that never reuses ids, it gets the next id after the table's mark. Ids
-ascend depth first, parents before children. (Lance table format, schema evolution.)
+A field never changes its id. A new field, or a field with a new type, gets the next id that no field of the
+schema and no data file has. In a table that never reuses ids, it gets the next id after the recorded highest
+id. Ids ascend depth first, parents before children. (Lance table format, schema evolution.)
 
 A column can be cast when it is altered, as in pylance. Types of one family can be cast to each other.
-Integers can be cast to floats and decimals, too. Values that the new type cannot hold are an error, except
-that floating-point numbers are rounded. Lists and vectors follow their items.
+Integers can also be cast to floats and decimals. A value that the new type cannot represent is an error,
+except that floating-point numbers are rounded. For lists and vectors, the type of the items counts.
 """
 
 from __future__ import annotations
@@ -26,27 +26,30 @@ from spark_lance.proto import file_pb2
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.schema.keys import check_keys, check_same_keys
 
-_Is = Callable[[pa.DataType], bool]
+_TypeTest = Callable[[pa.DataType], bool]
 
 
-def _any(*tests: _Is) -> _Is:
+def _any_of(*tests: _TypeTest) -> _TypeTest:
     return lambda kind: any(test(kind) for test in tests)
 
 
-_text = _any(pa.types.is_string, pa.types.is_large_string)
-_list = _any(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_text = _any_of(pa.types.is_string, pa.types.is_large_string)
+_list = _any_of(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 # (from, to) -> castable.
-_FAMILIES: Sequence[tuple[_Is, _Is]] = (
+_FAMILIES: Sequence[tuple[_TypeTest, _TypeTest]] = (
     (pa.types.is_boolean, pa.types.is_boolean),
     (pa.types.is_integer, pa.types.is_integer),
-    # A cast of integers to halves would return infinity.
-    (pa.types.is_integer, _any(pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal)),
+    # Not float16: large integers would become infinity.
+    (pa.types.is_integer, _any_of(pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal)),
     (pa.types.is_floating, pa.types.is_floating),
     (_text, _text),
-    (_any(pa.types.is_binary, pa.types.is_large_binary), _any(pa.types.is_binary, pa.types.is_large_binary)),
-    (_any(pa.types.is_date, pa.types.is_timestamp), _any(pa.types.is_date, pa.types.is_timestamp)),
-    (_any(pa.types.is_time, pa.types.is_timestamp), pa.types.is_time),
+    (
+        _any_of(pa.types.is_binary, pa.types.is_large_binary),
+        _any_of(pa.types.is_binary, pa.types.is_large_binary),
+    ),
+    (_any_of(pa.types.is_date, pa.types.is_timestamp), _any_of(pa.types.is_date, pa.types.is_timestamp)),
+    (_any_of(pa.types.is_time, pa.types.is_timestamp), pa.types.is_time),
     (pa.types.is_duration, pa.types.is_duration),
     (pa.types.is_decimal, pa.types.is_decimal),
 )
@@ -56,35 +59,36 @@ def check_cast(field: Field, target: pa.DataType, path: str) -> None:
     """Refuse to cast a field to a type of another family.
 
     Raises:
-        SchemaError: that is so; or the field is a struct, whose fields are cast one by one.
+        SchemaError: the target type is of another family, or the field is a struct, whose fields are cast one
+            by one.
     """
-    if field.kind in ("blob", "packed_struct") or not _castable(field.arrow_type(), target):
+    if field.kind in ("blob", "packed_struct") or not _can_cast(field.arrow_type(), target):
         raise SchemaError(f"column {path!r} of type {field.arrow_type()} cannot be cast to {target}")
 
 
-def _castable(source: pa.DataType, target: pa.DataType) -> bool:
+def _can_cast(source: pa.DataType, target: pa.DataType) -> bool:
     if isinstance(source, pa.BaseExtensionType) or isinstance(target, pa.BaseExtensionType):
         return False
     if pa.types.is_dictionary(source):
-        return _castable(source.value_type, target)
+        return _can_cast(source.value_type, target)
     if pa.types.is_dictionary(target):
-        return _castable(source, target.value_type)
+        return _can_cast(source, target.value_type)
     if _list(source) and _list(target):
         sizes = {kind.list_size for kind in (source, target) if pa.types.is_fixed_size_list(kind)}
-        return len(sizes) < 2 and _castable(source.value_type, target.value_type)
+        return len(sizes) < 2 and _can_cast(source.value_type, target.value_type)
     return any(one(source) and other(target) for one, other in _FAMILIES)
 
 
 def cast_column(array: pa.Array, target: pa.DataType, name: str) -> pa.Array:
-    """Return an array with the values that altered fields of a column get.
+    """Return an array cast to the new type of a column.
 
     Args:
-        array: the column, or the parts of it that are altered.
-        target: the type with the altered parts in place.
-        name: of the column.
+        array: the column, or its altered parts.
+        target: the new type.
+        name: the name of the column.
 
     Raises:
-        SchemaError: a value cannot be kept.
+        SchemaError: the new type cannot represent a value.
     """
     try:
         return _cast(array, target)
@@ -109,10 +113,10 @@ _WITHOUT_GROWTH = (FileVersion.V2_0, FileVersion.V2_1)
 
 @dataclass(frozen=True)
 class Alteration:
-    """The changes of one field; None leaves a property as it is.
+    """The changes of one field; None keeps a property.
 
     Attributes:
-        path: the field's name, after those of the fields that it is in: "a.b", "list.item.x".
+        path: the path of the field, such as "a.b" or "list.item.x".
     """
 
     path: str
@@ -123,11 +127,11 @@ class Alteration:
 
 @dataclass(frozen=True)
 class Casts:
-    """Fields of a new type in a new schema.
+    """A new schema, and its fields with a new type.
 
     Attributes:
         schema: the new schema.
-        replaced: the ids that are gone -> the new fields in their place.
+        replaced: id of a removed field -> the new field in its place.
     """
 
     schema: Schema
@@ -135,7 +139,7 @@ class Casts:
 
 
 def new_field_ids(manifest: Manifest) -> Iterator[int]:
-    """Yield the ids that new fields of a version get, in order."""
+    """Yield the ids for new fields of a version, in order."""
     message = manifest.message
     if message.HasField("max_allocated_field_id"):
         return count(message.max_allocated_field_id + 1)
@@ -161,9 +165,9 @@ def schema_protos(schema: Schema, manifest: Manifest) -> list[file_pb2.Field]:
 
 
 def add_fields(manifest: Manifest, arrow: pa.Schema) -> tuple[Schema, tuple[Field, ...]]:
-    """Return a version's schema with more fields, and those fields alone, in the order of `arrow`.
+    """Return a version's schema with new fields, and the new fields separately, in the order of `arrow`.
 
-    A struct of the table's, or a list of structs, that is named again takes the new fields in.
+    If a column is an existing struct or list of structs, its new fields are added to it.
 
     Args:
         manifest: the version.
@@ -188,9 +192,9 @@ def add_fields(manifest: Manifest, arrow: pa.Schema) -> tuple[Schema, tuple[Fiel
         if field.name in fields:
             if manifest.file_version in _WITHOUT_GROWTH and _can_grow(fields[field.name], field):
                 raise SchemaError(f"column {field.name!r}: fields can be added to structs from 2.2 on")
-            fields[field.name], part = _graft(fields[field.name], field, ids, field.name)
+            fields[field.name], part = _merge_fields(fields[field.name], field, ids, field.name)
         else:
-            fields[field.name] = part = _numbered(field, ids)
+            fields[field.name] = part = _assign_ids(field, ids)
         added.append(part)
     schema = Schema(tuple(fields.values()), manifest.schema.metadata)
     check_keys(schema)
@@ -198,10 +202,10 @@ def add_fields(manifest: Manifest, arrow: pa.Schema) -> tuple[Schema, tuple[Fiel
     return schema, tuple(added)
 
 
-def _numbered(field: Field, ids: Iterator[int]) -> Field:
-    """Return a field with new ids, itself first."""
+def _assign_ids(field: Field, ids: Iterator[int]) -> Field:
+    """Return a field with new ids for itself and then for its children."""
     number = next(ids)
-    return replace(field, id=number, children=tuple(_numbered(child, ids) for child in field.children))
+    return replace(field, id=number, children=tuple(_assign_ids(child, ids) for child in field.children))
 
 
 def _can_grow(field: Field, addition: Field) -> bool:
@@ -210,8 +214,8 @@ def _can_grow(field: Field, addition: Field) -> bool:
     return len(kinds) == 1 and (kinds == {"struct"} or field.logical_type in lists) and field.kind != "blob"
 
 
-def _graft(field: Field, addition: Field, ids: Iterator[int], path: str) -> tuple[Field, Field]:
-    """Return a field with the new fields of `addition` inside, and itself with nothing but these."""
+def _merge_fields(field: Field, addition: Field, ids: Iterator[int], path: str) -> tuple[Field, Field]:
+    """Return a field with the new fields of `addition` added, and the field with only the new fields."""
     if not _can_grow(field, addition) or field.kind == "packed_struct":
         raise SchemaError(
             f"column {path!r} exists already, with the type {field.logical_type}: new fields are added to "
@@ -219,34 +223,38 @@ def _graft(field: Field, addition: Field, ids: Iterator[int], path: str) -> tupl
         )
     children = {child.name: child for child in field.children}
     if field.kind == "list":
-        # The name of a list's item has no meaning: Arrow libraries do not agree on it.
+        # Ignore the name of a list's item: it differs between Arrow libraries.
         (item,), (other,) = field.children, addition.children
-        new_item, part = _graft(item, other, ids, f"{path}.{item.name}")
+        new_item, part = _merge_fields(item, other, ids, f"{path}.{item.name}")
         return replace(field, children=(new_item,)), replace(field, children=(part,))
     parts = []
     for child in addition.children:
         if child.name in children:
-            children[child.name], part = _graft(children[child.name], child, ids, f"{path}.{child.name}")
+            children[child.name], part = _merge_fields(
+                children[child.name], child, ids, f"{path}.{child.name}"
+            )
         else:
-            children[child.name] = part = _numbered(child, ids)
+            children[child.name] = part = _assign_ids(child, ids)
         parts.append(part)
     return replace(field, children=tuple(children.values())), replace(field, children=tuple(parts))
 
 
 def drop_fields(schema: Schema, paths: Sequence[str]) -> Schema:
-    """Return a schema without the named fields, and without the fields that lose all they have inside.
+    """Return a schema without the named fields, and without structs that would be empty.
 
     Raises:
         SchemaError: a field does not exist or is a part of a map, no field would be left, or a part of the
-            primary key would go.
+            primary key would be dropped.
     """
-    gone = set()
+    dropped_ids = set()
     for path in paths:
         nested = schema.find(path)
         if any(field.kind in ("map", "packed_struct", "blob") for field in nested[:-1]):
             raise SchemaError(f"{path!r} is a part that its column cannot be without: drop the whole column")
-        gone.add(nested[-1].id)
-    fields = tuple(remaining for field in schema.fields if (remaining := _without(field, gone)) is not None)
+        dropped_ids.add(nested[-1].id)
+    fields = tuple(
+        remaining for field in schema.fields if (remaining := _drop_below(field, dropped_ids)) is not None
+    )
     if not fields:
         raise SchemaError("a table cannot lose all its columns")
     smaller = Schema(fields, schema.metadata)
@@ -255,15 +263,15 @@ def drop_fields(schema: Schema, paths: Sequence[str]) -> Schema:
 
 
 def move_field(schema: Schema, path: str, after: str | None) -> Schema:
-    """Return a schema in which a field is behind another one of the same struct, or its first one.
+    """Return a schema with a field moved after another field of the same struct, or to the first position.
 
     Args:
         schema: the schema.
         path: the field.
-        after: the field in front of it; None makes it the first one.
+        after: the field before it; None moves it to the first position.
 
     Raises:
-        SchemaError: a field does not exist, they are not in one struct, or it is a part of a map.
+        SchemaError: a field does not exist, the fields are not in the same struct, or are parts of a map.
     """
     *outer, moving_field = schema.find(path)
     if outer and outer[-1].kind != "struct":
@@ -284,11 +292,11 @@ def move_field(schema: Schema, path: str, after: str | None) -> Schema:
     return Schema(order, schema.metadata)
 
 
-def _without(field: Field, gone: Collection[int]) -> Field | None:
-    if field.id in gone:
+def _drop_below(field: Field, dropped_ids: Collection[int]) -> Field | None:
+    if field.id in dropped_ids:
         return None
     children = tuple(
-        remaining for child in field.children if (remaining := _without(child, gone)) is not None
+        remaining for child in field.children if (remaining := _drop_below(child, dropped_ids)) is not None
     )
     if field.children and not children:
         return None
@@ -300,11 +308,11 @@ def _without(field: Field, gone: Collection[int]) -> Field | None:
 
 
 def alter_fields(manifest: Manifest, alterations: Sequence[Alteration]) -> Casts:
-    """Return a version's schema after the alterations. New ids are given in the order of the alterations.
+    """Return a version's schema after the alterations; new ids are in the order of the alterations.
 
     Raises:
-        SchemaError: a field does not exist, is named as another one or by a reserved name, cannot be cast to
-            the type, or is of the primary key and would be nullable.
+        SchemaError: a field does not exist, a new name is reserved or exists already, a cast is not possible,
+            or a field of the primary key would be nullable.
     """
     ids = new_field_ids(manifest)
     changed: dict[int, Field] = {}
@@ -321,44 +329,44 @@ def alter_fields(manifest: Manifest, alterations: Sequence[Alteration]) -> Casts
             new = replace(new, nullable=alteration.nullable)
         if alteration.data_type is not None:
             check_cast(old, alteration.data_type, alteration.path)
-            new = _recast(new, alteration.data_type, ids)
+            new = _change_type(new, alteration.data_type, ids)
             replaced[old.id] = new
         changed[old.id] = new
     for inner in changed:
         if any(inner != outer and inner in _ids_below(manifest.schema, outer) for outer in replaced):
             raise SchemaError("a column cannot get a new type while a part of it is altered")
-    fields = tuple(_altered(field, changed, replaced) for field in manifest.schema.fields)
+    fields = tuple(_alter_field(field, changed, replaced) for field in manifest.schema.fields)
     schema = Schema(fields, manifest.schema.metadata)
     _check_names(manifest.schema, schema, {field.name for field in changed.values()})
     check_keys(schema)
     check_same_keys(manifest.schema, schema, replaced=replaced)
-    return Casts(schema, {number: _field(schema, field.id) for number, field in replaced.items()})
+    return Casts(schema, {number: _find_field(schema, field.id) for number, field in replaced.items()})
 
 
-def _recast(field: Field, kind: pa.DataType, ids: Iterator[int]) -> Field:
-    """Return a field of another type under new ids; name, nullability and metadata are as before."""
+def _change_type(field: Field, kind: pa.DataType, ids: Iterator[int]) -> Field:
+    """Return a field with a new type and new ids; keep its name, nullability and metadata."""
     (typed,) = Schema.from_arrow(pa.schema([pa.field("x", kind)])).fields
-    numbered = _numbered(typed, ids)
+    numbered = _assign_ids(typed, ids)
     return replace(numbered, name=field.name, nullable=field.nullable, metadata=field.metadata)
 
 
-def _altered(field: Field, changed: dict[int, Field], replaced: dict[int, Field]) -> Field:
+def _alter_field(field: Field, changed: dict[int, Field], replaced: dict[int, Field]) -> Field:
     if field.id in replaced:
         return changed[field.id]
-    children = tuple(_altered(child, changed, replaced) for child in field.children)
+    children = tuple(_alter_field(child, changed, replaced) for child in field.children)
     return replace(changed.get(field.id, field), children=children)
 
 
 def _ids_below(schema: Schema, number: int) -> set[int]:
-    return {field.id for field in _field(schema, number).walk()}
+    return {field.id for field in _find_field(schema, number).walk()}
 
 
-def _field(schema: Schema, number: int) -> Field:
+def _find_field(schema: Schema, number: int) -> Field:
     return next(field for field in schema.walk() if field.id == number)
 
 
 def _check_names(before: Schema, after: Schema, new_names: set[str]) -> None:
-    """Raise an error for names that are reserved, look like paths, or occur twice in one place."""
+    """Refuse names that are reserved, have a dot, or occur twice in the same struct."""
     for name in new_names - {field.name for field in before.walk()}:
         if "." in name:
             raise SchemaError(f"column name {name!r}: a name cannot contain a dot")
@@ -370,6 +378,6 @@ def _check_names(before: Schema, after: Schema, new_names: set[str]) -> None:
 
 
 def tightened_fields(schema: Schema, alterations: Sequence[Alteration]) -> list[int]:
-    """Return the ids of the fields that may be null before the alterations and not after."""
+    """Return the ids of the nullable fields that the alterations make NOT NULL."""
     fields = [schema.find(change.path)[-1] for change in alterations if change.nullable is False]
     return [field.id for field in fields if field.nullable]

@@ -1,15 +1,15 @@
-"""Constraints of a table: conditions that its rows meet, and keys that readers may rely on.
+"""Constraints of a table: CHECK conditions and informational keys.
 
-They are settings of the table, which other engines ignore: their writers do not check them.
+They are settings of the table. Other engines ignore them: their writers do not check them.
 
     spark_lance.constraints.<name>    {"type": "check", "expression": "a > 0", "columns": ["a"], ...}
 
-A row violates a CHECK if its expression is false; null is no violation. The text is Spark's SQL. Keys
-(`primary_key`, `unique`, `foreign_key`) are information: nobody checks them.
+A row violates a CHECK if the expression is false; null is not a violation. The text is Spark SQL. Keys
+(`primary_key`, `unique`, `foreign_key`) are informational: nobody checks them.
 
-Expressions whose result is the same here as in Spark are evaluated here (`own_condition`): comparisons, IN,
-BETWEEN, LIKE and IS NULL of columns with literals or columns of the same family of types, with AND, OR and
-NOT. All others need Spark.
+This package evaluates expressions for which it has the same result as Spark (`own_condition`): comparisons,
+IN, BETWEEN, LIKE and IS NULL of columns with literals or columns of the same family of types, with AND, OR
+and NOT. All others need Spark.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from spark_lance.table.schema.defaults import generation_columns, generation_sql
 
 CHECK = "check"
 PRIMARY_KEY = "primary_key"
-# The condition that a generated column has its value; no setting has this type.
+# The condition that a generated column has its computed value. It is never stored as a setting.
 GENERATED = "generated"
 _TYPES = ("check", "primary_key", "unique", "foreign_key")
 _NAME = re.compile(r"[\w .-]{1,128}")
-# Text that SQL parsers read in different ways: escapes, double quotes and comments.
+# Text that SQL parsers interpret differently: escapes, double quotes and comments.
 _AMBIGUOUS = re.compile(r"[\\\"]|--|/\*")
-# Functions of Spark that call any method of the JVM, and the way to call a function by a text. A table may
-# come from somebody else, so an expression with one of these names is not evaluated.
-_CALLS_CODE = re.compile(r"\b(reflect|try_reflect|java_method|identifier)\b", re.IGNORECASE)
+# Spark functions that can call any JVM method, and `identifier`, which calls a function by name. The author
+# of a table is not trusted, so an expression with one of these names is refused.
+_UNSAFE_FUNCTIONS = re.compile(r"\b(reflect|try_reflect|java_method|identifier)\b", re.IGNORECASE)
 _WORD = re.compile(r"`((?:[^`]|``)+)`|'(?:[^'\\]|\\.|'')*'|([^\W\d]\w*)\b(?!\s*\()")
 _COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">=", "is_same"})
 _CONNECTIVES = frozenset({"and", "or", "not"})
@@ -55,12 +55,12 @@ class Constraint:
     """A constraint of a table.
 
     Attributes:
-        name: its name, unique in the table whatever the case.
+        name: the name; unique in the table, ignoring case.
         type: "check", "primary_key", "unique" or "foreign_key".
-        expression: SQL of a CHECK.
+        expression: the SQL of a CHECK.
         columns: the top-level columns that it reads, or the columns of the key.
-        enforced: whether writers check it; only CHECK can be.
-        rely: whether optimizers may take a constraint that is not enforced for true.
+        enforced: whether writers check it; only a CHECK can be enforced.
+        rely: whether optimizers may assume that an unenforced constraint holds.
         table, references: the table and the columns that a foreign key refers to.
     """
 
@@ -75,11 +75,11 @@ class Constraint:
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any]) -> Constraint:
-        """Return a constraint from the values of its setting, or of a statement.
+        """Return a constraint from the values of its setting or of a statement.
 
         Raises:
-            FormatError: they are no constraint that this release knows.
-            ConstraintError: the expression may call code.
+            FormatError: this release does not know such a constraint.
+            ConstraintError: the expression may call JVM methods.
         """
         try:
             lists = {key: tuple(values.get(key) or ()) for key in ("columns", "references", "table")}
@@ -95,19 +95,19 @@ class Constraint:
         return result
 
     def described(self) -> dict[str, Any]:
-        """Return the values by name, as JSON has them."""
+        """Return the attributes by name, with JSON types."""
         return {
             key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
         }
 
     @property
     def is_checked(self) -> bool:
-        """Whether writers check it."""
+        """Whether writers check the constraint."""
         return self.type in (CHECK, GENERATED) and self.enforced
 
     @property
     def sql(self) -> str:
-        """The constraint as CREATE TABLE writes it, behind its name."""
+        """The constraint in the syntax of CREATE TABLE, without its name."""
         columns = ", ".join(f"`{name}`" for name in self.columns)
         text = {
             "check": f"CHECK ({self.expression})",
@@ -121,12 +121,12 @@ class Constraint:
 
 
 def check_calls(name: str, expression: str) -> None:
-    """Refuse an expression that may call methods of the JVM.
+    """Refuse an expression that may call JVM methods.
 
     Raises:
-        ConstraintError: it has the name of such a function.
+        ConstraintError: the expression has the name of such a function.
     """
-    if match := _CALLS_CODE.search(expression):
+    if match := _UNSAFE_FUNCTIONS.search(expression):
         raise ConstraintError(
             f"constraint {name} ({expression[:80]}) may call code by {match[0]!r}: use columns, literals and "
             "other functions"
@@ -134,10 +134,10 @@ def check_calls(name: str, expression: str) -> None:
 
 
 def constraint_setting(constraint: Constraint) -> tuple[str, str]:
-    """Return the key and the value of the setting that has a constraint.
+    """Return the key and the value of a constraint's setting.
 
     Raises:
-        ConstraintError: the name cannot be used.
+        ConstraintError: the name is invalid.
     """
     if not _NAME.fullmatch(constraint.name):
         raise ConstraintError(
@@ -149,22 +149,22 @@ def constraint_setting(constraint: Constraint) -> tuple[str, str]:
 
 
 def table_constraints(config: Mapping[str, str]) -> tuple[Constraint, ...]:
-    """Return the constraints in the settings of a table, by name.
+    """Return the constraints in the settings of a table, sorted by name.
 
     Raises:
         FormatError: a setting is not a constraint that this release knows.
     """
     keys = sorted(key for key in config if key.startswith(CONSTRAINTS))
-    return tuple(_constraint(key.removeprefix(CONSTRAINTS), config[key]) for key in keys)
+    return tuple(_parse_constraint(key.removeprefix(CONSTRAINTS), config[key]) for key in keys)
 
 
 def find_constraint(config: Mapping[str, str], name: str) -> Constraint | None:
-    """Return the constraint of a name, whatever the case; None if there is none."""
+    """Return the constraint with a name, ignoring case; None if there is none."""
     folded = name.lower()
     return next((one for one in table_constraints(config) if one.name.lower() == folded), None)
 
 
-def _constraint(name: str, text: str) -> Constraint:
+def _parse_constraint(name: str, text: str) -> Constraint:
     try:
         values = parse_json(text)
     except ValueError as error:
@@ -173,7 +173,7 @@ def _constraint(name: str, text: str) -> Constraint:
 
 
 def generated_constraints(schema: Schema) -> tuple[Constraint, ...]:
-    """Return the conditions that the generated columns of a table have their values."""
+    """Return a constraint for each generated column: the column has its computed value."""
     return tuple(
         Constraint(
             field.name,
@@ -188,17 +188,17 @@ def generated_constraints(schema: Schema) -> tuple[Constraint, ...]:
 
 
 def column_names(expression: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return those of a table's columns whose names occur in an expression.
+    """Return the table's columns whose names occur in an expression.
 
-    A name that is a field's as well counts, so there may be columns that it does not read. Names of functions
-    do not: a parenthesis follows them.
+    The result may include columns that the expression does not read, such as a column with the name of a
+    nested field. Names before a parenthesis are functions and do not count.
     """
     words = {(quoted or word).replace("``", "`").lower() for quoted, word in _WORD.findall(expression)}
     return tuple(name for name in names if name.lower() in words)
 
 
 def comparable_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema in which `own_condition` compares: all floats are doubles, as Spark's literals."""
+    """Return the schema for `own_condition`: all floats are doubles, like Spark's literals."""
     fields = [
         field.with_type(pa.float64()) if pa.types.is_floating(field.type) else field for field in schema
     ]
@@ -206,7 +206,7 @@ def comparable_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def comparable(table: pa.Table) -> pa.Table:
-    """Return rows in `comparable_schema`, with one NaN and one zero, as Spark compares them."""
+    """Return rows in `comparable_schema`, with normalized NaN and zero, as in Spark's comparisons."""
     for place, field in enumerate(table.schema):
         if pa.types.is_floating(field.type):
             values = pc.cast(table.column(place), pa.float64())
@@ -217,10 +217,10 @@ def comparable(table: pa.Table) -> pa.Table:
 
 
 def own_condition(expression: str, schema: pa.Schema) -> Condition | None:
-    """Return an expression as a condition on rows in `comparable_schema`; None if only Spark computes it.
+    """Return an expression as a condition on rows in `comparable_schema`; None if it needs Spark.
 
     Args:
-        expression: Spark's SQL.
+        expression: Spark SQL.
         schema: the columns of the table.
     """
     from spark_lance.expressions.sql import parse_sql
@@ -239,7 +239,7 @@ def own_condition(expression: str, schema: pa.Schema) -> Condition | None:
 
 
 def _is_exact(node: Expression, schema: pa.Schema) -> bool:
-    """Whether a condition means the same here and in Spark."""
+    """Return whether a condition has the same result here as in Spark."""
     if isinstance(node, Column):
         return bool(pa.types.is_boolean(type_of(node, schema)))
     if not isinstance(node, Call):
@@ -258,11 +258,11 @@ def _is_exact(node: Expression, schema: pa.Schema) -> bool:
         return False
     if node.function == "in" and any(isinstance(part, (Column, Call)) for part in arguments[1:]):
         return False
-    return _agree(arguments, {str(family) for family in families}, schema)
+    return _families_match(arguments, {str(family) for family in families}, schema)
 
 
-def _agree(arguments: tuple[Expression, ...], families: set[str], schema: pa.Schema) -> bool:
-    """Whether values of some families are compared here as Spark compares them."""
+def _families_match(arguments: tuple[Expression, ...], families: set[str], schema: pa.Schema) -> bool:
+    """Return whether values of these families compare as in Spark."""
     if len(families) == 1:
         kinds = {type_of(part, schema) for part in arguments if isinstance(part, Column)}
         return len(kinds) == 1 or families == {"integer"} or not kinds
@@ -275,7 +275,7 @@ def _agree(arguments: tuple[Expression, ...], families: set[str], schema: pa.Sch
 
 
 def _family(node: Expression, schema: pa.Schema) -> str | None:
-    """Return the kind of values that a part of a comparison has; None if Spark may compare it otherwise."""
+    """Return the type family of a comparison operand; None if Spark may compare it differently."""
     if isinstance(node, Column):
         return _column_family(node, schema)
     if isinstance(node, Call) and node.function == "length" and isinstance(node.arguments[0], Column):
@@ -308,7 +308,7 @@ def _column_family(column: Column, schema: pa.Schema) -> str | None:
     if len(column.path) > 1:
         return None
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        # CHAR(n) and collations have comparisons of their own.
+        # CHAR(n) and collations have different comparison rules.
         metadata = schema.field(column.path[0]).metadata or {}
         plain = metadata.get(b"spark.string-type", b"varchar").startswith(b"varchar")
         return "text" if plain and b"ARROW:extension:name" not in metadata else None

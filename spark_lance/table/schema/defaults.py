@@ -1,16 +1,17 @@
-"""Defaults of columns: the value that a row gets in a column for which it brings none.
+"""Column defaults, generated columns and identity columns.
 
-They are field metadata, under the keys of Spark. Other engines ignore them.
+A default is the value of a column in rows that are written without the column. Defaults are field metadata
+under Spark's keys. Other engines ignore them.
 
-    CURRENT_DEFAULT    SQL of the value that new rows get
-    EXISTS_DEFAULT     SQL of the value that the rows had got when the column was added
+    CURRENT_DEFAULT    SQL of the value for new rows
+    EXISTS_DEFAULT     SQL of the value for rows that existed when the column was added
 
-The rows that exist when a column is added get its default as values in new data files. So readers need not
-know `EXISTS_DEFAULT`, and a changed default changes no row.
+When a column is added, its default is written into new data files for the existing rows. So readers do not
+need `EXISTS_DEFAULT`, and a changed default changes no row.
 
-Any SQL of Spark can be a default. Spark computes it where it plans the rows. Writers without Spark know
-literals: `5`, `-1.5`, `'text'`, `DATE '2020-01-01'`, `X'00'`, TRUE, NULL. If a column has another default,
-they refuse rows without a value for it.
+A default can be any Spark SQL expression. Spark computes it when it plans a write. Writers without Spark
+support literals: `5`, `-1.5`, `'text'`, `DATE '2020-01-01'`, `X'00'`, TRUE, NULL. If a column has another
+default, they refuse rows without the column.
 
 A generated column is computed from other columns of the row (`GENERATION_EXPRESSION`). Every commit checks
 its values, as it checks constraints. An identity column (`IDENTITY`) gets numbers, see `commits.identity`.
@@ -44,9 +45,9 @@ IDENTITY = "spark_lance.identity"
 # Metadata of columns. Copies of rows by a query do not get it.
 DECLARATION_KEYS = (*DEFAULT_KEYS, GENERATION_EXPRESSION, GENERATION_COLUMNS, IDENTITY)
 
-# Text without a backslash or a quote in it, which mean different things to different settings of Spark.
+# Text without backslashes and quotes, whose meaning depends on Spark's settings.
 _TEXT = r"'([^'\\]*)'"
-_FORMS: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = tuple(
+_LITERALS: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE | re.DOTALL | re.ASCII), value)
     for pattern, value in (
         (r"(NULL)", lambda _: None),
@@ -66,8 +67,8 @@ class Identity:
 
     Attributes:
         start: the first value.
-        step: the difference of two values; not 0.
-        always: whether rows cannot bring values.
+        step: the difference of consecutive values; not 0.
+        always: whether rows must not have their own values (GENERATED ALWAYS).
         sequence: the name of the counter, see `commits.identity`; empty until the table is created.
     """
 
@@ -77,12 +78,12 @@ class Identity:
     sequence: str = ""
 
     def text(self) -> str:
-        """Return the declaration as field metadata has it."""
+        """Return the declaration as field metadata, in JSON."""
         return json.dumps(asdict(self))
 
     @property
     def sql(self) -> str:
-        """The declaration as CREATE TABLE writes it."""
+        """The declaration in the syntax of CREATE TABLE."""
         kind = "ALWAYS" if self.always else "BY DEFAULT"
         return f"GENERATED {kind} AS IDENTITY (START WITH {self.start} INCREMENT BY {self.step})"
 
@@ -91,7 +92,7 @@ def read_identity(text: str, name: str) -> Identity:
     """Return the declaration of an identity column from its metadata.
 
     Raises:
-        FormatError: the metadata is no declaration that this release knows.
+        FormatError: the metadata is not a declaration that this release supports.
     """
     try:
         result = Identity(**parse_object(text))
@@ -104,13 +105,13 @@ def read_identity(text: str, name: str) -> Identity:
 
 
 def identity_of(field: Field) -> Identity | None:
-    """Return the declaration of an identity column; None if the column is none."""
+    """Return the declaration of an identity column; None if it is not an identity column."""
     text = field.metadata.get(IDENTITY)
     return read_identity(text, field.name) if text else None
 
 
 def default_sql(field: Field) -> str | None:
-    """Return the SQL of the value that new rows get in a column; None if it has no default."""
+    """Return the SQL of a column's default for new rows; None if it has no default."""
     return field.metadata.get(CURRENT_DEFAULT) or None
 
 
@@ -123,7 +124,7 @@ def generation_columns(field: Field) -> tuple[str, ...]:
     """Return the names of the columns in the SQL of a generated column.
 
     Raises:
-        FormatError: the metadata is no list of names.
+        FormatError: the metadata is not a list of names.
     """
     text = field.metadata.get(GENERATION_COLUMNS, "[]")
     try:
@@ -136,14 +137,14 @@ def generation_columns(field: Field) -> tuple[str, ...]:
 
 
 def default_array(field: Field, count: int) -> pa.Array:
-    """Return the values of a column for rows that bring none: its default, or nulls.
+    """Return the values of a column for rows that do not have it: its default, or nulls.
 
     Args:
         field: the column.
         count: the number of rows.
 
     Raises:
-        SchemaError: the default is no literal, or not one of the column's type.
+        SchemaError: the default is not a literal, or does not have the column's type.
     """
     sql, kind = default_sql(field), field.arrow_type()
     if generation := generation_sql(field):
@@ -155,7 +156,7 @@ def default_array(field: Field, count: int) -> pa.Array:
     if sql is None:
         return pa.nulls(count, kind)
     try:
-        scalar = _scalar(_literal(sql.strip()), kind)
+        scalar = _to_scalar(_parse_literal(sql.strip()), kind)
     except (ValueError, ArithmeticError, TypeError, pa.ArrowException):
         raise SchemaError(
             f"column {field.name!r} is missing in the rows, and only Spark computes its DEFAULT {sql}: add "
@@ -164,16 +165,16 @@ def default_array(field: Field, count: int) -> pa.Array:
     return pa.nulls(count, kind) if not scalar.is_valid else pa.repeat(scalar, count)
 
 
-def _literal(sql: str) -> Any:
+def _parse_literal(sql: str) -> Any:
     """Return the Python value of a literal."""
-    for pattern, value in _FORMS:
+    for pattern, value in _LITERALS:
         if match := pattern.fullmatch(sql):
             return value(match[1])
     raise ValueError(sql)
 
 
-def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """Return a literal in the type of a column, as Spark casts it; refuse what it might cast differently."""
+def _to_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """Return a literal cast to a column type as in Spark; raise if Spark may cast it differently."""
     if value is None:
         return pa.scalar(None, kind)
     own = pa.scalar(value)

@@ -1,9 +1,9 @@
 """Match the columns of a newer version to those of an older one.
 
-A column keeps its id for as long as the table keeps its rows: renaming does not change it. A cast gives it a
-new id in the same place. An overwrite gives all columns new ids, so that only names identify them. A column
-that was dropped and added again is another one: the rows in between had no values. (Lance table format, field
-ids.)
+A column keeps its id as long as the table keeps its rows; a rename does not change the id. A cast assigns a
+new id at the same position. An overwrite assigns new ids to all columns, so only names identify them. A
+column that was dropped and added again is a different column: the rows in between had no values. (Lance table
+format, field ids.)
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from spark_lance.table.format.transaction import Transaction
 
 @dataclass(frozen=True)
 class PastColumn:
-    """A top-level column of a newer version as it is in an older one.
+    """The counterpart of a top-level column in an older version.
 
     Attributes:
-        field: the column there.
+        field: the column in the older version.
         is_same: whether ids of nested fields mean the same in both versions.
     """
 
@@ -31,12 +31,12 @@ class PastColumn:
 
 @dataclass(frozen=True)
 class Step:
-    """The relation between the columns of one version and those of the version before.
+    """The relation between the columns of a version and of the previous version.
 
     Attributes:
-        old, new: both schemas.
+        old, new: the two schemas.
         keeps_ids: whether an id identifies the same column in both.
-        is_cast: whether a column may have got another id and kept its name, or lost it again.
+        is_cast: whether a column may have a new id under the same name, by a cast or a restore.
     """
 
     old: Schema
@@ -46,7 +46,7 @@ class Step:
 
     @classmethod
     def of(cls, old: Manifest, new: Manifest, transaction: Transaction) -> Step:
-        """Return the step that a transaction makes from `old` to `new`."""
+        """Return the step from `old` to `new` by a transaction."""
         name = transaction.name
         keeps_ids = name not in ("clone", "overwrite") and (name != "restore" or _share_files(old, new))
         schema = old.schema
@@ -58,10 +58,10 @@ def before(columns: Sequence[PastColumn | None], step: Step) -> list[PastColumn 
     """Return the counterparts of a version's columns in the version before; None for missing ones."""
     if step.old is step.new:
         return list(columns)
-    return [None if column is None else _before(column, step) for column in columns]
+    return [None if column is None else _find_previous(column, step) for column in columns]
 
 
-def _before(column: PastColumn, step: Step) -> PastColumn | None:
+def _find_previous(column: PastColumn, step: Step) -> PastColumn | None:
     field = column.field
     named = next((old for old in step.old.fields if old.name == field.name), None)
     if not step.keeps_ids:
@@ -75,6 +75,6 @@ def _before(column: PastColumn, step: Step) -> PastColumn | None:
 
 
 def _share_files(one: Manifest, other: Manifest) -> bool:
-    """Whether two versions have a data file in common: then no overwrite lies between them."""
+    """Return whether two versions share a data file, so that there was no overwrite between them."""
     paths = {file.path for fragment in one.fragments for file in fragment.files}
     return any(file.path in paths for fragment in other.fragments for file in fragment.files)

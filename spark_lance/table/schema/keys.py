@@ -1,8 +1,8 @@
-"""Primary keys that a table declares and nobody enforces.
+"""Unenforced primary keys of a table.
 
-The metadata of a field makes it a part of the key: `lance-schema:unenforced-primary-key` (true, 1 or yes), or
-a place in it, `lance-schema:unenforced-primary-key:position` from 1 on. Fields with a place come first, the
-others follow by id. A key is set once and then stays. (Lance table format, primary key metadata.)
+Field metadata makes a field a part of the key: `lance-schema:unenforced-primary-key` (true, 1 or yes), or
+`lance-schema:unenforced-primary-key:position` with its position, from 1. Fields with a position are first;
+the others follow by id. A key is set once and cannot be changed. (Lance table format, primary key metadata.)
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _MARK = "lance-schema:unenforced-primary-key"
 
 
 def primary_key(schema: Schema) -> tuple[Field, ...]:
-    """Return the fields of the primary key in their order; none if the table declares no key."""
+    """Return the fields of the primary key in key order; empty if the table has no key."""
     fields = [field for field in schema.walk() if field.key_position is not None]
     return tuple(sorted(fields, key=lambda field: (not field.key_position, field.key_position, field.id)))
 
 
 def in_key_order(schema: Schema, fields: Collection[Field]) -> tuple[Field, ...]:
-    """Return the fields of a key in the order of the primary key if they are that, by id otherwise."""
+    """Return key fields in primary-key order if they are the primary key; else sorted by id."""
     declared = primary_key(schema)
     return declared if set(declared) == set(fields) else tuple(sorted(fields, key=lambda field: field.id))
 
@@ -32,7 +32,8 @@ def check_keys(schema: Schema) -> None:
     """Refuse a primary key that the format does not allow.
 
     Raises:
-        SchemaError: a field of the key, or one that it is in, may be null; or it is not a leaf, or in a list.
+        SchemaError: a field of the key or one of its parents is nullable, or the field is not a leaf, or is
+            in a list or map.
     """
 
     def visit(field: Field, above: tuple[Field, ...]) -> None:
@@ -51,15 +52,15 @@ def check_keys(schema: Schema) -> None:
 
 
 def check_droppable(schema: Schema, paths: Iterable[str]) -> None:
-    """Refuse to drop fields that the primary key needs; paths that lead to no field are left to others.
+    """Refuse to drop fields of the primary key; unknown paths are ignored.
 
     Raises:
-        SchemaError: a field of the key, or a struct that holds one, is among the fields.
+        SchemaError: a path names a field of the key, or a struct with such a field.
     """
     key = primary_key(schema)
     names = {path.lower() for path in paths}
     for field in key:
-        path = next(path for path, leaf in _paths(schema) if leaf.id == field.id)
+        path = next(path for path, leaf in _walk_paths(schema) if leaf.id == field.id)
         parts = path.lower().split(".")
         if any(".".join(parts[:count]) in names for count in range(1, len(parts) + 1)):
             columns = ", ".join(part.name for part in key)
@@ -70,7 +71,7 @@ def check_droppable(schema: Schema, paths: Iterable[str]) -> None:
 
 
 def forget_key(fields: Iterable[file_pb2.Field]) -> None:
-    """Take the marks of a primary key away from the messages of a schema; its columns stay NOT NULL."""
+    """Remove the primary key from the field messages of a schema; its columns stay NOT NULL."""
     for field in fields:
         field.ClearField("unenforced_primary_key")
         field.ClearField("unenforced_primary_key_position")
@@ -78,7 +79,7 @@ def forget_key(fields: Iterable[file_pb2.Field]) -> None:
             del field.metadata[name]
 
 
-def _paths(schema: Schema) -> Iterator[tuple[str, Field]]:
+def _walk_paths(schema: Schema) -> Iterator[tuple[str, Field]]:
     def visit(field: Field, path: str) -> Iterator[tuple[str, Field]]:
         yield path, field
         for child in field.children:
@@ -95,16 +96,16 @@ def check_same_keys(
 
     Args:
         before, after: the schema before and after a change.
-        may_vanish: the whole key may go.
-        replaced: ids of fields before -> the fields that stand for them after, where they have other ids.
+        may_vanish: whether the whole key may be removed.
+        replaced: old field id -> the new field that replaces it, for fields with new ids.
 
     Raises:
-        SchemaError: the key would have other fields, or the same ones in another order.
+        SchemaError: the key would have other fields or another order.
     """
     old, new = primary_key(before), primary_key(after)
     if not old or (may_vanish and not new):
         return
-    standing = [(replaced or {}).get(field.id, field).id for field in old]
-    if standing != [field.id for field in new]:
+    expected_ids = [(replaced or {}).get(field.id, field).id for field in old]
+    if expected_ids != [field.id for field in new]:
         names = ", ".join(field.name for field in old)
         raise SchemaError(f"the table has the primary key ({names}), and its fields and their order stay")
