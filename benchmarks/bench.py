@@ -1,4 +1,4 @@
-"""Reading and writing whole tables, beside pylance and beside Spark's Parquet, as ratios of one run.
+"""Reads and writes of whole tables compared with pylance and with Spark's Parquet, as ratios of one run.
 
     python -m benchmarks.bench [--rows-flights N] [--rows-vectors N] [--repeat K]
 
@@ -47,7 +47,7 @@ def read_seconds(who: str, path: str, repeat: int) -> tuple[float, int]:
 
 @dataclass(frozen=True)
 class Read:
-    """A read of a whole table in a fresh process; its call answers the best seconds."""
+    """A read of a whole table in a fresh process. Its call returns the best seconds."""
 
     who: str
     path: str
@@ -72,7 +72,7 @@ AGGREGATES = {
 
 
 def report(results: Results, name: str, what: str, seconds: list[float], against: str) -> None:
-    """Print one line of the result table, and note it; `seconds` are ours and the other's."""
+    """Print and record one line of the result table. `seconds` has our time and the peer's."""
     ours, other = seconds
     results.add(f"{name}: {what}", "time", "s", ours, {against: other})
     print(f"{name:8} {what:34} {ours:8.2f} s {other:8.2f} s   {other / ours:5.2f} x {against}", flush=True)

@@ -1,4 +1,4 @@
-"""Changing tables beside Delta Lake: seconds and bytes written of each operation, on the same rows in turns.
+"""Changes of tables compared with Delta Lake: seconds and bytes written per operation, alternating.
 
     python -m benchmarks.bench_delta [--scale X] [--repeat K] [--only NAME ...] [--ivy FOLDER]
 
@@ -59,7 +59,7 @@ VECTOR = [
 
 
 class Engine(ABC):
-    """A format for tables: how its users make them and change them."""
+    """A table format, with the operations of its users."""
 
     name: str
     extra: str
@@ -73,10 +73,10 @@ class Engine(ABC):
 
     @abstractmethod
     def write(self, frame: DataFrame, path: str, *, rows_per_file: int = 0) -> None:
-        """Make a table."""
+        """Create a table."""
 
     def merge(self, path: str, source: DataFrame) -> None:
-        """Update rows by id, insert those that are new."""
+        """Update rows by id and insert new rows."""
         raise NotImplementedError
 
     def delete(self, path: str, condition: str) -> None:
@@ -88,7 +88,7 @@ class Engine(ABC):
         raise NotImplementedError
 
     def compact(self, path: str) -> None:
-        """Make few files of many."""
+        """Merge many files into few."""
         raise NotImplementedError
 
 
@@ -151,7 +151,7 @@ class Delta(Engine):
 
 
 class Parquet(Engine):
-    """Folders of Parquet files, which can only be written anew."""
+    """Folders of Parquet files, which can only be rewritten."""
 
     name = "parquet"
 
@@ -165,7 +165,7 @@ class Parquet(Engine):
 
 @dataclass(frozen=True)
 class Case:
-    """An operation to be measured.
+    """An operation to measure.
 
     Attributes:
         table: the name of the table that it begins with.
@@ -182,7 +182,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is of everything."""
+    """The scale of the benchmark."""
 
     scale: float
 
@@ -226,7 +226,7 @@ def cases(spark: SparkSession, size: Size) -> dict[str, Case]:
 
 
 def make_table(engine: Engine, name: str, path: str, size: Size) -> None:
-    """Write one of the tables that the operations begin with."""
+    """Write an input table of the operations."""
     spark = engine.spark
     if name == "vectors":
         engine.write(spark.range(0, size.of(VECTORS), 1, 4).selectExpr(*VECTOR), path)
@@ -239,28 +239,28 @@ def make_table(engine: Engine, name: str, path: str, size: Size) -> None:
 
 
 def files(path: str) -> dict[str, int]:
-    """Return the files below a folder and their bytes."""
+    """Return the files below a folder and their sizes in bytes."""
     paths = (file for file in Path(path).rglob("*") if file.is_file())
     return {str(file.relative_to(path)): file.stat().st_size for file in paths}
 
 
 @dataclass
 class Measured:
-    """What an engine did best in one case."""
+    """The best result of an engine in one case."""
 
     seconds: float = float("inf")
     written: int = 0
 
 
 def measure(case: Case, engine: Engine, table: str, copy: str, best: Measured) -> object:
-    """Run a case once on a copy of a table; return what the check gives."""
+    """Run a case once on a copy of a table; return the result of its check."""
     shutil.copytree(table, copy, copy_function=os.link)
     before = files(copy)
     start = time.perf_counter()
     case.act(engine, copy)
     seconds = time.perf_counter() - start
     if seconds < best.seconds:
-        # Files are told apart by their names, which neither engine uses twice.
+        # Files are identified by name, because neither engine reuses names.
         new = {name: size for name, size in files(copy).items() if name not in before}
         best.seconds, best.written = seconds, sum(new.values())
     anew = f"{copy}/anew" if isinstance(engine, Parquet) else copy
@@ -270,7 +270,7 @@ def measure(case: Case, engine: Engine, table: str, copy: str, best: Measured) -
 
 
 def _split(check: str) -> list[str]:
-    """Cut a list of expressions at the commas outside of parentheses."""
+    """Split a list of expressions at commas outside parentheses."""
     parts, depth = [""], 0
     for letter in check:
         depth += (letter == "(") - (letter == ")")
@@ -284,7 +284,7 @@ def _split(check: str) -> list[str]:
 def run_case(
     spark: SparkSession, name: str, case: Case, size: Size, repeat: int, folder: Path
 ) -> dict[str, Measured]:
-    """Measure one operation for all its engines, in turns; print a line for each and return its best."""
+    """Measure one operation for all engines, alternating; print a line per engine, return its best result."""
     engines = [kind(spark) for kind in case.engines]
     tables = {engine.name: str(folder / f"{case.table}.{engine.name}") for engine in engines}
     for engine in engines:
@@ -310,7 +310,7 @@ def run_case(
 
 
 def note(results: Results, case: str, best: dict[str, Measured]) -> None:
-    """Note seconds and bytes of one operation."""
+    """Record seconds and bytes of one operation."""
     others = {name: measured for name, measured in best.items() if name != "lance"}
     seconds = {name: measured.seconds for name, measured in others.items()}
     written = {name: float(measured.written) for name, measured in others.items()}
@@ -348,7 +348,7 @@ def main() -> None:
     chosen = arguments.only or cases(spark, Size(1))
     try:
         with tempfile.TemporaryDirectory() as name:
-            # Once in small, so that no engine's time holds the start of its processes.
+            # A small warm-up run, so that no engine's time includes the start of its processes.
             for title, scale, repeat in (
                 ("to warm up", 0.002, 1),
                 ("measured", arguments.scale, arguments.repeat),

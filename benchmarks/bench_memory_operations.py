@@ -166,7 +166,7 @@ SPARK: dict[str, Callable[[Any, Case], None]] = {
 
 
 class MemoryWatch:
-    """Looks at the anonymous memory of this process and of its children every few milliseconds.
+    """Samples the anonymous memory of this process and its children every few milliseconds.
 
     Attributes:
         peaks: MB by kind of process: "driver" is this one, "jvm" the JVM, "worker" the largest other one.
@@ -250,7 +250,7 @@ def _measure(engine: str, operation: str, case: Case) -> None:
 
 
 def main() -> None:
-    """Run every operation in a process of its own and print a line for each."""
+    """Run each operation in a separate process and print a line for each."""
     options = parser(__doc__)
     options.add_argument("--rows", default="100000,400000", help="numbers of rows")
     options.add_argument("--floats", default="32,256", help="widths of the vectors")

@@ -54,7 +54,7 @@ VECTOR = [
 ]
 _ICEBERG = "org.apache.iceberg.spark"
 _READS = 3
-# Dependencies of Delta that Spark has.
+# Dependencies of Delta that Spark already includes.
 _IN_SPARK = (
     "org.slf4j:slf4j-api",
     "org.apache.hadoop:hadoop-client-api",
@@ -133,7 +133,7 @@ SYSTEMS = {system.name: system for system in (OURS, *map(_iceberg, MODES), *map(
 
 @dataclass
 class Run:
-    """The works of one system in one process.
+    """The operations of one system in one process.
 
     Attributes:
         system: the system.
@@ -152,7 +152,7 @@ class Run:
     checks: dict[str, Any] = field(default_factory=dict)
 
     def do(self) -> None:
-        """Run all works in order."""
+        """Run all operations in order."""
         rows, vectors = max(int(ROWS * self.scale), 10_000), max(int(VECTORS * self.scale), 1_000)
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self.system.catalog}.db")
         narrow, wide = (f"{self.system.catalog}.db.{name}" for name in ("narrow", "wide"))
@@ -273,7 +273,7 @@ def start(system: System, root: Path, ivy: str) -> SparkSession:
 
 
 def child(system: System, root: Path, scale: float, ivy: str) -> None:
-    """Run all works of a system and print its figures and checks as JSON in the last line."""
+    """Run all operations of a system; print its figures and checks as JSON in the last line."""
     from spark_lance.spark.java import prepare_environment
 
     prepare_environment()
@@ -293,7 +293,7 @@ class Figures:
     checks: dict[str, Any] = field(default_factory=dict)
 
     def add(self, name: str, answer: Mapping[str, Any]) -> None:
-        """Add the figures of a process; raise SystemExit if its answers are not those of the others."""
+        """Add the figures of a process; raise SystemExit if its results differ from the other systems'."""
         for work, metric, value in answer["figures"]:
             self.values.setdefault((work, metric), {}).setdefault(name, []).append(value)
         for other, checks in self.checks.items():
@@ -303,13 +303,13 @@ class Figures:
         self.checks[name] = answer["checks"]
 
     def medians(self) -> Iterator[tuple[str, str, dict[str, float]]]:
-        """Yield work, metric, and the median of each system."""
+        """Yield operation, metric, and the median of each system."""
         for (work, metric), sides in self.values.items():
             yield work, metric, {name: statistics.median(values) for name, values in sides.items()}
 
 
 def measure(names: list[str], scale: float, rounds: int, ivy: str) -> Figures:
-    """Run each system in a process of its own, alternating."""
+    """Run each system in a separate process, alternating."""
     figures = Figures()
     for number in range(1, rounds + 1):
         for name in names:
@@ -335,7 +335,7 @@ def measure(names: list[str], scale: float, rounds: int, ivy: str) -> Figures:
 
 
 def note(results: Results, figures: Figures) -> None:
-    """Note our figures next to those of each peer, and print them with the ratios."""
+    """Record and print our figures next to each peer's figures, with the ratios."""
     for work, metric, sides in figures.medians():
         peers = {name: value for name, value in sides.items() if name != OURS.name}
         ours, unit = sides[OURS.name], "B" if metric == "bytes" else "s"
@@ -345,7 +345,7 @@ def note(results: Results, figures: Figures) -> None:
 
 
 def main() -> None:
-    """Run the benchmark, print its table and keep it if asked."""
+    """Run the benchmark, print its table, and store it if requested."""
     options = parser(__doc__)
     options.add_argument("--scale", type=float, default=1.0, help="of all numbers of rows")
     options.add_argument("--rounds", type=int, default=3)

@@ -1,4 +1,4 @@
-"""One table per kind of column: what the file benchmark reads and writes."""
+"""The tables of the file benchmark, one per kind of column."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _structs(rows: int) -> pa.Table:
     return _one(pa.StructArray.from_arrays([numbers, texts], ["id", "name"]))
 
 
-# Name -> (table, lowest ratio to pylance that is aimed at).
+# Name -> (table, target for the lowest ratio to pylance).
 COLUMNS: dict[str, tuple[Callable[[], pa.Table], float]] = {
     "float32 vectors, 128": (partial(flat_vectors, 100_000, 128), 3.0),
     "float32 vectors, 768": (partial(flat_vectors, 20_000, 768), 3.0),

@@ -1,4 +1,4 @@
-"""What the benchmarks share: sessions, processes with one thread, turns, and results that are kept.
+"""Common parts of the benchmarks: sessions, single-threaded processes, alternation, and stored results.
 
 With `--keep` a benchmark also writes its figures to `benchmarks/results/<version>.json`, where <version> is
 that of the package: a list of records, one a line, each with
@@ -70,15 +70,15 @@ class Record:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return what a later run must have in common with this one to replace its figure."""
+        """Return the key of this figure. A later run with the same key replaces it."""
         return self.bench, self.case, self.metric, self.peer_name, self.machine
 
 
 class Results:
-    """The figures of a run of one benchmark; `save` keeps them if the user asked for that."""
+    """The figures of one run of a benchmark. `save` stores them if the user asked for it."""
 
     def __init__(self, bench: str, keep: bool, *, folder: Path = RESULTS) -> None:
-        """Begin a run.
+        """Start a run.
 
         Args:
             bench: name of the benchmark's module.
@@ -102,7 +102,7 @@ class Results:
         *,
         more_is_better: bool = False,
     ) -> None:
-        """Note a figure of ours, beside that of each peer by name, if there are peers."""
+        """Record our figure, next to the figure of each peer, if there are peers."""
         one = replace(self._blank, case=case, metric=metric, unit=unit, ours=_short(ours))
         if not peers:
             self.records.append(one)
@@ -111,7 +111,7 @@ class Results:
             self.records.append(replace(one, peer=_short(peer), peer_name=name, ratio=ratio))
 
     def save(self) -> None:
-        """Write the figures to the file of this release, in place of those of an earlier run."""
+        """Write the figures to the file of this release, replacing figures of an earlier run."""
         if not self._keep:
             return
         records = {record.key: record for record in read_results(self._path)}
@@ -131,12 +131,12 @@ def _through(one: float, other: float) -> float | None:
 
 
 def read_results(path: Path) -> list[Record]:
-    """Return the records of a release, none if there is no such file."""
+    """Return the records of a release; empty if the file does not exist."""
     return [Record(**record) for record in json.loads(path.read_text())] if path.exists() else []
 
 
 def machine() -> str:
-    """Return processor, cores, memory and system of this machine in a line."""
+    """Return a line with processor, cores, memory and operating system of this machine."""
     models = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     name = models[0].partition(":")[2].strip() if models else platform.processor() or platform.machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -148,7 +148,7 @@ def _lines(path: str) -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of this package and of those that it is measured with."""
+    """Return the versions of Python, of this package, and of the packages used in the benchmark."""
     result = {"spark_lance": spark_lance.__version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -159,7 +159,7 @@ def versions() -> dict[str, str]:
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
-    """Return a parser of arguments that shows the benchmark's docstring and knows `--keep`."""
+    """Return an argument parser with the benchmark's docstring as help, and `--keep`."""
     result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument(
         "--keep", action="store_true", help=f"write the figures to {RESULTS.parent.name}/{RESULTS.name}/"
@@ -168,7 +168,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 
 
 def in_turns(repeat: int, *actions: Callable[[], float]) -> list[float]:
-    """Run the actions in turns (A B A B ...); return the least answer of each."""
+    """Run the actions alternating (A B A B ...); return the minimum result of each."""
     best = [float("inf")] * len(actions)
     for _ in range(repeat):
         for i, action in enumerate(actions):
@@ -178,7 +178,7 @@ def in_turns(repeat: int, *actions: Callable[[], float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Timed:
-    """An action whose call answers the seconds it took."""
+    """An action whose call returns its seconds."""
 
     action: Callable[[], object]
 
@@ -189,12 +189,12 @@ class Timed:
 
 
 def size_of(folder: str) -> int:
-    """Return the bytes of all files below a folder."""
+    """Return the total size in bytes of all files below a folder."""
     return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
 
 
 def run_alone(arguments: Sequence[str], *, one_core: bool = False, **environment: str) -> str:
-    """Run Python with these arguments in a process of its own; return what it printed.
+    """Run Python with these arguments in a separate process; return its output.
 
     Args:
         arguments: of the interpreter: "-c" and a program, or "-m" and a module, and what they are given.
@@ -215,7 +215,7 @@ def run_alone(arguments: Sequence[str], *, one_core: bool = False, **environment
 
 
 def start_spark(config: Mapping[str, Any] | None = None) -> SparkSession:
-    """Start a local session with two cores, enabled; `config` adds to its configuration."""
+    """Start a local Spark session with two cores and this package enabled; `config` adds settings."""
     from pyspark.sql import SparkSession
 
     from spark_lance.spark.java import prepare_environment

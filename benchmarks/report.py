@@ -1,4 +1,4 @@
-"""Draws what benchmarks have kept: `python -m benchmarks.report`, or make bench-report.
+"""Draw the stored benchmark results: `python -m benchmarks.report`, or make bench-report.
 
 For each benchmark of the newest file in `benchmarks/results` pictures in docs/pictures, whose names begin
 with that of the benchmark. What is measured decides how it is drawn:
@@ -34,10 +34,10 @@ _FEWEST_COLUMNS = 3
 # Room for the figures beside a bar, as a factor of the axis, and what is marked on it.
 _ROOM = 3.2
 _TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000)
-# Benchmarks that compare whole systems: their pictures need no other title.
+# Benchmarks that compare whole systems. Their charts need no other title.
 _BY_PEER = ("beside_iceberg", "bench_peers")
 _NAMES = {"iceberg": "Iceberg", "delta": "Delta", "parquet": "Parquet"}
-# How a side looks in every picture: colour and mark.
+# Colour and marker of each side, the same in all charts.
 _OURS = "spark_lance"
 _SIDES = {
     _OURS: ("#3f51b5", "o"),
@@ -46,13 +46,13 @@ _SIDES = {
     "Parquet snappy": ("#757575", "D"),
     "Parquet zstd": ("#bdbdbd", "D"),
 }
-# The same picture comes out of the same figures.
+# Makes charts reproducible.
 matplotlib.use("svg")
 matplotlib.rcParams.update({"svg.hashsalt": "spark-lance", "svg.fonttype": "none", "font.size": 9})
 
 
 def bars(name: str, records: Sequence[Record]) -> Any | None:
-    """Return the picture of one benchmark: ratios as bars from 1, to the right where ours is better.
+    """Return the chart of one benchmark: ratios as bars from 1, to the right if ours is better.
 
     None if nothing was compared.
     """
@@ -94,7 +94,7 @@ def bars(name: str, records: Sequence[Record]) -> Any | None:
 
 
 def recall_against_time(name: str, records: Sequence[Record]) -> Any | None:
-    """Return recall against time of the cases that have both, of each side; None without them."""
+    """Return a chart of recall against time for the cases that have both; None if there are none."""
     recalls = {(r.case, r.peer_name): r for r in records if r.metric == "recall"}
     times = {(r.case, r.peer_name): r for r in records if r.metric == "time"}
     both = sorted(recalls.keys() & times.keys())
@@ -119,7 +119,7 @@ def recall_against_time(name: str, records: Sequence[Record]) -> Any | None:
 
 
 def sizes(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
-    """Yield pictures of bytes by their names: of whole tables, and of the columns of each table.
+    """Yield size charts by name: of whole tables, and of the columns of each table.
 
     Cases are "TABLE: COLUMN", "all" for the whole table; the newest version of files is drawn. A dot is as
     far to the right as the side takes bytes for each byte of Parquet with snappy.
@@ -150,7 +150,7 @@ def sizes(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
 
 
 def _dots(title: str, rows: dict[str, dict[str, float]], unit: str, records: Sequence[Record]) -> Any:
-    """Return a picture of figures as multiples of one side's, a row for each case."""
+    """Return a chart of figures as multiples of one side's figure, one row per case."""
     cases = {case: sides for case, sides in sorted(rows.items()) if sides.get(unit)}
     figure, axes = plt.subplots(figsize=(_WIDTH, 1.6 + 0.36 * len(cases)))
     others = [side for side in _SIDES if side != unit]
@@ -210,7 +210,7 @@ def rates(_name: str, records: Sequence[Record]) -> Any | None:
 
 
 def drawn(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
-    """Yield the pictures of a benchmark by their names, drawn as what it measures asks for."""
+    """Yield the charts of a benchmark by name. The chart type depends on what it measures."""
     if any(record.metric.startswith("bytes, ") for record in records):
         yield from sizes(name, records)
         return
@@ -231,13 +231,13 @@ def _bytes(count: float) -> str:
 
 
 def _release(name: str) -> list[int]:
-    """Return the numbers of a release, by which releases are put in order."""
+    """Return the numbers of a release, as a sort key."""
     return [int(number) for number in re.findall(r"\d+", name)]
 
 
 def _title(name: str) -> str:
     words = name.removeprefix("bench_").split("_")
-    # Other systems have their names as they write them.
+    # Other systems keep the spelling of their names.
     return " ".join([words[0].capitalize(), *(_NAMES.get(word, word) for word in words[1:])])
 
 
@@ -253,13 +253,13 @@ def _amount(figure: float, record: Record) -> str:
 
 
 def _margins(figure: Any) -> None:
-    """Leave half an inch above and below what is drawn, however many rows there are."""
+    """Leave half an inch above and below the plot, for any number of rows."""
     share = 0.5 / figure.get_figheight()
     figure.subplots_adjust(bottom=share, top=1 - share)
 
 
 def _foot(figure: Any, records: Sequence[Record], below: float = 0.0) -> None:
-    """Write below a picture, `below` inches under its edge, what it was measured on."""
+    """Write the measured machine below a chart, `below` inches under its edge."""
     dates = sorted({record.date[:10] for record in records})
     versions = ", ".join(f"{name} {version}" for name, version in sorted(records[0].versions.items()))
     load = max(record.load for record in records)
@@ -270,7 +270,7 @@ def _foot(figure: Any, records: Sequence[Record], below: float = 0.0) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the pictures of the newest release that has figures."""
+    """Draw the charts of the newest release that has figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the figures")
     parser.add_argument("--pictures", type=Path, default=PICTURES, help="folder of the pictures")

