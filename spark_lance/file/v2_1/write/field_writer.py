@@ -16,10 +16,16 @@ tests/file/encodings.md has the figures.
 
 Field metadata overrides all of this, see settings.py.
 
-Numbers of 8 to 64 bits get the form with the least weight, a combination of bytes and reading time. The forms
-are: plain words; blocks of 1024 bit-packed words; runs; plain words, or their bytes split by significance,
-compressed with lz4 or zstd in chunks; and a dictionary with indices in any of these forms. Dates, timestamps,
-floats and the indices of text dictionaries are numbers, too.
+Numbers of 8 to 64 bits get the form with the least weight, a combination of bytes and reading time. The
+forms are:
+
+    plain words
+    blocks of 1024 bit-packed words
+    runs
+    plain words, or their bytes split by significance, compressed with lz4 or zstd in chunks
+    a dictionary with indices in any of these forms
+
+Dates, timestamps, floats and the indices of text dictionaries are numbers, too.
 
 The sizes of plain, packed and run-length forms are exact. Compressed sizes are estimated from samples.
 Constants below give the reading cost of each form, so that the choice does not depend on the load of the
