@@ -450,7 +450,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                     type=click.Choice(("append", "create", "overwrite")),
                     default="append",
                     show_default=True,
-                    help="What becomes of a table that is there.",
+                    help="What to do if the table exists.",
                 ),
                 _FILE_ROWS,
             ),

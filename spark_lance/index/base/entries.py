@@ -125,7 +125,7 @@ def check_extensible(manifest: Manifest, name: str, segments: Iterable[Segment])
     if any(entry.uuid.uuid not in usable for entry in manifest.indices if entry.name == name):
         raise UnsupportedFormatError(
             f"index {name!r} has a segment of another version of Lance that cannot be used here: "
-            "build the index anew, with replace=True"
+            "build the index again with replace=True"
         )
 
 
