@@ -87,9 +87,8 @@ def put_new(
         else:
             return True
     raise CommitOutcomeUnknownError(
-        f"the store did not say whether {path} was written: {unconfirmed_error}. Nothing was "
-        "deleted; open the shard "
-        "again, which reads the stored state"
+        f"the store did not confirm whether {path} was written: {unconfirmed_error}. Nothing was deleted: "
+        "open the shard again, which reads the stored state"
     ) from unconfirmed_error
 
 

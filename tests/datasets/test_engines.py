@@ -87,14 +87,14 @@ def test_generators_tell_their_schema_or_are_given_one(tmp_path: Path) -> None:
     [
         (lambda: iter([]), "needs the argument schema"),
         (lambda: [], "needs the argument schema"),
-        (lambda: ({"a": i} for i in range(2)), "no list need the argument schema"),
+        (lambda: ({"a": i} for i in range(2)), "an iterable of dicts needs the argument schema"),
         (lambda: [(1, "x")], "an iterable gave tuple"),
         (lambda: np.zeros((2, 2)), "an iterable gave ndarray"),
         (lambda: pytest.importorskip("pandas").Series([1]), "Series is one column"),
         (lambda: pytest.importorskip("polars").Series([1]), "Series is one column"),
         (lambda: 3, "int cannot be written"),
-        (lambda: {"a": [1, "x"], "b": ["y", "z"]}, "make no Arrow table"),
-        (lambda: {"a": [1, 2], "b": ["y"]}, "make no Arrow table"),
+        (lambda: {"a": [1, "x"], "b": ["y", "z"]}, "cannot be converted to an Arrow table"),
+        (lambda: {"a": [1, 2], "b": ["y"]}, "cannot be converted to an Arrow table"),
     ],
 )
 def test_what_has_no_rows_is_refused(tmp_path: Path, data: Any, message: str) -> None:

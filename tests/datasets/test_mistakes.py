@@ -69,7 +69,7 @@ def test_mistakes_of_arguments(tmp_path: Path) -> None:
     assert "there are columns, filter" in told(lambda: any_table.to_table(zzz=1))
     assert told(lambda: any_table.to_table(nearest="v")).endswith("'q': [...], 'k': 10}, not 'v'")
     assert "create_scalar_index(column, 'INVERTED')" in told(lambda: table.to_table(full_text_query="a"))
-    assert told(lambda: any_table.take("a")) == "row numbers are a list of whole numbers, not 'a'"
+    assert told(lambda: any_table.take("a")) == "row numbers must be a list of integers, not 'a'"
     assert "timedelta(days=14), not '3 days'" in told(
         lambda: any_table.cleanup_old_versions(older_than="3 days")
     )

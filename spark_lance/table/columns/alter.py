@@ -160,7 +160,7 @@ def alter_columns(
         not_null_ids = tightened_fields(version.schema, alterations)
         if altered.replaced:
             if not_null_ids:
-                raise SchemaError("cast first, and then forbid nulls: not both at once")
+                raise SchemaError("cast columns first, and then make them NOT NULL: not both in one call")
             refuse_mem_wal(version)
             _check_not_indexed(version, altered)
             fragments = _cast_fragments(files, at, altered, execute or _execute_locally(files))
@@ -180,7 +180,9 @@ def _check_not_indexed(version: Manifest, altered: Casts) -> None:
     }
     names = {index.name for index in version.indices if dropped_ids.intersection(index.fields)}
     if names:
-        raise SchemaError(f"a column with an index keeps its type; drop {', '.join(sorted(names))} first")
+        raise SchemaError(
+            f"an indexed column cannot be cast: first drop the index {', '.join(sorted(names))}"
+        )
 
 
 def _check_no_nulls(snapshot: Snapshot, number: int) -> None:
@@ -192,7 +194,7 @@ def _check_no_nulls(snapshot: Snapshot, number: int) -> None:
             for chunk in table.column(0).chunks:
                 if _has_null(pruned, chunk, number):
                     name = next(field.name for field in top.walk() if field.id == number)
-                    raise SchemaError(f"column {name!r} has nulls, so they cannot be forbidden")
+                    raise SchemaError(f"column {name!r} has nulls, so it cannot be made NOT NULL")
 
 
 def _prune_to(field: Field, ids: set[int]) -> Field:

@@ -195,7 +195,7 @@ class JobRecords(OfTable):
             raise FormatError(f"a record of a job cannot be read: {error}", path) from error
         if request != self.request:
             raise OptionError(
-                f"job {self.job!r} was begun to {request}, and this is to {self.request}: take another name"
+                f"job {self.job!r} was started to {request}, not to {self.request}: use another name"
             )
         file = result.data_file
         if file is None or not self.store.exists(join(self.root, DATA_DIR, file.path)):

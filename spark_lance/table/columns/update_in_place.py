@@ -137,7 +137,7 @@ class NewValues:
             both = join_arrays([before, after])
             if len(both) > 1:
                 raise SchemaError(
-                    f"column {field.name!r}: the dictionaries of old and new values are too many"
+                    f"column {field.name!r}: the dictionaries of old and new values cannot be merged"
                 )
             columns.append(make_filterable(both[0]).take(pa.array(rows)))
         return pa.RecordBatch.from_arrays(columns, schema=Schema(self.fields).to_arrow())

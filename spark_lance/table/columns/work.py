@@ -126,7 +126,7 @@ def overlaid(old: Iterable[Run], new: Iterable[Run]) -> Iterator[pa.RecordBatch]
             rest = rest.part(count, len(rest.offsets)) if count < len(rest.offsets) else next(new_runs, None)
         yield _replace_values(before, parts) if parts else before.batch
     if rest is not None:
-        raise SchemaError(f"there are values for row {int(rest.offsets[0])}, which there is not")
+        raise SchemaError(f"there are values for row {int(rest.offsets[0])}, which does not exist")
 
 
 def _replace_values(before: Run, parts: list[Run]) -> pa.RecordBatch:
@@ -134,14 +134,16 @@ def _replace_values(before: Run, parts: list[Run]) -> pa.RecordBatch:
     places = np.searchsorted(before.offsets, offsets)
     if not np.array_equal(before.offsets[places], offsets):
         wrong = offsets[before.offsets[places] != offsets]
-        raise SchemaError(f"there are values for row {int(wrong[0])}, which there is not")
+        raise SchemaError(f"there are values for row {int(wrong[0])}, which does not exist")
     picks = np.arange(len(before.offsets))
     picks[places] = len(before.offsets) + np.arange(len(offsets))
     columns = []
     for number, field in enumerate(before.batch.schema):
         both = join_arrays([before.batch.column(number), *(part.batch.column(number) for part in parts)])
         if len(both) > 1:
-            raise SchemaError(f"column {field.name!r}: the dictionaries of old and new values are too many")
+            raise SchemaError(
+                f"column {field.name!r}: the dictionaries of old and new values cannot be merged"
+            )
         columns.append(make_filterable(both[0]).take(pa.array(picks)))
     return pa.RecordBatch.from_arrays(columns, schema=before.batch.schema)
 

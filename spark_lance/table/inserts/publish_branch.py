@@ -133,7 +133,7 @@ class _Lines:
             )
         if oldest != int(record["parent_version"]):
             raise FormatError(
-                f"version {oldest} of {self.target} does not say what it brought", self.target_root
+                f"version {oldest} of {self.target} has no record of a publication", self.target_root
             )
         return _SharedState(oldest, oldest, is_same=True)
 
@@ -247,8 +247,8 @@ def publish_branch(
                 continue  # Another publisher was first: publish only the remaining versions.
             raise IncompatibleConflictError(
                 f"branch {branch!r} was published after its version {start}, as version {error.version} of "
-                f"{target}, which a clean-up has deleted. It said how far: compare the rows of both lines, "
-                f"and append with INSERT INTO those that {target} lacks"
+                f"{target}, which a clean-up has deleted with its record: compare the rows of both lines, "
+                f"and append the missing rows to {target} with INSERT INTO"
             ) from error
         lines.record_publication(after.version)
         logger.info("published branch %s of %s as version %d of %s", branch, main, after.version, target)
@@ -504,7 +504,7 @@ def _read_operations(lines: _Lines, head: Manifest, source_version: int) -> Iter
         transaction = read_transaction(TableRef(lines.store, lines.source_root), manifest)
         if operation_name(transaction) is None:
             raise IncompatibleConflictError(
-                f"nobody recorded what version {number} of branch {lines.branch!r} did: repeat it on "
-                f"{lines.target}"
+                f"version {number} of branch {lines.branch!r} has no record of its operation: repeat its "
+                f"change on {lines.target}"
             )
         yield manifest, transaction.operation

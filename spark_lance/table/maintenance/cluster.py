@@ -137,7 +137,7 @@ class ClusterWriter(OfTable):
         written = sum(fragment.physical_rows for fragment in fragments)
         if written != tally.rows:
             raise FormatError(
-                f"clustering would lose rows: {tally.rows} came, {written} were written", path=self.root
+                f"clustering would lose rows: {tally.rows} were read, {written} were written", path=self.root
             )
         if self.spills:
             for fragment in fragments:
@@ -289,7 +289,7 @@ def check_parts(snapshot: Snapshot, old: Iterable[int], parts: Sequence[ClusterP
     rows_written = sum(part.rows for part in parts)
     if rows_written != rows or sum(part.mark for part in parts) % 2**64 != mark:
         raise FormatError(
-            f"clustering would lose rows: {rows} are there, {rows_written} were written, or not the same",
+            f"clustering would lose rows: {rows} exist, {rows_written} were written, or not the same",
             path=snapshot.root,
         )
     return rows

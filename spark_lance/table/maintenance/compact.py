@@ -118,7 +118,7 @@ def compact_table(
         only = {fragment.id for result in remaining for fragment in result.old_fragments}
         snapshot = snapshot.at(load_latest(snapshot.table))
     raise RetryableConflictError(
-        f"other writers were in the way of {_MAX_ATTEMPTS} attempts to compact {snapshot.root}"
+        f"all {_MAX_ATTEMPTS} attempts to compact {snapshot.root} conflicted with other writers"
     )
 
 
@@ -269,7 +269,7 @@ def _commit_unconflicted(
             remaining += conflicting
             if not results:
                 return CompactionMetrics(), remaining
-        raise RetryableConflictError(f"other writers were in the way of compacting {table.root} each time")
+        raise RetryableConflictError(f"every attempt to compact {table.root} conflicted with other writers")
 
 
 def commit_compaction(

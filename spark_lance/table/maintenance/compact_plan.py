@@ -125,7 +125,7 @@ def _check_options(options: CompactionOptions) -> None:
     if options.compaction_mode not in _MODES:
         raise OptionError(f"compaction_mode {options.compaction_mode!r}: use one of {', '.join(_MODES)}")
     if options.compaction_mode == "force_binary_copy":
-        raise OptionError("files are not copied page by page here: use compaction_mode 'reencode'")
+        raise OptionError("binary copies of files are not supported: use compaction_mode 'reencode'")
     if options.data_storage_version is not None:
         FileVersion.parse(options.data_storage_version)
 

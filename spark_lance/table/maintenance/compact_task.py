@@ -474,7 +474,7 @@ class CompactionTask(OfTable):
         written = sum(fragment.physical_rows for fragment in new)
         if not live == rows_read == written:
             raise FormatError(
-                f"compaction would lose rows: {live} are there, {rows_read} were read, {written} written",
+                f"compaction would lose rows: {live} exist, {rows_read} were read, {written} were written",
                 path=self.root,
             )
         if self.spills:

@@ -273,7 +273,7 @@ class BlobSources:
             not is_lance
             or _read_ranges(data_file, [(data_file.size - len(MAGIC), len(MAGIC))])[0].to_pybytes() != MAGIC
         ):
-            raise BlobSourceError(f"a value names {source} as the data file of a blob, which it is not")
+            raise BlobSourceError(f"a value refers to the blobs of {source}, which is not a Lance data file")
         return data_file
 
     def _source_table(self, source: str) -> TableRef:

@@ -336,7 +336,7 @@ def _merge_parts(
 def _combine_chunks(array: pa.ChunkedArray) -> pa.Array:
     arrays = join_arrays(array.chunks) or [pa.array([], array.type)]
     if len(arrays) > 1:
-        raise UnsupportedFormatError(f"rows of {array.type} whose dictionaries cannot be united")
+        raise UnsupportedFormatError(f"rows of {array.type} whose dictionaries cannot be merged")
     return arrays[0]
 
 

@@ -209,5 +209,5 @@ def _integers(numbers: RowNumbers, dtype: type[np.int64] | type[np.uint64]) -> n
         raise OptionError(f"row numbers must be integers of type {dtype.__name__}: {error}") from error
     text = repr(numbers)
     raise OptionError(
-        f"row numbers are a list of whole numbers, not {text if len(text) < 60 else array.dtype}"
+        f"row numbers must be a list of integers, not {text if len(text) < 60 else array.dtype}"
     )

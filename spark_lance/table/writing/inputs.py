@@ -96,15 +96,15 @@ def _schema_of(item: Any) -> pa.Schema:
     if hasattr(item, "iloc") and hasattr(item, "columns"):
         return _table_from_pandas(item, None).schema
     if item is None:
-        raise OptionError("an iterable that may give nothing needs the argument schema")
+        raise OptionError("an empty iterable needs the argument schema")
     if isinstance(item, Mapping):
-        raise OptionError("dicts of rows that are no list need the argument schema, or a list of all of them")
+        raise OptionError("an iterable of dicts needs the argument schema, unless it is a list")
     raise _unsupported_item(item)
 
 
 def _unsupported_item(item: Any) -> OptionError:
     return OptionError(
-        f"an iterable gave {type(item).__name__}, where record batches or dicts of rows are taken"
+        f"an iterable gave {type(item).__name__}: it must give record batches, tables, DataFrames or dicts"
     )
 
 
@@ -197,7 +197,7 @@ def _make_table(make: Any) -> Any:
     try:
         return make()
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise OptionError(f"these values make no Arrow table: {error}") from error
+        raise OptionError(f"these values cannot be converted to an Arrow table: {error}") from error
 
 
 def _read_hugging_face(data: Any) -> pa.RecordBatchReader:

@@ -321,7 +321,7 @@ def test_a_job_is_resumed(spark: SparkSession, tmp_path: Path) -> None:
     done = {file.name for file in calls.iterdir()}
     assert "15" not in done
     assert len(leftovers(path)) == 2 * len(done)
-    with pytest.raises(OptionError, match="was begun to"):
+    with pytest.raises(OptionError, match="was started to"):
         table.addColumns(call, inputs=["id"], schema="other bigint", resume="next")
     # What others do meanwhile counts.
     spark_lance.dataset(path).delete("id = 2")

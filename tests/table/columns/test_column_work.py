@@ -258,7 +258,7 @@ def test_records_outlive_the_process(place: Place) -> None:
     assert sorted(records.written()) == sorted(
         done.data_file.path for done in (first, second) if done.data_file is not None
     )
-    with pytest.raises(OptionError, match="was begun to a request"):
+    with pytest.raises(OptionError, match="was started to a request"):
         JobRecords(place.table, "job", "another").load()
     with pytest.raises(OptionError, match="not a name for a job"):
         JobRecords(place.table, "../x", "")

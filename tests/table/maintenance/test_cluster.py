@@ -120,7 +120,7 @@ def test_lost_and_doubled_rows_are_found(tmp_path: Path) -> None:
         part = writer(ds, ["id"]).write(shuffled(ds, ["id"], list(order)).to_batches())
         with pytest.raises(FormatError, match="would lose rows"):
             check_parts(ds.snapshot, old, [part])
-    with pytest.raises(FormatError, match="40 are there, 0 were written"):
+    with pytest.raises(FormatError, match="40 exist, 0 were written"):
         check_parts(ds.snapshot, old, [ClusterPart((), 0, 0)])
 
 

@@ -197,10 +197,10 @@ def test_what_cannot_be_found_is_refused(tmp_path: Path) -> None:
         write(blob_source=None)
     with pytest.raises(BlobSourceError, match="cleaned up"):
         write(blob_source=good["blob_source"].replace(".lance", "0.lance"))
-    with pytest.raises(BlobSourceError, match="which it is not"):
+    with pytest.raises(BlobSourceError, match="which is not a Lance data file"):
         write(blob_source=str(Path(__file__)))
     (tmp_path / "no.lance").write_bytes(b"something else")
-    with pytest.raises(BlobSourceError, match="which it is not"):
+    with pytest.raises(BlobSourceError, match="which is not a Lance data file"):
         write(blob_source=str(tmp_path / "no.lance"))
     with pytest.raises(ValueError, match="in a file of"):
         write(position=1 << 40)

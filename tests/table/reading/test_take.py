@@ -70,10 +70,10 @@ def test_ids_without_a_row_are_passed_over(tmp_path: Path) -> None:
 
 def test_numbers_that_are_no_row_numbers(tmp_path: Path) -> None:
     table = ours.write_dataset(rows(0, 9), tmp_path / "t")
-    with pytest.raises(OptionError, match=r"a list of whole numbers, not \[1.5\]"):
+    with pytest.raises(OptionError, match=r"a list of integers, not \[1.5\]"):
         table.take([1.5])
     for numbers in (pa.array([1, None]), np.array([1.0]), ["1"]):
-        with pytest.raises(OptionError, match="a list of whole numbers, not"):
+        with pytest.raises(OptionError, match="a list of integers, not"):
             table.take_rows(numbers)
     for numbers in ([-1], np.array([-1]), [2**64]):
         with pytest.raises(OptionError, match="must be integers of type uint64"):
