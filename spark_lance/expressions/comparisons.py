@@ -1,8 +1,8 @@
 """Comparisons, for every type that has an order or equality.
 
-Floats compare in total order: NaN is greater than infinity, NaN with its sign bit set is below minus
-infinity, and each equals itself. -0.0 is below 0.0, but a zero in the text of a condition matches both. Lists
-are equal if they have as many elements, each equal or null in both.
+Floats compare in total order: NaN is greater than infinity, NaN with its sign bit set is less than minus
+infinity, and each equals itself. -0.0 is less than 0.0, but a zero literal in a condition matches both. Lists
+are equal if they have the same length, and each pair of elements is equal or both are null.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_lance.expressions.values import TYPED, Value, common, is_list, is_typ
 
 
 def equal(left: Value, right: Value) -> Value:
-    """Whether values are equal; null if one is null."""
+    """Return whether values are equal; null if either is null."""
     exact = is_typed(left) and is_typed(right)
     left, right = common(left, right)
     if is_list(left.type):
@@ -34,7 +34,7 @@ def equal(left: Value, right: Value) -> Value:
 
 
 def less(left: Value, right: Value) -> Value:
-    """Whether values are less than others; null if one is null."""
+    """Return whether left values are less than right values; null if either is null."""
     exact = is_typed(left) and is_typed(right)
     left, right = common(left, right)
     if is_list(left.type):
@@ -51,11 +51,11 @@ def less(left: Value, right: Value) -> Value:
 
 
 def _ordered(value: Any) -> Any:
-    """Return floats as integers of the same order."""
+    """Return integers that sort like the floats."""
     array = _array(value)
     bits = array.fill_null(0).to_numpy(zero_copy_only=False).view(f"i{array.type.bit_width // 8}")
     top = array.type.bit_width - 1
-    # Negative numbers order the wrong way round by their bits, so theirs are flipped.
+    # The bits of negative numbers sort in reverse order, so they are inverted.
     keys = bits ^ ((bits >> top) & np.array((1 << top) - 1, bits.dtype))
     result = pa.array(keys, mask=array.is_null().to_numpy(zero_copy_only=False))
     return result[0] if isinstance(value, pa.Scalar) else result
@@ -64,7 +64,7 @@ def _ordered(value: Any) -> Any:
 def _nans(left: Any, right: Any) -> tuple[Any, Any, Any, Any] | None:
     """Return floats, and of each its kind: 1 for NaN, -1 for NaN with its sign bit set, 0 for other numbers.
 
-    None if there is no NaN.
+    None if valid is no NaN.
     """
     if not pa.types.is_floating(left.type):
         return None
@@ -89,14 +89,14 @@ def _array(value: Any) -> pa.Array:
 
 
 def unsigned_nan(value: Value) -> Value:
-    """Return numbers with every NaN made positive, for engines that know one NaN only."""
+    """Return numbers with every NaN made positive, for engines with a single NaN."""
     if not is_typed(value) or not pa.types.is_floating(value.type):
         return value
     return pc.if_else(pc.is_nan(value), pa.scalar(float("nan"), value.type), value)
 
 
 def extreme(values: list[Any], greatest: bool) -> Value:
-    """Return the greatest or least of values of one type, row by row; nulls are passed over."""
+    """Return the greatest or least of values of one type, row by row; nulls are ignored."""
     if not pa.types.is_floating(values[0].type):
         return (pc.max_element_wise if greatest else pc.min_element_wise)(*values)
     out = values[0]
@@ -107,7 +107,7 @@ def extreme(values: list[Any], greatest: bool) -> Value:
 
 
 def is_in(value: Value, *options: Value) -> Value:
-    """Membership; without a match the answer is null if one of the options is."""
+    """Return whether a value is among the options; null without a match if an option is null."""
     literals = [option for option in options if option is not None]
     has_null, kinds = len(literals) < len(options), set(map(type, literals))
     if any(issubclass(kind, (*TYPED, list)) for kind in kinds) or not is_typed(value):
@@ -117,7 +117,7 @@ def is_in(value: Value, *options: Value) -> Value:
         return result
     groups: dict[pa.DataType, tuple[Any, list[Any]]] = {}
     if pa.types.is_integer(value.type) and kinds <= {int}:
-        # Many numbers are the usual case, and those that the column cannot hold match nothing.
+        # Many numbers are the usual case. Numbers outside of the column's range match nothing.
         low, high = _integer_range(value.type)
         if literals and not low <= min(literals) <= max(literals) <= high:
             literals = [option for option in literals if low <= option <= high]
@@ -156,9 +156,9 @@ def _lists_equal(left: Any, right: Any) -> Value:
     """Compare lists, or a list with one constant list."""
     rows = next((len(value) for value in (left, right) if not isinstance(value, pa.Scalar)), 1)
     one, other = (_rows_of(value, rows) for value in (left, right))
-    there = np.flatnonzero(_flags(pc.and_(one.is_valid(), other.is_valid())))
+    valid = np.flatnonzero(_flags(pc.and_(one.is_valid(), other.is_valid())))
     lengths = [pc.list_value_length(lists).fill_null(-1).to_numpy() for lists in (one, other)]
-    same = there[lengths[0][there] == lengths[1][there]]
+    same = valid[lengths[0][valid] == lengths[1][valid]]
     one, other = (lists.take(pa.array(same)) for lists in (one, other))
     flat = [_array(plain(pa.chunked_array([pc.list_flatten(lists)]))) for lists in (one, other)]
     matches = pc.fill_null(equal(*flat), False)
@@ -168,7 +168,7 @@ def _lists_equal(left: Any, right: Any) -> Value:
     result[same] = True
     result[same[pc.list_parent_indices(one).to_numpy()[differs]]] = False
     unknown = np.ones(rows, np.bool_)
-    unknown[there] = False
+    unknown[valid] = False
     return pa.array(result, mask=unknown)
 
 

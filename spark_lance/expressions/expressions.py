@@ -40,7 +40,7 @@ class Literal:
 
 @dataclass(frozen=True)
 class Cast:
-    """A value in another type; where one does not fit it fails, or is null. Fractions are cut off."""
+    """A cast; a value that does not fit raises an error, or is null. Fractions are truncated."""
 
     argument: Expression
     type: pa.DataType
@@ -58,14 +58,14 @@ class Call:
 _NO_ROWS = pa.table({})
 _INFIX = frozenset({"=", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "and", "or", "like", "||"})
 _COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">=", "is_same"})
-# Comparisons, and what they are with their sides exchanged.
+# Comparison -> the same comparison with swapped sides.
 MIRRORED = {"=": "=", "is_same": "is_same", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 Expression = Union[Column, Literal, Cast, Call]  # noqa: UP007 (evaluated at run time on Python 3.10)
 
 
 def walk(node: Expression) -> Iterator[Expression]:
-    """Yield a node and everything under it."""
+    """Yield a node and all its descendants."""
     waiting = [node]
     while waiting:
         node = waiting.pop()
@@ -77,7 +77,7 @@ def walk(node: Expression) -> Iterator[Expression]:
 
 
 def replaced(node: Expression, new: Callable[[Expression], Expression | None]) -> Expression:
-    """Return an expression with each node replaced by the result of `new`; None leaves a node."""
+    """Return an expression with each node replaced by the result of `new`; None keeps a node."""
     other = new(node)
     if other is not None:
         return other
@@ -98,7 +98,7 @@ def expression_text(node: Expression, as_sql: bool = False) -> str:
 
     Args:
         node: the expression.
-        as_sql: write constants as SQL does. Without it strings have no quotes, as in plans of Lance.
+        as_sql: write constants as SQL literals. Otherwise strings have no quotes, as in Lance's plans.
     """
     if isinstance(node, Column):
         return ".".join(node.path)
@@ -142,10 +142,10 @@ def _sql_literal(value: object) -> str:
 
 
 def bind(node: Expression, schema: pa.Schema) -> Expression:
-    """Return the expression with its column names as the schema spells them.
+    """Return the expression with its column names resolved against a schema.
 
-    A name that is not there as written matches one that differs only in upper and lower case. Columns that
-    functions of geometries take come with the name of their Arrow extension type.
+    A name without an exact match may match a name that differs only in case. Columns in arguments of geometry
+    functions get the name of their Arrow extension type.
 
     Raises:
         ExpressionError: a column does not exist, or several differ only in case.
@@ -204,7 +204,7 @@ def _find(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
 
 
 def type_of(column: Column, schema: pa.Schema) -> pa.DataType:
-    """Return the type of a column, or of a field in one, that `bind` has found."""
+    """Return the type of a column, or of a nested field, that `bind` has resolved."""
     kind = schema.field(column.path[0]).type
     for step in column.path[1:]:
         kind = kind.field(step).type
@@ -234,11 +234,11 @@ def compute(node: Expression, table: pa.Table) -> pa.ChunkedArray:
     """Compute an expression for every row of a table.
 
     Args:
-        node: an expression that `bind` has fitted to the table's schema.
-        table: holds at least the columns of the expression.
+        node: an expression that `bind` has resolved against the table's schema.
+        table: has at least the columns of the expression.
 
     Returns:
-        One value a row.
+        One value per row.
 
     Raises:
         ExpressionError: types do not fit, a number overflows, or a value cannot be cast.

@@ -1,8 +1,7 @@
-"""Conditions and computed columns as users give them: SQL text, or expressions of pyarrow.
+"""Conditions and computed columns from SQL text or pyarrow expressions.
 
-Both are fitted to a schema once and then applied to tables that hold at least the columns they read. They can
-be pickled. A struct column "source" with a field "x" is named source.x. Plans show them as text in the
-notation of SQL.
+They are compiled for a schema once, and then applied to tables that have at least the columns they read. They
+can be pickled. The field "x" of a struct column "source" is source.x. Plans show them as SQL text.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from spark_lance.jsonb.columns import is_json_field
 
 Predicate = Union[str, pc.Expression]  # noqa: UP007 (pyarrow's class has no operator | for types)
 
-# Operators that give a number the type of the column, if a computed column consists of only the two.
+# If a computed column is one of these operators on a column and a number, the number gets the column's type.
 _IN_OWN_TYPE = frozenset({"+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^"})
 
 _FAILURES = (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, pa.ArrowTypeError)
@@ -59,10 +58,10 @@ class Condition:
     _parts: tuple[Condition, ...] = ()
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return for every row of a table whether the condition is true, false or unknown (null).
+        """Return a boolean for every row of a table; null if the condition is unknown.
 
         Raises:
-            ExpressionError: it does not fit the table.
+            ExpressionError: the condition does not match the columns of the table.
         """
         if self._parts:
             return pc.and_kleene(*(part.mask(table) for part in self._parts))
@@ -74,20 +73,20 @@ class Condition:
             raise ExpressionError(f"the condition {self.text} cannot be applied: {error}") from error
 
     def trees(self) -> list[Expression]:
-        """Return expressions that are true for every row that the condition keeps; there may be others."""
+        """Return expressions that are true for every row that the condition keeps; not necessarily all."""
         own = [] if self._tree is None else [self._tree]
         return own + [tree for part in self._parts for tree in part.trees()]
 
     @property
     def is_told(self) -> bool:
-        """Whether the condition is true for all rows for which all of `trees()` are, and for no other."""
+        """Whether the condition is equivalent to the conjunction of `trees()`."""
         return all(part.is_told for part in self._parts) if self._parts else self._tree is not None
 
     def comparisons(self) -> list[tuple[tuple[str, ...], str, Any]]:
         """Return comparisons of columns with literals that hold for every row that the condition keeps.
 
-        Each is a column's path, one of `=`, `<`, `<=`, `>` and `>=`, and a literal or a scalar of a type.
-        There may be others that are not told.
+        Each is a column's path, one of `=`, `<`, `<=`, `>` and `>=`, and a literal or a typed scalar. The
+        list may be incomplete.
         """
         result = [comparison for part in self._parts for comparison in part.comparisons()]
         waiting = [] if self._tree is None else [self._tree]
@@ -104,7 +103,7 @@ class Condition:
         return result
 
     def and_also(self, other: Condition) -> Condition:
-        """Return the condition that both are true."""
+        """Return the conjunction of both conditions."""
         names = tuple(sorted({*self.columns, *other.columns}))
         return Condition(f"({self.text}) and ({other.text})", names, _parts=(self, other))
 
@@ -134,7 +133,7 @@ class Computed:
 
     @property
     def is_typed_null(self) -> bool:
-        """Whether it is null whatever the row, in a type that it names."""
+        """Whether it is null for every row, with an explicit type."""
         tree = self._tree
         while isinstance(tree, Cast) and isinstance(tree.argument, Cast):
             tree = tree.argument
@@ -151,15 +150,15 @@ class Computed:
 
 
 def compile_predicate(predicate: Predicate, schema: pa.Schema) -> Condition:
-    """Fit a condition to a schema.
+    """Compile a condition for a schema.
 
     Args:
         predicate: SQL such as "a > 1 and st.x is null", or a pyarrow expression.
-        schema: all columns that may be named, system columns too.
+        schema: all available columns, including system columns.
 
     Raises:
-        ExpressionError: it is not a condition on these columns.
-        OptionTypeError: it is neither text nor an expression.
+        ExpressionError: the predicate is not a condition on these columns.
+        OptionTypeError: the predicate is neither text nor a pyarrow expression.
     """
     empty = _empty(schema)
     if isinstance(predicate, str):
@@ -169,28 +168,28 @@ def compile_predicate(predicate: Predicate, schema: pa.Schema) -> Condition:
         condition = Condition(str(predicate), (), _native=predicate)
     else:
         raise OptionTypeError(f"a condition is SQL text or an expression of pyarrow, not {predicate!r}")
-    _checked(condition, empty)
+    _check_condition(condition, empty)
     if not isinstance(predicate, str):
         return Condition(condition.text, _native_columns(predicate, empty), _native=predicate)
     return condition
 
 
 def compile_tree(tree: Expression, schema: pa.Schema) -> Condition:
-    """Fit a condition that is an expression already to a schema.
+    """Compile an expression tree as a condition for a schema.
 
     Raises:
-        ExpressionError: it is not a condition on these columns.
+        ExpressionError: the tree is not a condition on these columns.
     """
     tree = bind(tree, schema)
     condition = Condition(expression_text(tree, as_sql=True), columns(tree), _tree=tree)
-    return _checked(condition, _empty(schema))
+    return _check_condition(condition, _empty(schema))
 
 
 def compile_expression(sql: str, schema: pa.Schema) -> Computed:
-    """Fit an SQL expression such as "a * 2" to a schema.
+    """Compile an SQL expression such as "a * 2" for a schema.
 
     Raises:
-        ExpressionError: it is not an expression over these columns.
+        ExpressionError: the text is not an expression over these columns.
     """
     tree = _with_own_type(bind(_parse(sql), schema), schema)
     return Computed(sql, columns(tree), compute(tree, _empty(schema)).type, tree)
@@ -224,7 +223,7 @@ def _as_type_of(column: Column, literal: Literal, schema: pa.Schema) -> Expressi
 
 
 def _parse(sql: str) -> Expression:
-    # The parser takes a quarter of a second to import, which every process of a query without SQL would pay.
+    # Imported here because the import takes a quarter of a second, which queries without SQL need not spend.
     from spark_lance.expressions.sql import parse_sql
 
     return parse_sql(sql)
@@ -236,7 +235,7 @@ def _parse_condition(sql: str) -> Expression:
     return as_condition(_parse(sql))
 
 
-def _checked(condition: Condition, empty: pa.Table) -> Condition:
+def _check_condition(condition: Condition, empty: pa.Table) -> Condition:
     kind = condition.mask(empty).type
     if kind != pa.bool_():
         raise ExpressionError(f"{condition.text} is not a condition: its values are of type {kind}")
@@ -261,7 +260,7 @@ def compute_native(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArra
 
 def _project(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
     table = _with_json_texts(table)
-    # Brings pandas with it, half a second that hardly any process needs to spend.
+    # Imported here because it imports pandas, which takes half a second and is rarely needed.
     import pyarrow.acero as acero
 
     steps = [
@@ -272,7 +271,7 @@ def _project(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
 
 
 def _with_json_texts(table: pa.Table) -> pa.Table:
-    """Return a table whose JSON columns are text, as those who write expressions see them."""
+    """Return a table with JSON columns as text, as users see them in expressions."""
     for place, field in enumerate(table.schema):
         if is_json_field(field):
             texts = [json_texts(chunk) for chunk in table.column(place).chunks]

@@ -1,6 +1,6 @@
-"""SQL text to expressions. sqlglot parses; here its tree becomes ours, or an error names the node.
+"""Convert SQL text to expressions: sqlglot parses it, and this module converts the parsed tree.
 
-The dialect is the reference's:
+The dialect is that of the reference implementation:
 
     `Big Name`          a column
     'text' and "text"   strings
@@ -95,10 +95,10 @@ _MAKERS: dict[str, Callable[..., pa.DataType]] = {
 
 
 def arrow_type(text: str) -> pa.DataType:
-    """Return the type of a name.
+    """Return the Arrow type of a type name.
 
     Raises:
-        ExpressionError: there is no such type.
+        ExpressionError: the name is not an Arrow type.
     """
     names = [next(part for part in groups if part) for groups in _TOKEN.findall(text)]
     try:
@@ -136,7 +136,7 @@ class _LanceSql(Dialect):
         HEX_STRINGS = [("x'", "'"), ("X'", "'")]  # noqa: RUF012
 
     class Parser(parser.Parser):
-        # Paths in JSON stay the texts that they are.
+        # Keep JSON paths as plain text.
         FUNCTIONS = {  # noqa: RUF012
             name: build for name, build in parser.Parser.FUNCTIONS.items() if not name.startswith("JSON_")
         }
@@ -180,7 +180,7 @@ _OPERATORS: dict[type[exp.Expression], str] = {
 _MARKS = frozenset({"this", "is_string", "quoted", "nested", "safe", "coalesce", "typed", "ignore_nulls"})
 _MARKS |= {"negate", "position", "big_int", "value_constructor", "zero_is_first_position"}
 
-# Names under which functions are known, besides those of FUNCTIONS.
+# Alternative function names -> names in FUNCTIONS.
 _ALIASES = {
     "char_length": "length",
     "character_length": "length",
@@ -220,7 +220,7 @@ def parse_sql(text: str) -> Expression:
     """Parse an SQL expression such as "a > 1 and s like 'x%'".
 
     Raises:
-        ExpressionError: the text is not a single expression, or uses what is not supported here.
+        ExpressionError: the text is not a single expression, or uses an unsupported feature.
     """
     try:
         parsed = [tree for tree in _LanceSql().parse(text) if tree is not None]
@@ -237,7 +237,7 @@ def parse_sql(text: str) -> Expression:
 
 
 def _problem(error: Exception) -> str:
-    """Return the message of a parser in one line, without the names of its classes."""
+    """Return a parser's error message in one line, without class names."""
     problems = error.errors if isinstance(error, ParseError) else []
     if not problems:
         return " ".join(str(error).split())

@@ -4,7 +4,7 @@ A literal that is compared with a column takes the column's type if it fits. Oth
 can represent both exactly. For comparisons of floats, see
 comparisons.py.
 
-Texts of times are read alike on every Python: 3.10 knows fewer forms of ISO 8601 than the later ones.
+Times are parsed in the same way on every Python, although 3.10 supports fewer ISO 8601 formats.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _ISO = re.compile(
 
 
 def parse_moment(text: str) -> datetime.datetime:
-    """Return a time such as "2024-01-02 03:04:05.678Z"; what is finer than a microsecond is cut off.
+    """Parse a time such as "2024-01-02 03:04:05.678Z"; digits after microseconds are truncated.
 
     Args:
-        text: a date, and a time of day down to hours at least, with an offset from UTC or none.
+        text: a date, optionally with a time of day (at least hours) and an offset from UTC.
 
     Raises:
-        ValueError: it is not such a text, or names a day or a time that does not exist.
+        ValueError: the text has another format, or the day or time does not exist.
     """
     match = _ISO.fullmatch(text.strip())
     if match is None:
@@ -75,7 +75,7 @@ def as_column(value: Value, rows: int) -> pa.ChunkedArray:
     scalar = value if isinstance(value, pa.Scalar) else typed(value)
     if scalar.type == pa.null():
         return pa.chunked_array([pa.nulls(rows)])
-    # Repeating a nested value no times fails.
+    # pa.repeat fails for a nested value with a count of 0.
     return pa.chunked_array([pa.repeat(scalar, 1).take(pa.repeat(pa.scalar(0), rows))])
 
 
@@ -92,7 +92,7 @@ def plain(value: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def typed(value: Value) -> pa.Scalar | pa.ChunkedArray | pa.Array:
-    """Return a literal in the type that it has by itself: int64, double, string, ..."""
+    """Return a literal as a scalar of its natural type: int64, double, string, ..."""
     if is_typed(value):
         return value
     if isinstance(value, list):
@@ -139,7 +139,7 @@ def _double(value: Any) -> Any:
 
 
 def cast(value: Value, target: pa.DataType) -> pa.Scalar | pa.ChunkedArray | pa.Array:
-    """Return a value in another type. Fractions are cut off.
+    """Cast a value to another type; fractions are truncated.
 
     Raises:
         ExpressionError: a value does not fit the type.
@@ -164,7 +164,7 @@ def cast(value: Value, target: pa.DataType) -> pa.Scalar | pa.ChunkedArray | pa.
         ):
             value = pc.round(value, ndigits=target.scale, round_mode="half_towards_infinity")
         if pa.types.is_integer(value.type) and pa.types.is_decimal(target):
-            # Arrow wants room for all numbers of the type, even if these need less.
+            # Arrow requires digits for the full range of the type, even if the values need fewer.
             value = pc.cast(value, pa.decimal128(INTEGER_DIGITS[value.type.bit_width], 0))
         return pc.cast(value, options=options)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -172,10 +172,10 @@ def cast(value: Value, target: pa.DataType) -> pa.Scalar | pa.ChunkedArray | pa.
 
 
 def try_cast(value: Value, target: pa.DataType) -> pa.Scalar | pa.ChunkedArray | pa.Array:
-    """Return a value in another type, with null where it does not fit the type.
+    """Cast a value to another type; a value that does not fit becomes null.
 
     Raises:
-        ExpressionError: no value of its type can become that type.
+        ExpressionError: there is no cast between the two types.
     """
     value = typed(value)
     if isinstance(value, pa.Scalar):
@@ -207,10 +207,10 @@ def _cast_halves(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def common(left: Value, right: Value) -> tuple[Value, Value]:
-    """Return two values in one type, for a comparison or for arithmetic.
+    """Return two values in a common type, for a comparison or for arithmetic.
 
     Raises:
-        ExpressionError: there is no such type.
+        ExpressionError: the types have no common type.
     """
     if not is_typed(left) and not is_typed(right):
         return _literals([left, right])
@@ -333,7 +333,7 @@ def _moment(value: datetime.date, kind: pa.TimestampType) -> pa.Scalar:
 
 
 def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """Return a type that holds the values of both."""
+    """Return a type that can represent the values of both types."""
     if left == right:
         return left
     for one, other in ((left, right), (right, left)):
