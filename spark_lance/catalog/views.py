@@ -20,8 +20,8 @@ Members of an object:
     dependencies        [{"kind": "table" or "function", "name": [...]}], or null if unknown
 
 Objects are created with put-if-absent, and replaced as a whole. A table and a view cannot have the same name.
-If two programs create a table and a view of the same name at the same time, at least one of them detects the
-other's object and removes its own; possibly both do.
+Two programs may create a table and a view of the same name at the same time. Then at least one of them
+detects the other's object and removes its own; possibly both do.
 
 Anyone with write access may have written the object. `parse_view` checks each member. It rejects catalog
 settings and user-defined types, because they could load code. The query itself is trusted: whoever can write

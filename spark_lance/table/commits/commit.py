@@ -184,7 +184,7 @@ def create_table(
     retry: RetryPolicy | None = None,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
-    """Create a table and return its version 1. Of several concurrent creators, exactly one succeeds.
+    """Create a table and return its version 1. If several writers create it at once, exactly one succeeds.
 
     Args:
         table: the table.

@@ -545,7 +545,7 @@ class _BranchCleanup:
         return {tag["version"] for tag in tags if _is_same_branch(tag["branch"], self._branch)}
 
     def _list_branched(self) -> set[int]:
-        """Return the versions of this branch from which a branch starts."""
+        """Return the versions of this branch at which another branch starts."""
         branches = Branches(self._store, self._main).list().values()
         return {b["parent_version"] for b in branches if _is_same_branch(b["parent_branch"], self._branch)}
 

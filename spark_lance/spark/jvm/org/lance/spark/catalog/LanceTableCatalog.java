@@ -272,9 +272,9 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   private static void refuseOtherSpelling(Identifier identifier, LanceTable table) {
-    String[] stored = Bridge.texts(table.question(Protocol.LOAD_TABLE).get(Protocol.NAME));
+    String[] name = Bridge.texts(table.question(Protocol.LOAD_TABLE).get(Protocol.NAME));
     String[] parts = parts(identifier);
-    boolean isOther = parts.length == stored.length && !Arrays.equals(parts, stored);
+    boolean isOther = parts.length == name.length && !Arrays.equals(parts, name);
     String execution = SparkSession.active().sparkContext().getLocalProperty("spark.sql.execution.id");
     if (!isOther || execution == null) {
       return;
@@ -283,8 +283,8 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     Object plan = query == null ? null : query.analyzed();
     boolean creates = plan instanceof CreateTable && !((CreateTable) plan).ignoreIfExists();
     if (creates || (plan instanceof CreateTableAsSelect && !((CreateTableAsSelect) plan).ignoreIfExists())) {
-      String[] namespace = (String[]) Arrays.copyOf(stored, stored.length - 1);
-      Platform.throwException(Bridge.exists(Identifier.of(namespace, stored[stored.length - 1])));
+      String[] namespace = (String[]) Arrays.copyOf(name, name.length - 1);
+      Platform.throwException(Bridge.exists(Identifier.of(namespace, name[name.length - 1])));
     }
   }
 
