@@ -1,6 +1,6 @@
 """Lance tables in Spark and in plain Python: an independent implementation of the Lance format.
 
-spark.read.format("lance").load(path)                 needs no import: installing the package is enough
+spark.read.format("lance").load(path)                 with Spark; needs no import, only the installed package
 spark_lance.dataset(path).to_table(columns=["id"])    the same table without Spark
 """
 
@@ -74,7 +74,7 @@ _MODULES = {"errors": "spark_lance.errors", "query": "spark_lance.query"}
 
 
 def __getattr__(name: str) -> Any:
-    # Spark imports this package in every planning worker; what is not asked for is not loaded.
+    # Spark imports this package in every planning worker, so modules are only loaded on first use.
     if name in _MODULES:
         return import_module(_MODULES[name])
     home = _HOMES.get(name)

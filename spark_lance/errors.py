@@ -1,11 +1,14 @@
 """Every error that spark_lance raises on purpose.
 
-Each class is also the builtin exceptions that a caller would expect: the natural one (a missing table is a
-`FileNotFoundError`), and those that pylance raises in the same place (`ValueError`), so that code which was
-written for pylance catches them. The exception is `OSError`, which pylance raises for most mistakes: here an
-`OSError` is a failure of the store, or a table, tag or the like that is missing or exists already. Errors of
-`spark_lance.compat.lance` are `OSError`s as pylance's are. Messages say what happened, where, and what to do
-about it; secrets that a message quotes are hidden (`redaction.py`).
+Each class also inherits from the builtin exceptions that a caller would expect. One is the natural one: a
+missing table is a `FileNotFoundError`. The others are those that pylance raises in the same place, such as
+`ValueError`, so code written for pylance catches our errors.
+
+`OSError` is different, because pylance raises it for most mistakes. Here an `OSError` means that the store
+failed, or that a table, tag or similar object is missing or already exists. Errors of
+`spark_lance.compat.lance` are `OSError`s, like pylance's.
+
+A message says what happened, where, and what to do about it. Secrets in messages are hidden (`redaction.py`).
 """
 
 from __future__ import annotations
@@ -72,12 +75,12 @@ __all__ = [
 
 
 class LanceError(Exception):
-    """Root of all errors of this package: the message names the cause and what to do.
+    """Base class of all errors of this package: the message names the cause and what to do.
 
     Attributes:
-        repeatable: whether the same call may succeed if it is made again: True, False (something has to be
-            changed first), or None (look at the table first, for the call may have had its effect).
-        code: the entry of docs/troubleshooting.md that explains the error, such as "T8"; None if it has none.
+        repeatable: whether the same call may succeed when repeated. True: yes. False: change something first.
+            None: look at the table first, because the call may have taken effect.
+        code: the entry in docs/troubleshooting.md that explains the error, such as "T8", or None.
     """
 
     repeatable: ClassVar[bool | None] = False
@@ -90,20 +93,23 @@ class LanceError(Exception):
         return self._with_code(super().__str__())
 
     def _with_code(self, message: str) -> str:
-        """Return a message that ends with the code of its entry in docs/troubleshooting.md, if it has one."""
+        """Return the message with its entry in docs/troubleshooting.md appended, if the error has one."""
         link = f"[troubleshooting {self.code}]"
         return message if self.code is None or link in message else f"{message} {link}"
 
 
 class _LocatedError(LanceError):
-    """An error about stored bytes: it carries the object's path and a place inside it."""
+    """An error in stored bytes, with the path of the object and the position inside it."""
 
     def __init__(self, message: str, path: str | None = None, place: str | None = None) -> None:
         super().__init__(message, path, place)
         self.message, self.path, self.place = self.args
 
     def at(self, path: str | None = None, place: str | None = None) -> _LocatedError:
-        """Return the same error with a path and place added; parts already known are kept."""
+        """Return a copy of the error with a path and place added.
+
+        A path that is already set stays. A place that is already set follows the new one.
+        """
         where = place if self.place is None else f"{place}, {self.place}" if place else self.place
         return type(self)(self.message, self.path or path, where)
 
@@ -113,36 +119,36 @@ class _LocatedError(LanceError):
 
 
 class FormatError(_LocatedError, ValueError):
-    """Stored bytes break the format, so an object is damaged or not of Lance: run `spark-lance verify`."""
+    """Stored bytes violate the format, so the object is damaged or is not Lance: run `spark-lance verify`."""
 
     code: ClassVar[str | None] = "T9"
 
 
 class TornManifestError(FormatError):
-    """The manifest of a version is cut off or damaged: run `spark-lance verify --repair`."""
+    """The manifest of a version is truncated or damaged: run `spark-lance verify --repair`."""
 
 
 class WalHoleError(FormatError):
-    """Entries of a shard's log are missing, and later ones are there: rows are lost, see `accept_loss`."""
+    """Entries in the middle of a shard's log are missing, so rows are lost: see `accept_loss`."""
 
 
 class WalEntryError(FormatError):
-    """An entry of a shard's log is cut off or damaged, so its rows are lost: see `accept_loss`."""
+    """An entry of a shard's log is truncated or damaged, so its rows are lost: see `accept_loss`."""
 
 
 class UnsupportedFormatError(_LocatedError, NotImplementedError):
-    """The table uses a version, encoding or feature that this release does not support: upgrade it."""
+    """The table uses a version, encoding or feature that this release lacks: upgrade spark-lance."""
 
 
 class TableNotFoundError(LanceError, FileNotFoundError, ValueError):
-    """No Lance table at this location: check the path, or create the table by appending to it."""
+    """No Lance table exists at this location: check the path, or create the table by appending to it."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class TableExistsError(LanceError, FileExistsError):
-    """A Lance table is already here: use mode append or overwrite.
+    """A Lance table already exists here: use mode append or overwrite.
 
     Attributes:
         existing: the name in the catalog, if it differs from the requested one in case.
@@ -155,14 +161,14 @@ class TableExistsError(LanceError, FileExistsError):
 
 
 class ViewNotFoundError(LanceError, LookupError):
-    """The catalog has no view of this name: list its views, or create it."""
+    """The catalog has no view with this name: list the views, or create the view."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class ViewExistsError(LanceError, FileExistsError):
-    """The catalog has a view or table of this name already: replace the view, or choose another name.
+    """The catalog already has a view or table with this name: replace the view, or choose another name.
 
     Attributes:
         existing: the name in the catalog, if it differs from the requested one in case.
@@ -175,21 +181,21 @@ class ViewExistsError(LanceError, FileExistsError):
 
 
 class LocationInUseError(LanceError, FileExistsError):
-    """The directory for a new table holds other files: choose an empty one, or delete them first."""
+    """The directory for a new table contains other files: choose an empty directory, or delete the files."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class NamespaceNotFoundError(LanceError, LookupError):
-    """The catalog has no namespace of this name: list its namespaces, or create it."""
+    """The catalog has no namespace with this name: list the namespaces, or create the namespace."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class NamespaceExistsError(LanceError, FileExistsError):
-    """The catalog has a namespace of this name already: use it, or choose another name.
+    """The catalog already has a namespace with this name: use it, or choose another name.
 
     Attributes:
         existing: the name in the catalog, if it differs from the requested one in case.
@@ -202,76 +208,76 @@ class NamespaceExistsError(LanceError, FileExistsError):
 
 
 class NamespaceInUseError(LanceError):
-    """The namespace holds tables or namespaces: drop these first."""
+    """The namespace contains tables or namespaces: drop them first."""
 
 
 class VersionNotFoundError(LanceError, LookupError, ValueError):
-    """The requested version does not exist, or was cleaned up: list the versions that are left."""
+    """The requested version does not exist, or was cleaned up: list the available versions."""
 
 
 class TagNotFoundError(VersionNotFoundError):
-    """The table has no such tag: list its tags."""
+    """The table has no tag with this name: list the tags."""
 
 
 class TagExistsError(LanceError, FileExistsError, ValueError):
-    """The tag names a version already: update it, or delete it first."""
+    """The table already has a tag with this name: update the tag, or delete it first."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class BranchNotFoundError(VersionNotFoundError):
-    """The table has no such branch: list its branches."""
+    """The table has no branch with this name: list the branches."""
 
 
 class BranchExistsError(LanceError, FileExistsError):
-    """There is a branch of this name already: use it, or delete it first."""
+    """The table already has a branch with this name: use the branch, or delete it first."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class BranchInUseError(LanceError):
-    """Tags or other branches refer to the branch, so it cannot be deleted: delete these first."""
+    """Tags or other branches refer to the branch, so it cannot be deleted: delete them first."""
 
 
 class IndexNotFoundError(LanceError, KeyError, RuntimeError):
-    """The table has no index of this name: list its indices."""
+    """The table has no index with this name: list the indexes."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class RowNotFoundError(LanceError, IndexError):
-    """The table has no row at this position or with this id: count its rows."""
+    """The table has no row at this position or with this id: check the row count."""
 
 
 class SchemaError(LanceError, ValueError):
-    """Data and table do not fit together: the message lists every difference and its remedy.
+    """The data does not match the table's schema: the message lists every difference and its remedy.
 
-    `differences` are the lines of the message, if it has several; those about types know the types.
+    `differences` has one entry per line of a message with several lines. Entries about types carry the types.
     """
 
     differences: tuple[object, ...] = ()
 
 
 class ColumnNotFoundError(SchemaError, KeyError, RuntimeError):
-    """The table has no such column: the message names those that it has."""
+    """The table has no column with this name: the message lists the columns of the table."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class ColumnTypeError(SchemaError, TypeError):
-    """The type of a column cannot be used for this: choose another column, or cast it."""
+    """The operation does not support the type of the column: choose another column, or cast it."""
 
 
 class NullValueError(SchemaError):
-    """A value is null in a column that takes none: the message names the column.
+    """A NOT NULL column received a null: the message names the column.
 
     Args:
-        message: what happened.
-        column: the column, if it is known.
+        message: the text of the error.
+        column: the name of the column; "" if unknown.
     """
 
     def __init__(self, message: str, column: str = "") -> None:
@@ -280,11 +286,11 @@ class NullValueError(SchemaError):
 
 
 class TextLengthError(SchemaError):
-    """A text is longer than CHAR(n) or VARCHAR(n): cut it, or make the column's type STRING.
+    """A text is longer than CHAR(n) or VARCHAR(n) allows: shorten it, or change the column's type to STRING.
 
     Args:
-        message: what happened.
-        length: the most characters that the column takes, if they are known.
+        message: the text of the error.
+        length: the maximum number of characters in the column; 0 if unknown.
     """
 
     def __init__(self, message: str, length: int = 0) -> None:
@@ -293,17 +299,17 @@ class TextLengthError(SchemaError):
 
 
 class ConstraintError(SchemaError):
-    """A row violates a constraint of the table, or a constraint cannot be used: the message names both."""
+    """A row violates a constraint, or the constraint cannot be used: the message names the constraint."""
 
 
 class ConstraintViolationError(ConstraintError):
-    """A new row violates a constraint, and nothing was written: correct the row, or drop the constraint.
+    """A new row violates a constraint, so nothing was written: correct the row, or drop the constraint.
 
     Args:
-        message: what happened.
-        constraint: the name of the constraint, if it is known.
-        expression: its condition.
-        row: the values of its columns in a row that violates it.
+        message: the text of the error.
+        constraint: the name of the constraint; "" if unknown.
+        expression: the condition of the constraint.
+        row: the values of the constraint's columns in one violating row.
     """
 
     def __init__(self, message: str, constraint: str = "", expression: str = "", row: str = "") -> None:
@@ -312,35 +318,35 @@ class ConstraintViolationError(ConstraintError):
 
 
 class BlobSourceError(LanceError, LookupError):
-    """The bytes of a blob to be copied are not found: read its column with blob_handling=all_binary."""
+    """The bytes of a blob to copy cannot be found: read the column with blob_handling=all_binary."""
 
 
 class OptionError(LanceError, ValueError):
-    """An option is unknown or its value cannot be used: the message says what is expected."""
+    """An option is unknown or has an invalid value: the message shows what is expected."""
 
 
 class OptionTypeError(OptionError, TypeError):
-    """A part of a query is missing, or does not fit the type of its column: the message names the part."""
+    """A part of a query is missing, or does not match the type of the column: the message names the part."""
 
 
 class IndexExistsError(OptionError, RuntimeError):
-    """The name of an index is taken: drop that index, or give another name."""
+    """The table already has an index with this name: drop that index, or choose another name."""
 
 
 class IndexKindError(OptionError, NotImplementedError):
-    """This kind of index is unknown: the message lists the known kinds."""
+    """The index type is unknown: the message lists the supported types."""
 
 
 class ExpressionError(LanceError, ValueError):
-    """A filter cannot be understood or does not fit the table's columns: the message shows the place."""
+    """A filter cannot be parsed, or does not match the table's columns: the message shows the position."""
 
 
 class MergeError(LanceError, ValueError):
-    """The source of a merge has keys that its rules do not allow: the message names one of them."""
+    """The source of a merge has keys that the merge does not allow: the message names one of them."""
 
 
 class CardinalityError(MergeError):
-    """Several rows of the source match one row of the table: make the source's keys unique."""
+    """Several source rows match the same row of the table: make the keys of the source unique."""
 
 
 class StoreError(LanceError, OSError):
@@ -353,7 +359,7 @@ class StoreError(LanceError, OSError):
 
 
 class StoreAccessError(StoreError, PermissionError):
-    """The store refuses these credentials: they are missing, wrong, expired, or lack a permission."""
+    """The store rejects the credentials: check whether they are set, correct, current and permitted."""
 
     repeatable: ClassVar[bool | None] = False
     code: ClassVar[str | None] = "T7"
@@ -363,13 +369,13 @@ class StoreAccessError(StoreError, PermissionError):
 
 
 class BaseNotAllowedError(StoreAccessError):
-    """The table refers to a place outside of it that you did not allow: list it in `allowed_bases`."""
+    """The table refers to an outside location that you did not allow: add it to `allowed_bases`."""
 
     code: ClassVar[str | None] = None
 
 
 class AtomicPutUnsupportedError(StoreError):
-    """This store cannot create an object only if it is absent: give a manifest store or a commit lock."""
+    """The store has no atomic put-if-absent: configure a manifest store or a commit lock."""
 
     repeatable: ClassVar[bool | None] = False
     code: ClassVar[str | None] = "T8"
@@ -379,43 +385,43 @@ class AtomicPutUnsupportedError(StoreError):
 
 
 class CommitError(LanceError):
-    """A commit did not take place, unless the subclass says otherwise: nothing of it is visible."""
+    """The commit failed, unless the subclass says otherwise: none of its changes are visible."""
 
     def __str__(self) -> str:
         return self._with_code(str(self.args[0]) if self.args else "")
 
 
 class RetryableConflictError(CommitError):
-    """Another writer changed what this operation was computed from: run the operation again."""
+    """Another writer changed the data that this operation was computed from: run the operation again."""
 
     repeatable: ClassVar[bool | None] = True
 
 
 class IncompatibleConflictError(CommitError):
-    """Another writer's change makes this operation meaningless: reload the table before deciding."""
+    """A change by another writer makes this operation invalid: reload the table before you decide."""
 
     code: ClassVar[str | None] = "T8"
 
 
 class RetriesExhaustedError(CommitError):
-    """Other writers won every attempt: lower the number of concurrent writers, or allow more retries."""
+    """Other writers won every attempt: reduce the number of concurrent writers, or allow more retries."""
 
     repeatable: ClassVar[bool | None] = True
     code: ClassVar[str | None] = "T8"
 
 
 class WriterFencedError(CommitError):
-    """Another writer has claimed the shard: what this one was told is written stays; open a new writer."""
+    """Another writer has claimed the shard: acknowledged writes are safe; open a new writer."""
 
 
 class ShardSealedError(CommitError):
-    """The shard is sealed and takes no more rows: write to another shard."""
+    """The shard is sealed and accepts no more rows: write to another shard."""
 
 
 class AlreadyCommittedError(CommitError):
-    """The table already has this write, or a later one of the same job: nothing is left to do.
+    """The table already contains this write, or a later one of the same job: there is nothing left to do.
 
-    `version` is the one that has it.
+    `version` is the table version that contains the write.
     """
 
     def __init__(self, message: str, version: int) -> None:
@@ -424,7 +430,7 @@ class AlreadyCommittedError(CommitError):
 
 
 class CommitOutcomeUnknownError(CommitError, OSError):
-    """The store's answer was lost and the commit may have landed: nothing was deleted, look at the table."""
+    """The response of the store was lost, so the commit may exist: no file was deleted, check the table."""
 
     repeatable: ClassVar[bool | None] = None
     code: ClassVar[str | None] = "T8"
@@ -437,13 +443,13 @@ class JavaNotFoundError(LanceError, RuntimeError):
 
 
 class WorkerPythonError(LanceError, RuntimeError):
-    """The Python of Spark's workers cannot run this package: set PYSPARK_PYTHON to the driver's."""
+    """The Python of Spark's workers cannot run this package: set PYSPARK_PYTHON to the driver's Python."""
 
     code: ClassVar[str | None] = "T3"
 
 
 def suggestion(name: object, names: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the name that is most like a misspelt one, or nothing."""
+    """Return "; did you mean 'x'?" with the name closest to a misspelt one, or "" if none is close."""
     by_lower = {each.lower(): each for each in names}
     near = get_close_matches(str(name).lower(), by_lower, 1)
     return f"; did you mean {by_lower[near[0]]!r}?" if near else ""

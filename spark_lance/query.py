@@ -1,4 +1,4 @@
-"""Queries of text as objects, for `full_text_query`: words, phrases, several columns, parts that must be."""
+"""Full-text query classes for `full_text_query`: terms, phrases, several columns, and boolean queries."""
 
 from __future__ import annotations
 

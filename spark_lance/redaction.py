@@ -1,8 +1,11 @@
-"""Secrets in texts: which names have a secret value, and texts without the secrets that they quote.
+"""Find and hide secrets in error messages, logs and options.
 
-Every error of this package passes through `redacted`. So does all that prints options, places or errors of
-others. A secret is recognised by the text around it (`password=`, `"private_key": `, `Bearer `, a user with a
-password in a URL), by its form (keys of AWS, private keys, JSON web tokens), and by the options of a caller.
+Every error of this package passes through `redacted`. All code that prints options, locations or errors of
+other libraries uses it, too. It recognises a secret in three ways:
+
+    by the text around it    `password=`, `"private_key": `, `Bearer `, a user with a password in a URL
+    by its form              AWS keys, private keys, JSON web tokens
+    by its value             the secret values among the caller's options
 """
 
 from __future__ import annotations
@@ -15,29 +18,30 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-# In place of a secret.
+# The replacement for a secret.
 HIDDEN = "***"
-# Parts of the names of options and settings whose values are secret; a regular expression for Java, too.
+# Parts of option and setting names that have secret values. Java uses this regular expression, too.
 _CERTAIN_NAMES = (
     r"(?i)secret|passw|pwd|token(?!iz)|access[._-]?key|account[._-]?key|api[._-]?key|private[._-]?key"
     r"|customer[._-]?key|service_account|credential|connection[._-]?string|sas[._-]|[._-]sas"
     r"|signature|(^|[._-])sig$|authorization|(^|[._-])headers?([._-]|$)|cookie|proxy|kwargs|(^|[._-])session$"
 )
 _SECRET_NAME = re.compile(_CERTAIN_NAMES + r"|(^|[._-])key(_base64|_json)?$")
-# For Spark, which uses it for properties of tables, too, such as `primary_key`. There `key` is secret only as
-# a storage option. Spark also looks for it in values, which may be URLs with a password.
+# For Spark, which also applies it to table properties such as `primary_key`: there, `key` is secret only in a
+# storage option. Spark also searches values for it, and a value may be a URL with a password.
 SECRET_NAMES = _CERTAIN_NAMES + r"|storage\.([\w.-]*[._-])?key(_base64|_json)?$|://[^/@\s:]*:[^/@\s]+@"
-# Nested settings of drivers: some of their entries are secret, not all.
+# Nested settings of drivers: only some of their entries are secret.
 _NESTED = frozenset({"client_kwargs", "config_kwargs", "s3_additional_kwargs", "session_kwargs"})
 _SHORTEST, _SHORTEST_APART = 6, 3
 
-# Ends of names in texts, where less is known of what is a name.
+# Name endings in free text. They are stricter, because any word of a text could be a name.
 _TEXT_NAME = re.compile(
     r"(?:pass(?:word|wd|phrase)?|pwd|secret|token|private_?key(?:_?id)?|credentials?|signature|sig|authorization"
     r"|access_?key(?:_?id)?|account_?key|api_?key|customer_?key|sas|connection_?string)$",
     re.IGNORECASE,
 )
-# A name and what is between it and its value. Each begins where no other can, so that the search is linear.
+# A name and the separator before its value. A match can begin only at the start of a name, at a quote, or
+# after `{` or `,`, so the search takes linear time.
 _ASSIGNED = re.compile(r"(?<![\w.-])(?P<name>[\w.-]+)\s?=\s?(?!=)")
 _ENTRY = re.compile(r"(?P<mark>\\?[\"'])(?P<name>[\w.-]+)(?P=mark)\s?[:=]\s?(?=\\?[\"'])")
 _BARE_ENTRY = re.compile(r"(?<=[{,])\s?(?P<mark>\\?[\"'])(?P<name>[\w.-]+)(?P=mark)\s?:\s?(?![\"'\\])")
@@ -64,16 +68,16 @@ _FORMS = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether the value of an option of this name may be secret."""
+    """Return whether an option with this name may have a secret value."""
     return _SECRET_NAME.search(name) is not None
 
 
 def redacted(text: str, options: Mapping[str, Any] | None = None) -> str:
-    """Return a text without secrets; doing it twice changes nothing more.
+    """Return a text with its secrets hidden. The function is idempotent.
 
     Args:
-        text: a message, a URI, a line of a log.
-        options: options whose secret values are hidden wherever they stand in the text.
+        text: a message, a URI or a log line.
+        options: options of the caller. Their secret values are hidden wherever the text contains them.
     """
     for secret in sorted(set(_secrets(options or {})), key=len, reverse=True):
         if len(secret) >= _SHORTEST:
@@ -90,7 +94,7 @@ def redacted(text: str, options: Mapping[str, Any] | None = None) -> str:
 
 
 def shown_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options for people: values that may be secret are hidden, other texts are redacted."""
+    """Return options for display: possible secret values are hidden, other strings are redacted."""
     result: dict[str, Any] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
@@ -105,7 +109,7 @@ def shown_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_values(text: str, pattern: re.Pattern[str]) -> str:
-    """Return a text without the values that follow secret names of a pattern."""
+    """Return a text that hides each value after a secret name that `pattern` matches."""
     parts: list[str] = []
     copied = position = 0
     while match := pattern.search(text, position):
@@ -120,7 +124,7 @@ def _without_values(text: str, pattern: re.Pattern[str]) -> str:
 
 
 def _hidden(value: str) -> str:
-    """Return what stands for a value, in the same quotes."""
+    """Return the replacement for a value, in the same quotes."""
     for mark in ('\\"', '"', "'"):
         if value.startswith(mark) and value.endswith(mark) and len(value) >= 2 * len(mark):
             return f"{mark}{HIDDEN}{mark}"
@@ -133,7 +137,7 @@ def _kept_scheme(match: re.Match[str]) -> str:
 
 
 def _is_login(text: str) -> bool:
-    """Whether a text is a user and a password, as HTTP's basic authentication writes them."""
+    """Return whether a text encodes a user and a password, as in HTTP basic authentication."""
     plain = text.rstrip("=").replace("-", "+").replace("_", "/")
     try:
         return b":" in base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
@@ -142,7 +146,7 @@ def _is_login(text: str) -> bool:
 
 
 def _secrets(options: Mapping[str, Any], inside: bool = False) -> Iterator[str]:
-    """Yield the secret values of options, as they are and as others write them."""
+    """Yield the secret values of options, as they are and in their escaped or quoted spellings."""
     for name, value in options.items():
         secret = inside or is_secret_name(str(name))
         if isinstance(value, Mapping):
