@@ -1,4 +1,4 @@
-"""Columns of blobs: values to write, and columns of bytes as files."""
+"""Blob columns: values to write, and binary columns as file objects."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _EXTENSION_NAME = "lance.blob.v2"
 _STORAGE = pa.struct(
     [("data", pa.large_binary()), ("uri", pa.string()), ("position", pa.uint64()), ("size", pa.uint64())]
 )
-_PARTS = (2, 4)  # Number of parts of the struct: with and without a range.
+_PARTS = (2, 4)  # Number of fields of the struct: with and without a range.
 BLOB_BUFFER_BYTES = 512 << 10
-# Rows and bytes of external blobs that are in memory at a time; a larger blob is alone.
+# Most rows, and most bytes of external blobs, in memory at a time. A larger blob is read by itself.
 _INGEST_ROWS = 256
 _INGEST_BYTES = 64 << 20
 
@@ -53,8 +53,8 @@ class Blob:
 
     Attributes:
         data: the bytes.
-        uri: the file that has the bytes.
-        position, size: the range of bytes in the file; both or none.
+        uri: the file that contains the bytes.
+        position, size: the byte range in the file; both or neither.
     """
 
     data: bytes | None = None
@@ -90,7 +90,7 @@ class Blob:
 
     @staticmethod
     def empty() -> Blob:
-        """Return a blob of no bytes, which is not null."""
+        """Return an empty blob, which is not null."""
         return Blob(data=b"")
 
 
@@ -161,10 +161,10 @@ def blob_field(
     """Return the Arrow field of a blob column.
 
     Args:
-        name, nullable: of the column.
-        inline_size_threshold: the most bytes of a value that is stored in the data file.
-        dedicated_size_threshold: the most bytes of a value that shares a file with others.
-        pack_file_size_threshold: the most bytes of such a shared file.
+        name, nullable: the name and the nullability of the column.
+        inline_size_threshold: the maximum size in bytes of a value in the data file.
+        dedicated_size_threshold: the maximum size in bytes of a value that shares a file with other values.
+        pack_file_size_threshold: the maximum size in bytes of a shared file.
     """
     thresholds = {
         "inline": inline_size_threshold,
@@ -185,7 +185,7 @@ def blob_field(
 
 
 def with_blob_types(schema: pa.Schema) -> pa.Schema:
-    """Return a schema whose top-level blob columns of format 2.2 have their Arrow type."""
+    """Return the schema with the Arrow blob type for top-level blob columns of format 2.2."""
     for number, field in enumerate(schema):
         metadata = dict(field.metadata or {})
         if metadata.pop(EXTENSION_NAME.encode(), b"").decode() != _EXTENSION_NAME:
@@ -199,14 +199,14 @@ def with_blob_types(schema: pa.Schema) -> pa.Schema:
 def with_blob_bytes(
     data: Any, schema: pa.Schema | None, target: Any, options: Mapping[str, Any]
 ) -> tuple[Any, pa.Schema | None]:
-    """Return data, and its schema, as the argument `external_blob_mode` of a write wants it.
+    """Return data and its schema, prepared for the `external_blob_mode` of a write.
 
-    "ingest" reads the files that URIs of blobs name, in the process that writes. The caller chooses it, so
+    "ingest" reads the files behind blob URIs, in the writing process. The caller chooses this mode, so
     the files can be anywhere. The table's storage options are used only in its own store.
 
     Raises:
         ValueError: the mode is not "reference" or "ingest".
-        OptionError: "ingest", and allow_external_blob_outside_bases.
+        OptionError: the mode is "ingest" and allow_external_blob_outside_bases is set.
     """
     mode = options.get("external_blob_mode") or "reference"
     if mode not in ("reference", "ingest"):
@@ -231,7 +231,7 @@ def with_blob_bytes(
 
 
 def _ingest(batch: pa.RecordBatch, sources: BlobSources) -> pa.RecordBatch:
-    """Return rows with bytes in place of the URIs of blobs."""
+    """Return the rows with blob URIs replaced by the bytes of their files."""
 
     def read(blobs: pa.StructArray) -> pa.StructArray:
         references = _references(blobs)
@@ -251,7 +251,7 @@ def _ingest(batch: pa.RecordBatch, sources: BlobSources) -> pa.RecordBatch:
 
 
 def _small_batches(batch: pa.RecordBatch, sources: BlobSources) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in parts whose external blobs have at most _INGEST_BYTES, or that have one row."""
+    """Split a batch into parts with at most _INGEST_BYTES of external blobs, or with one row."""
     total = 0
 
     def add(blobs: pa.StructArray) -> pa.StructArray:
@@ -270,7 +270,7 @@ def _small_batches(batch: pa.RecordBatch, sources: BlobSources) -> Iterator[pa.R
 
 
 def _references(blobs: pa.StructArray) -> pa.StructArray:
-    """Return references to external blobs; null for other values, also for those with data and a URI."""
+    """Return references to external blobs; null for other values, including values with data and a URI."""
     uris = pc.struct_field(blobs, "uri")
     external = pc.and_(uris.is_valid(), pc.struct_field(blobs, "data").is_null())
     places = [
@@ -285,7 +285,7 @@ def _references(blobs: pa.StructArray) -> pa.StructArray:
 
 
 def _map_blobs(array: pa.Array, field: pa.Field, change: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """Return an array with other values in place of blobs of version 2.2, here or in structs and lists."""
+    """Return the array with `change` applied to blobs of format 2.2, also inside structs and lists."""
     kind, metadata = field.type, field.metadata or {}
     is_extension = isinstance(kind, pa.BaseExtensionType)
     name = kind.extension_name if is_extension else metadata.get(EXTENSION_NAME.encode(), b"").decode()
@@ -306,13 +306,13 @@ def _map_blobs(array: pa.Array, field: pa.Field, change: Callable[[pa.Array], pa
     return array
 
 
-with suppress(pa.ArrowKeyError):  # pylance has registered its own.
+with suppress(pa.ArrowKeyError):  # pylance has already registered its own type.
     pa.register_extension_type(BlobType())
 
 
 @raises_os_errors
 class BlobColumn:
-    """Iterates over the values of a column of bytes as files; None for null."""
+    """Iterates over the values of a binary column as file objects; None for null."""
 
     def __init__(self, blob_column: pa.Array | pa.ChunkedArray) -> None:
         if not isinstance(blob_column, pa.Array | pa.ChunkedArray):

@@ -1,4 +1,4 @@
-"""Changes of rows, columns, indexes and settings, and merges; each moves the dataset to its version."""
+"""Methods that change rows, columns, indexes and settings. Each moves the dataset to the new version."""
 
 from __future__ import annotations
 
@@ -30,74 +30,74 @@ __all__ = [
 
 @raises_os_errors
 class MergeInsertBuilder:
-    """A merge in the making; see `spark_lance.datasets.merge.MergeInsertBuilder`."""
+    """Builder of a merge; see `spark_lance.datasets.merge.MergeInsertBuilder`."""
 
     def __init__(self, dataset: Any, on: str | Iterable[str] | None) -> None:
         self._dataset = dataset
         self._builder = dataset.value.merge_insert(on)
 
     def when_matched_update_all(self, condition: str | None = None) -> MergeInsertBuilder:
-        """Replace rows of the same key."""
+        """Replace the rows whose key is in the data."""
         self._builder.when_matched_update_all(condition)
         return self
 
     def when_matched_delete(self) -> MergeInsertBuilder:
-        """Delete rows of the same key."""
+        """Delete the rows whose key is in the data."""
         self._builder.when_matched_delete()
         return self
 
     def when_matched_fail(self) -> MergeInsertBuilder:
-        """Fail if there is a row of the same key."""
+        """Fail if a row of the table has a key of the data."""
         self._builder.when_matched_fail()
         return self
 
     def when_not_matched_insert_all(self) -> MergeInsertBuilder:
-        """Insert rows of new keys."""
+        """Insert the rows of the data whose key is new."""
         self._builder.when_not_matched_insert_all()
         return self
 
     def when_not_matched_by_source_delete(self, expr: str | None = None) -> MergeInsertBuilder:
-        """Delete rows of keys that the data lacks."""
+        """Delete the rows whose key is not in the data."""
         self._builder.when_not_matched_by_source_delete(expr)
         return self
 
     def conflict_retries(self, max_retries: int) -> MergeInsertBuilder:
-        """Set how often to start again."""
+        """Set the maximum number of retries after a conflict."""
         self._builder.conflict_retries(max_retries)
         return self
 
     def retry_timeout(self, timeout: timedelta) -> MergeInsertBuilder:
-        """Set the time after which no new attempt is begun."""
+        """Set the time after which the merge is not retried."""
         self._builder.retry_timeout(timeout)
         return self
 
     def use_index(self, use_index: bool) -> MergeInsertBuilder:
-        """Set whether indices of the key columns may be asked."""
+        """Set whether the merge can use indexes of the key columns."""
         self._builder.use_index(use_index)
         return self
 
     def explain_plan(self, schema: pa.Schema | None = None, verbose: bool = False) -> str:
-        """Return how the merge is run, as a tree."""
+        """Return the execution plan of the merge, as a tree."""
         plan: str = self._builder.explain_plan(schema, verbose)
         return plan
 
     def analyze_plan(self, data_obj: Any, *, schema: pa.Schema | None = None) -> str:
-        """Run the merge but for its commit; return its plan with what was read and written."""
+        """Run the merge without committing it, and return its plan with read and write metrics."""
         plan: str = self._builder.analyze_plan(data_obj, schema)
         return plan
 
     def target_bases(self, bases: Iterable[str]) -> MergeInsertBuilder:
-        """Set the places that take new files."""
+        """Set the base paths for new files."""
         self._builder.target_bases(bases)
         return self
 
     def target_all_bases(self, include_primary: bool = True) -> MergeInsertBuilder:
-        """Let all places take new files."""
+        """Write new files to all base paths, with or without the table's own root."""
         self._builder.target_all_bases(include_primary)
         return self
 
     def execute(self, data_obj: Any, *, schema: pa.Schema | None = None) -> dict[str, int]:
-        """Merge the data; tell how many rows."""
+        """Merge the data and return the numbers of changed rows."""
         result = self._builder.execute(data_obj, schema)
         self._dataset.value = result.dataset
         names = ("num_inserted_rows", "num_updated_rows", "num_deleted_rows")
@@ -106,12 +106,15 @@ class MergeInsertBuilder:
     def execute_uncommitted(
         self, data_obj: Any, *, schema: pa.Schema | None = None
     ) -> tuple[Transaction, dict[str, int]]:
-        """Write the files of the merge, which `LanceDataset.commit` commits; tell how many rows."""
+        """Write the files of the merge without a commit.
+
+        Return the transaction for `LanceDataset.commit` and the numbers of changed rows.
+        """
         transaction, counts = self._builder.execute_uncommitted(data_obj, schema)
         return transaction, counts
 
 
-# Arguments of index builds that change nothing of what is found.
+# Arguments of index builds that do not affect search results.
 _HINTS = frozenset(
     {
         "filter_nan",
@@ -133,10 +136,10 @@ _HINTS = frozenset(
 
 @dataclass(frozen=True)
 class IndexConfig:
-    """A kind of index, and its options.
+    """An index type and its options.
 
     Attributes:
-        index_type: such as "btree".
+        index_type: the type, such as "btree".
         parameters: its options.
     """
 
@@ -151,7 +154,7 @@ class Changes(DatasetBase):
     def delete(
         self, predicate: Any, *, conflict_retries: int = 10, retry_timeout: timedelta = timedelta(seconds=30)
     ) -> dict[str, int]:
-        """Delete rows; tell how many."""
+        """Delete rows and return their number."""
         self.value = self.value.delete(
             predicate, conflict_retries=conflict_retries, retry_timeout=retry_timeout
         )
@@ -170,7 +173,7 @@ class Changes(DatasetBase):
         conflict_retries: int = 10,
         retry_timeout: timedelta = timedelta(seconds=30),
     ) -> dict[str, int]:
-        """Set columns; return how many rows were updated."""
+        """Set columns and return the number of updated rows."""
         if isinstance(where, pc.Expression):
             where = str(where)
         result = self.value.update(updates, where, conflict_retries, retry_timeout)
@@ -196,30 +199,30 @@ class Changes(DatasetBase):
         self.value = self.value.drop_columns(columns)
 
     def alter_columns(self, *alterations: Mapping[str, Any]) -> None:
-        """Rename columns, change their types or whether they may be null."""
+        """Rename columns, or change their types or nullability."""
         self.value = self.value.alter_columns(*alterations)
 
     def merge(
         self, data_obj: Any, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
     ) -> None:
-        """Add the columns of other data by key."""
+        """Add the columns of other data, joined by key."""
         self.value = self.value.merge(data_obj, left_on, right_on, schema)
 
     @property
     def has_index(self) -> bool:
-        """Whether there is an index."""
+        """Whether the dataset has an index."""
         return self.value.has_index
 
     def list_indices(self) -> list[dict[str, Any]]:
-        """Return the segments of indices."""
+        """Return the segments of all indexes."""
         return self.value.list_indices()
 
     def describe_indices(self) -> list[Any]:
-        """Return the indices."""
+        """Return the description of each index."""
         return self.value.describe_indices()
 
     def index_statistics(self, index_name: str) -> dict[str, Any]:
-        """Return what is known of an index."""
+        """Return the statistics of an index."""
         return self.value.index_statistics(index_name)
 
     def create_scalar_index(
@@ -233,7 +236,10 @@ class Changes(DatasetBase):
         index_uuid: str | None = None,
         **options: Any,
     ) -> None:
-        """Build an index of values; with `fragment_ids` a part of one, which `merge_index_metadata` ends."""
+        """Build a scalar index.
+
+        With `fragment_ids`, build only a part of an index. `merge_index_metadata` merges the parts.
+        """
         if isinstance(index_type, IndexConfig):
             index_type, options = index_type.index_type, {**options, **index_type.parameters}
         options = {**_effective_options(options), "train": options.get("train", True)}
@@ -255,7 +261,7 @@ class Changes(DatasetBase):
     def create_index(
         self, column: str | list[str], index_type: str, name: str | None = None, **options: Any
     ) -> Any:
-        """Build an index of vectors; with `fragment_ids` a segment of one, which is not committed."""
+        """Build a vector index; with `fragment_ids`, build one segment of an index without a commit."""
         arguments = self._sized(_effective_options(options))
         if options.get("train") is False:
             raise NotImplementedError("Creating empty vector indices with train=False is not yet implemented")
@@ -270,7 +276,7 @@ class Changes(DatasetBase):
     def create_index_uncommitted(
         self, column: str | list[str], index_type: str, name: str | None = None, **options: Any
     ) -> Index:
-        """Build a segment of some fragments and commit nothing."""
+        """Build an index segment of some fragments, without a commit."""
         if options.get("fragment_ids") is None:
             raise ValueError("create_index_uncommitted requires fragment_ids for distributed index build")
         arguments = self._sized(_effective_options(options))
@@ -278,15 +284,15 @@ class Changes(DatasetBase):
         return self.value.create_index_uncommitted(_only(column), index_type, name, **arguments)
 
     def merge_index_metadata(self, index_uuid: str, index_type: str, *_: Any, **__: Any) -> None:
-        """Put the parts of a segment together and commit nothing."""
+        """Merge the parts of an index segment, without a commit."""
         self.value.merge_index_metadata(index_uuid, index_type)
 
     def merge_existing_index_segments(self, segments: list[Index]) -> Index:
-        """Put segments that are not committed together and commit nothing."""
+        """Merge uncommitted index segments, without a commit."""
         return self.value.merge_existing_index_segments(segments)
 
     def commit_existing_index_segments(self, index_name: str, column: str, segments: list[Index]) -> Self:
-        """Make segments an index."""
+        """Commit segments as an index."""
         self.value = self.value.commit_existing_index_segments(index_name, column, segments)
         return self
 
@@ -300,12 +306,12 @@ class Changes(DatasetBase):
         self.value = self.value.drop_index(name)
 
     def prewarm_index(self, name: str, **_: Any) -> None:
-        """Look whether there is such an index; what searches open, the dataset keeps."""
+        """Check that an index exists. Searches load indexes themselves, and the dataset caches them."""
         self.value.index_statistics(name)
 
     @property
     def optimize(self) -> DatasetOptimizer:
-        """Compaction, and upkeep of indices."""
+        """Methods for compaction and index maintenance."""
         return DatasetOptimizer(self)
 
     def cleanup_old_versions(
@@ -361,15 +367,15 @@ class Changes(DatasetBase):
 
 
 def _effective_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of an index that say something here; None is as not given."""
+    """Return the options that affect an index. Options that are None count as missing."""
     return {key: value for key, value in options.items() if value is not None and key not in _HINTS}
 
 
 def _only(column: str | Sequence[str]) -> str:
-    """Return the one column of an index.
+    """Return the only column of an index.
 
     Raises:
-        NotImplementedError: there are several.
+        NotImplementedError: the index has several columns.
     """
     if isinstance(column, str):
         return column

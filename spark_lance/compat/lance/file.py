@@ -1,4 +1,4 @@
-"""Single data files, without a table around them."""
+"""Readers and writers of single data files that belong to no table."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _MAX_PAGE = 32 << 20
 
 
 def stable_version() -> str:
-    """Return the version of the file format that is written by default."""
+    """Return the default version of the file format for writes."""
     return DEFAULT_VERSION.text
 
 
 @dataclass(frozen=True)
 class LanceBufferDescriptor:
-    """Where a buffer is in a file."""
+    """The position and the size of a buffer in a file."""
 
     position: int
     size: int
@@ -81,7 +81,7 @@ class LanceFileMetadata:
 
 @dataclass(frozen=True)
 class LanceColumnStatistics:
-    """Pages and bytes of a column."""
+    """The numbers of pages and bytes of a column."""
 
     num_pages: int
     size_bytes: int
@@ -89,14 +89,14 @@ class LanceColumnStatistics:
 
 @dataclass(frozen=True)
 class LanceFileStatistics:
-    """Pages and bytes of all columns."""
+    """The numbers of pages and bytes of each column."""
 
     columns: list[LanceColumnStatistics]
 
 
 @dataclass(frozen=True)
 class ListResult:
-    """The entries of a folder, without those of its subfolders."""
+    """The direct entries of a folder, without the contents of its subfolders."""
 
     common_prefixes: list[str]
     objects: list[str]
@@ -105,7 +105,7 @@ class ListResult:
 @raises_os_errors
 @dataclass(frozen=True)
 class ReaderResults:
-    """Rows that were read."""
+    """The rows that a reader returns."""
 
     table: pa.Table
     batch_size: int = 1024
@@ -124,9 +124,9 @@ class LanceFileReader:
     """Reads a data file.
 
     Args:
-        path: its path or URI.
-        storage_options: of its store.
-        columns: those to read; all by default.
+        path: the path or URI of the file.
+        storage_options: the options of its store.
+        columns: the columns to read; all by default.
     """
 
     def __init__(
@@ -151,13 +151,13 @@ class LanceFileReader:
 
     @classmethod
     def at(cls, store: Store, path: str, columns: Sequence[str] | None) -> LanceFileReader:
-        """Return a reader of a file in a store that is open."""
+        """Return a reader of a file in an open store."""
         reader = cls.__new__(cls)
         reader._open(store, path, columns)
         return reader
 
     def num_rows(self) -> int:
-        """Return the rows of the file."""
+        """Return the number of rows in the file."""
         return self._reader.num_rows
 
     def read_all(self, *, batch_size: int = 1024, batch_readahead: int = 16) -> ReaderResults:
@@ -185,7 +185,7 @@ class LanceFileReader:
         batch_size: int = 1024,
         batch_readahead: int = 16,
     ) -> ReaderResults:
-        """Read rows by number, ascending."""
+        """Read rows by row number. The numbers must be in ascending order."""
         rows = np.asarray(indices, np.int64)
         if len(rows) and (rows.min() < 0 or rows.max() >= self.num_rows() or (np.diff(rows) <= 0).any()):
             raise OptionError(f"row numbers must ascend, within 0 and {self.num_rows() - 1}")
@@ -201,7 +201,7 @@ class LanceFileReader:
         return dict(self._reader.schema.metadata) or None
 
     def metadata(self) -> LanceFileMetadata:
-        """Return what the file says of itself."""
+        """Return the metadata of the file."""
         reader = self._reader
         columns = [reader.column(number) for number in sorted(reader.columns.values())]
         pages = [
@@ -229,7 +229,7 @@ class LanceFileReader:
         )
 
     def file_statistics(self) -> LanceFileStatistics:
-        """Return the pages and bytes of the columns."""
+        """Return the numbers of pages and bytes of each column."""
         columns = []
         for one in self._reader.schema.fields:
             numbers = [self._reader.columns[n.id] for n in one.walk() if n.id in self._reader.columns]
@@ -238,12 +238,12 @@ class LanceFileReader:
         return LanceFileStatistics(columns)
 
     def read_global_buffer(self, index: int) -> bytes:
-        """Return a buffer that is stored next to the columns; 0 is the file's own description."""
+        """Return a global buffer by its number. Buffer 0 is the description of the file."""
         return bytes(self._reader.global_buffer(index))
 
 
 def _encodings(page: Page) -> str:
-    """Return the encodings of a page from the outside in, such as `MiniBlockLayout, Rle, Flat`."""
+    """Return the encodings of a page, the outermost first, such as `MiniBlockLayout, Rle, Flat`."""
     names = encoding_names(page).split(", ")
     return ", ".join(name.title().replace("_", "") for name in names)
 
@@ -251,14 +251,15 @@ def _encodings(page: Page) -> str:
 @raises_os_errors
 @dataclass
 class LanceFileWriter:
-    """Writes a data file; it is there when the writer is closed.
+    """Writes a data file. The file exists after the writer is closed.
 
     Args:
-        path: its path or URI.
-        schema: of the rows; that of the first batch by default.
-        version: of the file format.
-        storage_options: of its store.
-        max_page_bytes: the most bytes of a page of format 2.0; later ones are cut when they are read.
+        path: the path or URI of the file.
+        schema: the schema of the rows; by default the schema of the first batch.
+        version: the version of the file format.
+        storage_options: the options of the store.
+        max_page_bytes: the maximum size in bytes of a page of format 2.0. Later formats ignore it,
+            because readers split their pages.
     """
 
     path: str | os.PathLike[str]
@@ -298,22 +299,22 @@ class LanceFileWriter:
             writer.write(self._aligner.align(part))
 
     def add_schema_metadata(self, key: str, value: str) -> None:
-        """Add a pair to the metadata of the schema."""
+        """Add a key and its value to the schema metadata."""
         self._added.append((key, value))
         if self._writer is not None:
             self._writer.add_metadata({key: value})
 
     def add_global_buffer(self, data: bytes) -> int:
-        """Store a buffer next to the columns and return its number."""
+        """Write a global buffer and return its number."""
         if self._writer is None:
             raise OptionError("say the schema, or write rows, before adding buffers")
         return self._writer.add_global_buffer(data)
 
     def close(self) -> int | None:
-        """Finish the file and return its rows.
+        """Finish the file and return its number of rows.
 
         Raises:
-            OptionError: nothing said what its columns are.
+            OptionError: the writer has neither a schema nor a batch.
         """
         if self._rows is None:
             if self._writer is None:
@@ -351,7 +352,7 @@ class LanceFileSession:
 
     Args:
         base_path: the folder.
-        storage_options: of its store.
+        storage_options: the options of its store.
     """
 
     def __init__(
@@ -367,15 +368,15 @@ class LanceFileSession:
         return LanceFileReader.at(self._store, self._path(path), columns)
 
     def open_writer(self, path: str, *, schema: pa.Schema | None = None, **options: Any) -> LanceFileWriter:
-        """Begin a data file."""
+        """Create a data file and return its writer."""
         return LanceFileWriter(path, schema, place=(self._store, self._path(path)), **options)
 
     def contains(self, path: str) -> bool:
-        """Return whether there is a file."""
+        """Return whether a file exists."""
         return self._store.exists(self._path(path))
 
     def list(self, path: str | None = None) -> list[str]:
-        """Return the files below a folder, as paths from the session's folder."""
+        """Return the files below a folder, as paths relative to the folder of the session."""
         paths = (one.path for one in self._store.list_objects(self._path(path), recursive=True))
         return sorted(name.removeprefix(self._root).lstrip("/") for name in paths)
 
@@ -389,11 +390,11 @@ class LanceFileSession:
             self._store.put(self._path(remote_path), source.read())
 
     def download_file(self, remote_path: str, local_path: str | os.PathLike[str]) -> None:
-        """Copy a file of the folder to the local disk."""
+        """Copy a file of the folder to a local path."""
         data = self._store.read(self._path(remote_path))
         with open(local_path, "wb") as target:
             target.write(data)
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
-        """Return a part of a file."""
+        """Return a byte range of a file."""
         return bytes(self._store.read_ranges(self._path(path), [(offset, length)])[0])
