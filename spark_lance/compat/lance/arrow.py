@@ -1,4 +1,4 @@
-"""The type bfloat16: floats of 32 bits without the lower half."""
+"""The type bfloat16: 32-bit floats without their lower 16 bits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _bits(values: npt.ArrayLike) -> npt.NDArray[np.uint16]:
-    """Return floats as bfloat16, rounded to the nearest, halves to even."""
+    """Return the bits of floats as bfloat16, rounded to the nearest value, ties to even."""
     whole = np.asarray(values, np.float32).view(np.uint32).astype(np.uint64)
     rounded = (whole + 0x7FFF + ((whole >> 16) & 1)) >> 16
     quiet = (whole >> 16) | 0x40
@@ -63,18 +63,18 @@ def _floats(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 
 @functools.total_ordering
 class BFloat16:
-    """One number."""
+    """One bfloat16 number."""
 
     def __init__(self, value: float) -> None:
         self._value = float(_floats(_bits([value]))[0])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BFloat16:
-        """Return the number of two bytes."""
+        """Return the number stored in two bytes."""
         return cls(float(_floats(np.frombuffer(data, "<u2"))[0]))
 
     def as_float(self) -> float:
-        """Return it as a float."""
+        """Return the number as a float."""
         return self._value
 
     def __float__(self) -> float:
@@ -100,10 +100,10 @@ class BFloat16:
 
 
 class BFloat16Scalar(pa.ExtensionScalar):  # type: ignore[misc]
-    """One number of an array."""
+    """One value of a bfloat16 array."""
 
     def as_py(self, **_: Any) -> BFloat16 | None:
-        """Return it as Python's value."""
+        """Return the value as a Python object."""
         return None if self.value is None else BFloat16.from_bytes(self.value.as_py())
 
     def __eq__(self, other: object) -> bool:
@@ -114,16 +114,16 @@ class BFloat16Scalar(pa.ExtensionScalar):  # type: ignore[misc]
 
 
 class BFloat16Array(pa.ExtensionArray):  # type: ignore[misc]
-    """Numbers."""
+    """An array of bfloat16 numbers."""
 
     @classmethod
     def from_numpy(cls, array: npt.NDArray[Any]) -> BFloat16Array:
-        """Return an array of numbers of the numpy type bfloat16, or of others that are rounded to it."""
+        """Return an array from numpy values. Values of other types than bfloat16 are rounded."""
         bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else _bits(array)
         return _from_bits(bits, None)
 
     def to_numpy(self, zero_copy_only: bool = False) -> npt.NDArray[Any]:
-        """Return the numbers as numpy's float32; nulls are NaN."""
+        """Return the numbers as a float32 numpy array; nulls become NaN."""
         bits = np.frombuffer(self.storage.buffers()[1], "<u2")[self.offset : self.offset + len(self)]
         values: npt.NDArray[Any] = _floats(bits).copy()
         if self.null_count:
@@ -139,7 +139,7 @@ class BFloat16Array(pa.ExtensionArray):  # type: ignore[misc]
 
 
 class BFloat16Type(pa.ExtensionType):  # type: ignore[misc]
-    """The type of these numbers: two bytes each."""
+    """The Arrow type of bfloat16 numbers, with two bytes each."""
 
     def __init__(self) -> None:
         super().__init__(pa.binary(2), "lance.bfloat16")
@@ -158,7 +158,7 @@ class BFloat16Type(pa.ExtensionType):  # type: ignore[misc]
         return BFloat16Array
 
     def to_pandas_dtype(self) -> Any:
-        """Return the type in pandas."""
+        """Return the pandas type."""
         return import_module("spark_lance.compat.lance.bfloat16_pandas").PandasBFloat16Type()
 
     def __arrow_ext_scalar_class__(self) -> type[BFloat16Scalar]:
@@ -176,18 +176,18 @@ def _from_bits(bits: npt.NDArray[np.uint16], nulls: npt.NDArray[np.bool_] | None
 
 
 def bfloat16_array(values: Iterable[float | None]) -> BFloat16Array:
-    """Return an array of numbers, None for null."""
+    """Return a bfloat16 array; None becomes null."""
     items = list(values)
     nulls = np.array([value is None for value in items], np.bool_)
     return _from_bits(_bits([0.0 if value is None else float(value) for value in items]), nulls)
 
 
 def cast(arr: pa.Array, target_type: pa.DataType | str) -> pa.Array:
-    """Return numbers, or fixed-size lists of them, in another type; to and from bfloat16 as well.
+    """Cast numbers, or fixed-size lists of numbers, to another type, including to and from bfloat16.
 
     Args:
         arr: the numbers.
-        target_type: a type of Arrow, or "bfloat16".
+        target_type: an Arrow type, or "bfloat16".
     """
     kind: Any = BFloat16Type() if target_type in ("bfloat16", "bf16") else target_type
     if isinstance(kind, pa.DataType) and pa.types.is_fixed_size_list(kind):

@@ -1,4 +1,4 @@
-"""Columns of images as Arrow extension types: where they are, their encoded bytes, or their pixels."""
+"""Image columns as Arrow extension types: URIs, encoded bytes, or pixels."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 
 
 class ImageArray(pa.ExtensionArray):  # type: ignore[misc]
-    """Images of any of the three kinds."""
+    """An array of images: the base class of the three kinds."""
 
     @classmethod
     def from_array(cls, images: Any) -> ImageArray:
-        """Return images as the kind that their type says: text is where they are, bytes are encoded images.
+        """Return an image array for the type of the data: strings are URIs, bytes are encoded images.
 
         Raises:
-            OptionTypeError: the data is of another type.
+            OptionTypeError: the data has another type.
         """
         if isinstance(images, ImageArray):
             return images
@@ -55,24 +55,24 @@ _Images = TypeVar("_Images", bound="ImageArray")
 
 
 def _typed_array(kind: pa.ExtensionType, storage: pa.Array, images: type[_Images]) -> _Images:
-    """Return storage as an array of a type whose arrays are of the class `made`."""
+    """Return the storage as an extension array of type `kind` and class `images`."""
     array = pa.ExtensionArray.from_storage(kind, storage)
     assert isinstance(array, images)
     return array
 
 
 class ImageURIArray(ImageArray):
-    """Images by where they are."""
+    """Images as URIs."""
 
     @classmethod
     def from_uris(cls, uris: Any) -> ImageURIArray:
-        """Return images by their URIs or paths: an Arrow array of text, or an iterable."""
+        """Return an array of image URIs or paths, from an Arrow array of strings or an iterable."""
         if not isinstance(uris, pa.StringArray | pa.LargeStringArray):
             uris = pa.array([None if uri is None else str(uri) for uri in uris], pa.string())
         return _typed_array(ImageURIType(uris.type), uris, ImageURIArray)
 
     def read_uris(self, storage_type: pa.DataType | None = None) -> EncodedImageArray:
-        """Read the images and return their bytes; null where there is no URI.
+        """Read the images and return their bytes; a null URI gives null.
 
         Raises:
             FileNotFoundError, OSError: an image cannot be read.
@@ -89,17 +89,17 @@ class ImageURIArray(ImageArray):
 
 
 class EncodedImageArray(ImageArray):
-    """Images by their encoded bytes, such as PNG or JPEG."""
+    """Images as encoded bytes, such as PNG or JPEG."""
 
     def to_tensor(self, decoder: Callable[[pa.BinaryArray], Any] | None = None) -> FixedShapeImageTensorArray:
-        """Decode the images, which must be of one shape.
+        """Decode the images, which must have the same shape.
 
         Args:
-            decoder: takes the array of bytes and returns an array of pixels, the images along its first axis;
-                by default the package Pillow decodes.
+            decoder: a function from an array of bytes to an array of pixels, with the images along its
+                first axis; by default the package Pillow decodes.
 
         Raises:
-            OptionError: the images are of several shapes, or Pillow is needed and not installed.
+            OptionError: the images have different shapes, or Pillow is needed and not installed.
         """
         pixels = np.asarray(_decoded(self.storage) if decoder is None else decoder(self.storage))
         kind = FixedShapeImageTensorType(pa.from_numpy_dtype(pixels.dtype), pixels.shape[1:])
@@ -112,10 +112,10 @@ class EncodedImageArray(ImageArray):
 
 
 class FixedShapeImageTensorArray(ImageArray):
-    """Images by their pixels."""
+    """Images as pixels."""
 
     def to_numpy(self, zero_copy_only: bool = False) -> np.ndarray[Any, Any]:
-        """Return the pixels, the images along the first axis."""
+        """Return the pixels as an array with the images along its first axis."""
         flat = self.storage.flatten().to_numpy(zero_copy_only=zero_copy_only)
         return flat.reshape(len(self), *self.type.shape)  # type: ignore[no-any-return]
 
@@ -123,7 +123,7 @@ class FixedShapeImageTensorArray(ImageArray):
         """Encode the images.
 
         Args:
-            encoder: takes the pixels and returns an array of bytes; by default Pillow makes PNG.
+            encoder: a function from pixels to an array of bytes; by default Pillow encodes PNG.
 
         Raises:
             OptionError: Pillow is needed and not installed.
@@ -161,7 +161,7 @@ def _encoded(pixels: np.ndarray[Any, Any]) -> pa.Array:
 
 
 class ImageURIType(pa.ExtensionType):  # type: ignore[misc]
-    """Text: where an image is."""
+    """The type of image URIs, stored as strings."""
 
     def __init__(self, storage_type: pa.DataType | None = None) -> None:
         super().__init__(storage_type or pa.string(), "lance.arrow.image_uri")
@@ -178,7 +178,7 @@ class ImageURIType(pa.ExtensionType):  # type: ignore[misc]
 
 
 class EncodedImageType(pa.ExtensionType):  # type: ignore[misc]
-    """Bytes of an image."""
+    """The type of encoded images, stored as bytes."""
 
     def __init__(self, storage_type: pa.DataType | None = None) -> None:
         super().__init__(storage_type or pa.binary(), "lance.arrow.encoded_image")
@@ -195,7 +195,7 @@ class EncodedImageType(pa.ExtensionType):  # type: ignore[misc]
 
 
 class FixedShapeImageTensorType(pa.ExtensionType):  # type: ignore[misc]
-    """Pixels of images of one shape: height, width, channels."""
+    """The type of images as pixels, all with one shape: height, width, channels."""
 
     def __init__(self, arrow_type: pa.DataType, shape: Iterable[int]) -> None:
         self.shape = tuple(shape)

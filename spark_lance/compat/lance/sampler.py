@@ -1,4 +1,4 @@
-"""Samplers: which rows of a dataset a training process gets, and rows at random."""
+"""Samplers: they choose the rows of a training process, or random rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def reservoir_sampling(stream: Iterable[T], k: int) -> list[T]:
-    """Return k items of a stream, each as likely as any other."""
+    """Return k random items of a stream. Every item has the same probability."""
     sample: list[T] = []
     for number, item in enumerate(stream):
         if number < k:
@@ -49,15 +49,15 @@ def maybe_sample(
     max_takes: int = 2048,
     filt: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield n rows chosen at random, in batches; all rows if there are not more.
+    """Yield n random rows in batches, or all rows if the dataset has at most n.
 
     Args:
         dataset: a dataset or its URI.
-        n: rows.
-        columns: to read.
-        batch_size: rows of a batch.
-        max_takes: runs of rows that are read; with fewer than n, neighbours come together.
-        filt: only rows for which this is true.
+        n: the number of rows.
+        columns: the columns to read.
+        batch_size: the number of rows in a batch.
+        max_takes: the number of runs to read. If it is below n, a run has several neighbouring rows.
+        filt: a filter; only matching rows are sampled.
     """
     ds = dataset if isinstance(dataset, LanceDataset) else LanceDataset(dataset)
     names = [columns] if isinstance(columns, str) else list(columns)
@@ -80,7 +80,7 @@ def maybe_sample(
 
 
 class Sampler:
-    """Gives the batches of one process: called with a dataset and arguments of scans."""
+    """Yields the batches of one process when called with a dataset and scan arguments."""
 
     def __call__(
         self, ds: Any, *args: Any, batch_size: int = 128, columns: Any = None, **options: Any
@@ -90,7 +90,7 @@ class Sampler:
 
 
 class FragmentSampler(Sampler):
-    """Gives the rows of the fragments that `iter_fragments` names."""
+    """Yields the rows of the fragments from `iter_fragments`."""
 
     def __call__(
         self,
@@ -115,7 +115,7 @@ class FragmentSampler(Sampler):
 
 
 class FullScanSampler(FragmentSampler):
-    """Gives every row."""
+    """Yields every row."""
 
     def iter_fragments(self, ds: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """Yield all fragments."""
@@ -128,7 +128,7 @@ def _torch_rank() -> tuple[int, int]:
 
 
 class _Ranked:
-    """The common part of samplers of one rank."""
+    """The base class of samplers of one rank."""
 
     def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
         if not 0 <= rank < world_size:
@@ -142,11 +142,11 @@ class _Ranked:
         return cls(*_torch_rank(), randomize, seed)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let another epoch have another order."""
+        """Set the epoch, which determines the shuffled order."""
         self._epoch = epoch
 
     def _shuffled(self, items: list[T]) -> list[T]:
-        """Return items in the order of this epoch."""
+        """Return the items in the order of this epoch, or unchanged if the sampler does not shuffle."""
         if self._randomize:
             items = list(items)
             random.Random(f"{self._seed}-{self._epoch}").shuffle(items)
@@ -157,15 +157,15 @@ class _Ranked:
 
 
 class ShardedFragmentSampler(_Ranked, FragmentSampler):
-    """Gives a rank every n-th fragment, in order or shuffled."""
+    """Yields every n-th fragment to a rank, in order or shuffled."""
 
     def iter_fragments(self, ds: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Yield the rank's fragments."""
+        """Yield the fragments of the rank."""
         yield from self._share(ds.get_fragments())
 
 
 class ShardedBatchSampler(_Ranked, Sampler):
-    """Gives a rank every n-th batch, in order or shuffled."""
+    """Yields every n-th batch to a rank, in order or shuffled."""
 
     def __call__(
         self,
@@ -178,20 +178,20 @@ class ShardedBatchSampler(_Ranked, Sampler):
         with_row_id: bool = False,
         **_: Any,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield batches; with a filter, those that every n-th row makes which passes it."""
+        """Yield the batches of the rank. With a filter, they contain every n-th matching row."""
         if filter is not None:
             yield from self._filtered(ds, batch_size, columns, filter, with_row_id)
             return
         total = ds.count_rows()
         for start in self._share(list(range(0, total, batch_size))):
-            # As one batch, where it takes in the end of a fragment, too.
+            # A batch that spans two fragments is still one batch.
             rows = ds.to_table(columns, offset=start, limit=batch_size, with_row_id=with_row_id)
             yield from rows.combine_chunks().to_batches()
 
     def _filtered(
         self, ds: Any, batch_size: int, columns: Any, filter: str, with_row_id: bool
     ) -> Iterator[pa.RecordBatch]:
-        """Yield full batches of the rank's share of the rows that pass a filter."""
+        """Yield full batches of the rank's share of the matching rows."""
         row_ids = ds.to_table([], filter, with_row_id=True)["_rowid"].to_numpy()
         own = row_ids[self._rank :: self._world_size]
         for start in self._shuffled(list(range(0, len(own), batch_size))):
@@ -203,9 +203,9 @@ class ShardedBatchSampler(_Ranked, Sampler):
 
 
 class ShardedFixedBatchSampler(ShardedBatchSampler):
-    """Yields lists of row numbers: each rank's share of the rows, cut into batches of neighbours.
+    """Yields lists of row numbers: each rank's share of the rows, split into batches of neighbours.
 
-    It gives rows of a dataset, too, as its base class does.
+    When called with a dataset, it yields rows like its base class.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
 
     @property
     def _own(self) -> range:
-        """The row numbers of this rank."""
+        """Return the row numbers of this rank."""
         share = -(-self._rows // self._world_size)
         return range(min(self._rank * share, self._rows), min((self._rank + 1) * share, self._rows))
 

@@ -1,4 +1,4 @@
-"""The functions of `lance.util`, and k-means clusters of vectors as `lance.util.KMeans` has them."""
+"""The functions of `lance.util`, and the k-means clustering of `lance.util.KMeans`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = [
 
 @raises_os_errors
 class KMeans:
-    """Finds clusters, and to which of them vectors belong.
+    """Finds clusters of vectors, and assigns vectors to clusters.
 
     Args:
-        k: how many clusters.
+        k: the number of clusters.
         metric_type: l2, cosine or dot.
-        max_iters: most passes over the vectors.
-        centroids: those to use, of float32; else `fit` finds them.
+        max_iters: the maximum number of passes over the vectors.
+        centroids: the float32 centroids to use; by default `fit` finds them.
     """
 
     def __init__(
@@ -52,17 +52,17 @@ class KMeans:
         return None if centroids is None else pa.FixedShapeTensorArray.from_numpy_ndarray(centroids)
 
     def fit(self, data: Any) -> None:
-        """Find the centroids of vectors of float32: fixed-size lists, 1-D tensors, or a matrix."""
+        """Find the centroids of float32 vectors: fixed-size lists, 1-D tensors, or a matrix."""
         rows = self._prepared(data)
         self._centroids = train_kmeans(
             rows, self.k, spherical=self._metric == "dot", iterations=self._max_iters
         )
 
     def predict(self, data: Any) -> pa.UInt32Array:
-        """Return the number of the cluster of every vector.
+        """Return the cluster number of each vector.
 
         Raises:
-            OptionError: there are no centroids yet.
+            OptionError: `fit` has not found centroids yet.
         """
         if self._centroids is None:
             raise OptionError("there are no centroids yet: call fit() first")
@@ -93,7 +93,7 @@ def _matrix(data: Any) -> npt.NDArray[np.float32]:
 
 
 def sanitize_ts(ts: Any) -> datetime:
-    """Return a time as a datetime; text is ISO 8601."""
+    """Return a time as a datetime; a string must be in ISO 8601 format."""
     if isinstance(ts, str):
         return parse_moment(ts)
     if isinstance(ts, datetime):
@@ -107,7 +107,7 @@ def sanitize_ts(ts: Any) -> datetime:
 
 
 def td_to_micros(td: timedelta) -> int:
-    """Return a span of time in microseconds."""
+    """Return a duration in microseconds."""
     return round(td / timedelta(microseconds=1))
 
 
@@ -119,17 +119,17 @@ def validate_vector_index(
     sample_size: int | None = None,
     pass_threshold: float = 1.0,
 ) -> None:
-    """Search for vectors of the dataset itself, and look whether each finds itself.
+    """Search for vectors of the dataset, and check that each vector finds itself.
 
     Args:
         dataset: the dataset.
-        column: of vectors.
+        column: the vector column.
         refine_factor: as for `nearest`.
-        sample_size: how many are searched for; all by default.
-        pass_threshold: the part of them that must be found.
+        sample_size: the number of vectors to search for; all by default.
+        pass_threshold: the fraction of these vectors that must find themselves.
 
     Raises:
-        ValueError: fewer are found.
+        ValueError: too few vectors find themselves.
     """
     rows = dataset.to_table([column]) if sample_size is None else dataset.sample(sample_size, [column])
     hits = total = 0
