@@ -1,4 +1,4 @@
-"""Answers as pylance gives them, from those of this package."""
+"""Conversions of options and results between pylance and this package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_lance.errors import FormatError
 
 __all__ = ["transaction_or_none", "version_dict", "writing_options"]
 
-# Arguments of writes that change no result here.
+# Arguments of writes that do not affect the result.
 _HINTS = frozenset(
     {
         "max_rows_per_group",
@@ -23,29 +23,29 @@ _HINTS = frozenset(
         "table_id",
         "base_store_params",
         "blob_pack_file_size_threshold",
-        "external_blob_mode",  # `with_blob_bytes` has changed the data.
+        "external_blob_mode",  # `with_blob_bytes` has already applied it to the data.
         "progress",
     }
 )
 
 
 def writing_options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a write that say something here; None is as not given."""
+    """Return the arguments that affect a write. Arguments that are None count as missing."""
     options = {name: value for name, value in arguments.items() if value is not None and name not in _HINTS}
-    options.pop("allow_external_blob_outside_bases", None)  # Readers decide, by allowed_bases.
+    options.pop("allow_external_blob_outside_bases", None)  # Readers decide, with allowed_bases.
     if arguments.get("use_legacy_format") is False:
         options.setdefault("data_storage_version", "stable")
     return options
 
 
 def version_dict(version: dict[str, Any]) -> dict[str, Any]:
-    """Return a version with its time as pylance has it: local, without a zone."""
+    """Return a version with its timestamp in the form of pylance: local time without a time zone."""
     when = version["timestamp"]
     return {**version, "timestamp": when.astimezone().replace(tzinfo=None) if when.tzinfo else when}
 
 
 def transaction_or_none(read: Any) -> Transaction | None:
-    """Return what a function reads as a transaction with classes for its operation; None if it is gone."""
+    """Return the transaction from `read` with typed operations; None if its file no longer exists."""
     try:
         transaction = read()
     except FormatError:

@@ -1,4 +1,4 @@
-"""Stored data as text for people who look for a fault."""
+"""Stored metadata as text, for debugging."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["format_fragment", "format_manifest", "format_schema", "list_transact
 
 
 def format_schema(dataset: Any) -> str:
-    """Return the schema of a dataset, one property a line."""
+    """Return the schema of a dataset as text, one property per line."""
     return "\n".join(_schema(dataset.value.lance_schema))
 
 
 def format_manifest(dataset: Any) -> str:
-    """Return the manifest of a dataset, one property a line."""
+    """Return the manifest of a dataset as text, one property per line."""
     manifest: Manifest = dataset.value.manifest
     message = manifest.message
     writer = message.writer_version
@@ -35,7 +35,7 @@ def format_manifest(dataset: Any) -> str:
 
 
 def format_fragment(fragment: FragmentMetadata, dataset: Any) -> str:
-    """Return a fragment, and the columns that its files have, one property a line."""
+    """Return a fragment and the columns of its files as text, one property per line."""
     ids = {number for file in fragment.files for number in file.fields}
     schema = dataset.value.lance_schema.prune(ids)
     lines = ["PrettyPrintableFragment {", f"    id: {fragment.id},", "    files: ["]
@@ -51,7 +51,7 @@ def format_fragment(fragment: FragmentMetadata, dataset: Any) -> str:
 
 
 def list_transactions(dataset: Any, max_transactions: int = 10) -> list[str]:
-    """Return what made the newest versions, newest first."""
+    """Return the transactions of the newest versions as text, newest first."""
     transactions = dataset.value.get_transactions(max_transactions)
     return ["\n".join(_message("Transaction", each.message)) for each in transactions if each is not None]
 
@@ -95,7 +95,7 @@ def _message(name: str, message: Message) -> list[str]:
 
 
 def _in(label: str, lines: list[str]) -> list[str]:
-    """Return lines with a label, as a property of something."""
+    """Return the lines indented and labelled, as one property of an object."""
     first, *rest = lines
     result = [f"    {label}{first}", *(f"    {line}" for line in rest)]
     return [*result[:-1], f"{result[-1].rstrip(',')},"]

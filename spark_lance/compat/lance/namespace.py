@@ -1,7 +1,7 @@
-"""`lance.namespace` over the catalog of this package: a folder of tables, with requests of `lance-namespace`.
+"""`lance.namespace` on the catalog of this package: a folder of tables, with the API of `lance-namespace`.
 
 `lance_namespace.connect("dir", {"root": ...})` finds `DirectoryNamespace` after `compat.install()`.
-The package `lance-namespace` brings requests, answers and errors (extra `namespace`).
+The package `lance-namespace` (extra `namespace`) contains the requests, responses and errors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spark_lance.errors import (
 
 __all__ = ["DirectoryNamespace", "location_of", "place_for"]
 
-# The first that fits says what an error is there.
+# Our error class and theirs. The first matching class applies.
 _ERRORS: tuple[tuple[type[Exception], type[Exception]], ...] = (
     (NamespaceNotFoundError, api.NamespaceNotFoundError),
     (NamespaceExistsError, api.NamespaceAlreadyExistsError),
@@ -56,9 +56,9 @@ class DirectoryNamespace(api.LanceNamespace):
     """The tables and namespaces below one folder.
 
     Args:
-        session: taken, and without effect.
-        properties: `root`, the folder; `storage.<name>` for options of its store. Both ways to find tables
-            (`manifest_enabled`, `dir_listing_enabled`) are always on.
+        session: accepted and ignored.
+        properties: `root`, the folder; `storage.<name>`, options of its store. Both ways to find tables
+            (`manifest_enabled`, `dir_listing_enabled`) are always enabled.
 
     Raises (all methods): the errors of `lance_namespace`.
     """
@@ -79,20 +79,20 @@ class DirectoryNamespace(api.LanceNamespace):
         self._catalog = DirectoryCatalog(root.rstrip("/") or root, options)
 
     def namespace_id(self) -> str:
-        """Return its folder, as pylance writes it."""
+        """Return the id of the namespace: its folder, in the form of pylance."""
         return f'DirectoryNamespace {{ root: "{self._catalog.root.removeprefix("file://")}" }}'
 
     def __repr__(self) -> str:
         return f"DirectoryNamespace({self.namespace_id()})"
 
     def create_namespace(self, request: Any) -> Any:
-        """Make a namespace."""
+        """Create a namespace."""
         with _namespace_errors():
             self._catalog.create_namespace(_name(request), request.properties or {})
         return api.CreateNamespaceResponse(properties=request.properties)
 
     def list_namespaces(self, request: Any) -> Any:
-        """Return the namespaces directly in one, by name."""
+        """Return the direct child namespaces, ordered by name."""
         with _namespace_errors():
             names, more = _page(self._catalog.namespaces(_name(request)), request)
         return api.ListNamespacesResponse(namespaces=names, page_token=more)
@@ -111,19 +111,19 @@ class DirectoryNamespace(api.LanceNamespace):
         return api.DropNamespaceResponse()
 
     def namespace_exists(self, request: Any) -> Any:
-        """Raise an error if there is no such namespace."""
+        """Raise an error if the namespace does not exist."""
         with _namespace_errors():
             self._catalog.namespace_properties(_name(request))
         return api.NamespaceExistsResponse()
 
     def list_tables(self, request: Any) -> Any:
-        """Return the tables directly in a namespace, by name."""
+        """Return the tables directly in a namespace, ordered by name."""
         with _namespace_errors():
             names, more = _page(self._catalog.tables(_name(request)), request)
         return api.ListTablesResponse(tables=names, page_token=more)
 
     def describe_table(self, request: Any) -> Any:
-        """Return where a table is, and with `load_detailed_metadata` its version and schema."""
+        """Return the location of a table. With `load_detailed_metadata`, add its version and schema."""
         with _namespace_errors():
             entry = self._catalog.table(_name(request))
             details: dict[str, Any] = {"is_only_declared": entry.declared} if request.check_declared else {}
@@ -142,7 +142,7 @@ class DirectoryNamespace(api.LanceNamespace):
         )
 
     def register_table(self, request: Any) -> Any:
-        """Give a table that lies below the folder a name."""
+        """Register a table below the folder under a name."""
         place = request.location
         rule = f"Location must be a relative path within the root directory: {place}"
         if "://" in place:
@@ -156,26 +156,26 @@ class DirectoryNamespace(api.LanceNamespace):
         return api.RegisterTableResponse(location=place, properties=request.properties)
 
     def table_exists(self, request: Any) -> Any:
-        """Raise an error if there is no such table."""
+        """Raise an error if the table does not exist."""
         with _namespace_errors():
             self._catalog.table(_name(request))
         return api.TableExistsResponse()
 
     def drop_table(self, request: Any) -> Any:
-        """Remove a table with its files."""
+        """Remove a table and its files."""
         with _namespace_errors():
             entry = self._catalog.table(_table_name(request))
             self._catalog.drop(entry.name)
         return api.DropTableResponse(id=list(entry.name), location=_as_uri(entry.uri))
 
     def deregister_table(self, request: Any) -> Any:
-        """Take a table's name away; its files stay."""
+        """Remove the name of a table, but keep its files."""
         with _namespace_errors():
             entry = self._catalog.forget(_table_name(request))
         return api.DeregisterTableResponse(id=list(entry.name), location=_as_uri(entry.uri))
 
     def create_table(self, request: Any, request_data: bytes) -> Any:
-        """Write a table from a stream of Arrow's IPC format."""
+        """Write a table from an Arrow IPC stream."""
         name = _table_name(request)
         mode = (request.mode or "create").lower().replace("_", "")
         if mode not in ("create", "existok", "overwrite"):
@@ -200,13 +200,13 @@ class DirectoryNamespace(api.LanceNamespace):
         )
 
     def declare_table(self, request: Any) -> Any:
-        """Take a name and a place for a table that is written later."""
+        """Reserve a name and a location for a table that is written later."""
         with _namespace_errors():
             uri = self._catalog.declare(_table_name(request), request.properties or {})
         return api.DeclareTableResponse(location=_as_uri(uri), properties=request.properties)
 
     def rename_table(self, request: Any) -> Any:
-        """Give a table another name, perhaps in another namespace."""
+        """Rename a table. The new name can be in another namespace."""
         old = _table_name(request)
         parent = old[:-1] if request.new_namespace_id is None else tuple(request.new_namespace_id)
         with _namespace_errors():
@@ -214,14 +214,14 @@ class DirectoryNamespace(api.LanceNamespace):
         return api.RenameTableResponse()
 
     def count_table_rows(self, request: Any) -> Any:
-        """Return how many rows a table has that meet `predicate`."""
+        """Return the number of rows of a table that match `predicate`."""
         with _namespace_errors():
             entry = self._catalog.table(_table_name(request))
             count = self._open(entry, request).count_rows(request.predicate)
         return api.CountTableRowsResponse(count=count)
 
     def insert_into_table(self, request: Any, request_data: bytes) -> Any:
-        """Append a stream of Arrow's IPC format to a table, or write it in place of its rows."""
+        """Append an Arrow IPC stream to a table, or replace the rows of the table with it."""
         mode = (request.mode or "append").lower()
         if mode not in ("append", "overwrite"):
             raise api.InvalidInputError(f"mode {request.mode!r} is none of append, overwrite")
@@ -244,15 +244,15 @@ class DirectoryNamespace(api.LanceNamespace):
 
 
 def location_of(client: Any, table_id: list[str]) -> tuple[str, dict[str, str]]:
-    """Return where a namespace says that a table is, and the options of its store."""
+    """Return the location of a table in a namespace, and the options of its store."""
     answer = client.describe_table(api.DescribeTableRequest(id=list(table_id)))
     return str(answer.location), dict(answer.storage_options or {})
 
 
 def place_for(client: Any, table_id: list[str], mode: str) -> tuple[str, dict[str, str]]:
-    """Return where a namespace wants a table that is to be written, and the options of its store.
+    """Return the location to write a table to, and the options of its store.
 
-    A name that was declared by a write that failed is taken again.
+    A name that a failed write declared is used again.
     """
     if mode != "create":
         try:
@@ -297,7 +297,7 @@ def _rows(data: bytes, verb: str) -> pa.Table:
 
 
 def _page(names: list[Name], request: Any) -> tuple[list[str], str | None]:
-    """Return the names after `page_token`, `limit` at most, and the token of the next page."""
+    """Return at most `limit` names after `page_token`, and the token of the next page."""
     rest = [name[-1] for name in names if request.page_token is None or name[-1] > request.page_token]
     if request.limit is None or len(rest) <= request.limit:
         return rest, None
@@ -308,7 +308,7 @@ def _page(names: list[Name], request: Any) -> tuple[list[str], str | None]:
 
 @contextmanager
 def _namespace_errors() -> Iterator[None]:
-    """Raise the errors of `lance_namespace` in place of ours."""
+    """Raise the errors of `lance_namespace` instead of ours."""
     try:
         yield
     except LanceError as error:

@@ -1,4 +1,4 @@
-"""Upkeep that moves a dataset to the version it makes."""
+"""Maintenance of a dataset. Each method moves the dataset to the new version."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class CompactionOptions(TypedDict, total=False):
-    """Options of `compact_files` and of plans, by name."""
+    """Options of `compact_files` and of compaction plans, by name."""
 
     target_rows_per_fragment: int | None
     max_rows_per_group: int | None
@@ -50,7 +50,7 @@ class DatasetOptimizer:
         self._dataset = dataset
 
     def compact_files(self, **options: Any) -> CompactionMetrics:
-        """Rewrite small fragments to larger ones."""
+        """Rewrite small fragments into larger fragments."""
         arguments = {name: value for name, value in options.items() if value is not None}
         for hint in ("max_rows_per_group", "binary_copy_read_batch_bytes"):
             arguments.pop(hint, None)
@@ -61,7 +61,7 @@ class DatasetOptimizer:
         return metrics
 
     def optimize_indices(self, **options: Any) -> None:
-        """Index the rows that indices do not cover yet."""
+        """Add the rows that indexes do not cover yet to the indexes."""
         for hint in ("retrain", "num_indices_to_merge"):
             if options.get(hint) is None:
                 options.pop(hint, None)
@@ -69,12 +69,12 @@ class DatasetOptimizer:
         self._dataset.checkout_latest()
 
     def enable_auto_cleanup(self, auto_cleanup_config: Mapping[str, int], **_: Any) -> None:
-        """Let the table clean up by itself."""
+        """Enable automatic cleanup of old versions."""
         latest = self._dataset.value.checkout_latest()
         self._dataset.value = latest.settings.enable_auto_cleanup(auto_cleanup_config)
 
     def disable_auto_cleanup(self, **_: Any) -> None:
-        """Let the table clean up no more by itself."""
+        """Disable automatic cleanup of old versions."""
         self._dataset.value = self._dataset.value.checkout_latest().settings.disable_auto_cleanup()
 
 
@@ -84,19 +84,19 @@ class Compaction:
 
     @staticmethod
     def plan(dataset: Any, options: Mapping[str, Any] | None = None) -> CompactionPlan:
-        """Return what there is to rewrite."""
+        """Return the plan: the fragments to rewrite."""
         return _Compaction.plan(dataset.value, options)
 
     @staticmethod
     def commit(dataset: Any, rewrites: Any, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
-        """Commit results; the dataset moves to the new version."""
+        """Commit the results of a plan, and move the dataset to the new version."""
         metrics = _Compaction.commit(dataset.value, rewrites, options)
         dataset.checkout_latest()
         return metrics
 
     @staticmethod
     def execute(dataset: Any, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
-        """Plan, rewrite and commit; the dataset moves to the new version."""
+        """Plan, rewrite and commit, and move the dataset to the new version."""
         metrics = _Compaction.execute(dataset.value, options)
         dataset.checkout_latest()
         return metrics

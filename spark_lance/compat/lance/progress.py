@@ -1,4 +1,4 @@
-"""Telling how writing goes."""
+"""Progress reports of writes and index builds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class IndexProgress:
-    """How far the building of an index is."""
+    """The progress of an index build."""
 
     event: str
     stage: str
@@ -32,26 +32,26 @@ class IndexProgress:
 
     @property
     def fraction(self) -> float | None:
-        """The part that is done; None if it is not known."""
+        """The completed fraction; None if it is unknown."""
         return self.completed / self.total if self.total and self.completed is not None else None
 
 
 class FragmentWriteProgress(ABC):
-    """Receives each fragment when its writing begins and when it is complete."""
+    """Is called for each fragment when its write starts and when its write is complete."""
 
     def _do_begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
         self.begin(fragment, **kwargs)
 
     @abstractmethod
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Take notice of a fragment whose writing begins."""
+        """Handle the start of the write of a fragment."""
 
     def _do_complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
         self.complete(fragment, **kwargs)
 
     @abstractmethod
     def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Take notice of a fragment that is written."""
+        """Handle the end of the write of a fragment."""
 
 
 class NoopFragmentWriteProgress(FragmentWriteProgress):
@@ -65,7 +65,7 @@ class NoopFragmentWriteProgress(FragmentWriteProgress):
 
 
 class FileSystemFragmentWriteProgress(FragmentWriteProgress):
-    """Keeps `fragment_{id}.in_progress` while a fragment is written, and `fragment_{id}.json` of it."""
+    """Writes `fragment_{id}.json` per fragment, and a marker `fragment_{id}.in_progress` during its write."""
 
     PROGRESS_EXT: ClassVar[str] = ".in_progress"
 
@@ -75,13 +75,13 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
         self._metadata = dict(metadata or {})
 
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Write both files."""
+        """Write the marker and the JSON file."""
         record = {"fragment_id": fragment.id, "metadata": self._metadata}
         self._store.put(self._path(fragment, self.PROGRESS_EXT), json.dumps(record).encode())
         self._store.put(self._path(fragment, ".json"), json.dumps(fragment.to_json()).encode())
 
     def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Write the fragment again and delete the marker of its writing."""
+        """Write the JSON file again and delete the marker."""
         self._store.put(self._path(fragment, ".json"), json.dumps(fragment.to_json()).encode())
         self._store.delete(self._path(fragment, self.PROGRESS_EXT), self._root)
 

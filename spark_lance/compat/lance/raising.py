@@ -1,6 +1,6 @@
-"""Errors as pylance raises them: what leaves this module is an `OSError`, too.
+"""Errors in the form of pylance: every error is also an `OSError`.
 
-The other classes of an error stay: code can catch `spark_lance.errors.SchemaError` or `ValueError`, too.
+An error keeps its other classes: code can also catch `spark_lance.errors.SchemaError` or `ValueError`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from spark_lance.errors import LanceError
 
 __all__ = ["raises_os_errors"]
 
-# Class of an error -> the class that is an `OSError`, too.
+# Error class -> its subclass that is also an `OSError`.
 _CLASSES: dict[type[LanceError], type[LanceError]] = {}
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def raises_os_errors(decorated: Decorated) -> Decorated:
-    """Return a function whose errors are `OSError`s, too; of a class, every method and property."""
+    """Make a function raise errors that are also `OSError`s; for a class, every method and property."""
     if not isinstance(decorated, type):
         return cast("Decorated", _wrapped(decorated))
     for name, member in list(vars(decorated).items()):
@@ -65,7 +65,7 @@ def _iterated(results: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
 
 
 def _os_error(error: LanceError) -> LanceError:
-    """Return an error with the same classes, arguments and attributes that is an `OSError`, too."""
+    """Return an error that is also an `OSError`, with the same classes, arguments and attributes."""
     if isinstance(error, OSError):
         return error
     base = type(error)

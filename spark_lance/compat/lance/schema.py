@@ -3,8 +3,8 @@
     schema: {"fields": [field], "metadata"?: {}}
     field:  {"name", "type": {"type": name, "fields"?: [field], "length"?: n}, "nullable", "metadata"?: {}}
 
-Types are named as pylance 14 does: lists, structs and fixed-size lists have their children as fields, all
-others are the logical type of the format.
+Type names are those of pylance 14. Lists, structs and fixed-size lists have their children as fields.
+Fixed-size lists and fixed-size binary have a length. Any other name is the logical type of the format.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
     """Return a schema as JSON.
 
     Raises:
-        SchemaError: a type has no form in it, such as maps.
+        SchemaError: a type, such as a map, has no JSON form.
     """
     return _with_metadata({"fields": [_field_to_json(field) for field in schema]}, schema.metadata)
 
 
 @raises_os_errors
 def json_to_schema(schema: Mapping[str, Any]) -> pa.Schema:
-    """Return the schema that JSON describes.
+    """Return the schema from its JSON.
 
     Raises:
-        SchemaError: a key is missing, or a type is not known.
+        SchemaError: a key is missing, or a type is unknown.
     """
     try:
         return pa.schema([_field(each) for each in schema["fields"]], schema.get("metadata"))

@@ -1,4 +1,4 @@
-"""SQL over a dataset, by DuckDB."""
+"""SQL queries on a dataset, with DuckDB."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["SqlQuery", "SqlQueryBuilder"]
 
 @raises_os_errors
 class SqlQueryBuilder:
-    """A query in the making."""
+    """Builder of a query."""
 
     def __init__(self, value: Any, sql: str) -> None:
         self._value = value
@@ -29,12 +29,12 @@ class SqlQueryBuilder:
         return self
 
     def with_row_id(self, with_row_id: bool = True) -> SqlQueryBuilder:
-        """Let the query see `_rowid`."""
+        """Add the column `_rowid` to the table of the query."""
         self._system += ["_rowid"] if with_row_id else []
         return self
 
     def with_row_addr(self, with_row_addr: bool = True) -> SqlQueryBuilder:
-        """Let the query see `_rowaddr`."""
+        """Add the column `_rowaddr` to the table of the query."""
         self._system += ["_rowaddr"] if with_row_addr else []
         return self
 
@@ -45,7 +45,7 @@ class SqlQueryBuilder:
 
 @raises_os_errors
 class SqlQuery:
-    """A query."""
+    """A query that runs when its result is read."""
 
     def __init__(self, value: Any, sql: str, name: str, system: list[str]) -> None:
         self._value, self._sql, self._name, self._system = value, sql, name, system
