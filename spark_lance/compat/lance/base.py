@@ -1,4 +1,4 @@
-"""The base class of a dataset that changes in place."""
+"""The base class of the mutable dataset of pylance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DatasetBase", "Stats"]
 
-# Values of vector index segments that pylance does not report.
+# Statistics of vector index segments that pylance does not report.
 _OWN_FIGURES = ("num_fragments", "params", "size_bytes")
 
 
@@ -31,7 +31,7 @@ class Stats(LanceStats):
     """The methods of `LanceDataset.stats`."""
 
     def index_stats(self, index_name: str) -> dict[str, Any]:
-        """Return statistics of an index; for a vector index, only the values that pylance reports."""
+        """Return the statistics of an index. A vector index has only the values that pylance reports."""
         stats = super().index_stats(index_name)
         for segment in stats["indices"]:
             if "centroids" in segment:
@@ -45,7 +45,7 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
     """A table at a version.
 
     Attributes:
-        value: the `spark_lance.LanceDataset` of the present version.
+        value: the `spark_lance.LanceDataset` of the current version.
     """
 
     def __init__(
@@ -120,21 +120,21 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
         return self
 
     def session(self) -> Session:
-        """Return the caches that the dataset shares with all others of the process."""
+        """Return the session. All datasets of the process share its caches."""
         return Session()
 
     @property
     def initial_storage_options(self) -> dict[str, Any] | None:
-        """The options of its store."""
+        """The options of the table's store."""
         return dict(self.value.store.options) or None
 
     def latest_storage_options(self) -> dict[str, Any] | None:
-        """Return the options of its store."""
+        """Return the options of the table's store."""
         return self.initial_storage_options
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of a scan without arguments."""
+        """The schema of the rows of a scan without arguments."""
         if self._default_scan_options:
             return self.scanner().projected_schema
         return with_blob_types(self.value.schema)
@@ -151,7 +151,7 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
 
     @property
     def data_storage_version(self) -> str:
-        """The version of the format of data files."""
+        """The format version of the data files."""
         return self.value.data_storage_version
 
     @property
@@ -171,7 +171,7 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
 
     @property
     def stats(self) -> Stats:
-        """Statistics."""
+        """Methods for statistics of the table and its indexes."""
         return Stats(self.value)
 
     def validate(self) -> None:

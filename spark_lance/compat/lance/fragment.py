@@ -1,4 +1,4 @@
-"""Fragments with pylance's arguments and answers."""
+"""Fragments with the arguments and results of pylance."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
 
     @property
     def message(self) -> Any:
-        """The message of the manifest."""
+        """The protobuf message of the fragment in the manifest."""
         return self.value.message
 
     @staticmethod
     def create_from_file(filename: str, dataset: Any, fragment_id: int) -> FragmentMetadata:
-        """Return a fragment of one file that is in the table's folder of data."""
+        """Return a fragment of one file in the data folder of the table."""
         return building.fragment_from_file(filename, dataset.value, fragment_id)
 
     @staticmethod
@@ -107,17 +107,17 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
 
     @property
     def fragment_id(self) -> int:
-        """The id."""
+        """The id of the fragment."""
         return self.value.fragment_id
 
     @property
     def metadata(self) -> FragmentMetadata:
-        """The metadata from the manifest."""
+        """The metadata of the fragment in the manifest."""
         return self.value.metadata
 
     @property
     def physical_rows(self) -> int:
-        """The number of stored rows."""
+        """The number of stored rows, including deleted rows."""
         return self.value.physical_rows
 
     @property
@@ -132,7 +132,7 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
 
     @property
     def physical_schema(self) -> pa.Schema:
-        """The columns that the files have."""
+        """The schema of the columns in the data files."""
         return self.value.physical_schema
 
     @property
@@ -179,15 +179,15 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
         return self.scanner(**options).head(num_rows)
 
     def take(self, indices: Any, columns: Any = None) -> pa.Table:
-        """Return rows by position among those that are not deleted."""
+        """Return rows by position. Deleted rows do not count."""
         return self.value.take(indices, columns)
 
     def delete(self, predicate: str) -> FragmentMetadata | None:
-        """Write a deletion file, without a commit."""
+        """Write a deletion file for the matching rows, without a commit."""
         return self.value.delete(predicate)
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
-        """Write a deletion file, without a commit."""
+        """Write a deletion file for the rows at these offsets, without a commit."""
         return self.value.delete_rows(offsets)
 
     def merge_columns(
@@ -203,7 +203,7 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
     def merge(
         self, data_obj: Any, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
     ) -> tuple[FragmentMetadata, LanceSchema]:
-        """Write columns of other data, without a commit."""
+        """Write new columns from other data, without a commit."""
         return self.value.merge(data_obj, left_on, right_on, schema)
 
     def update_columns(
@@ -227,7 +227,7 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
 
 @raises_os_errors
 class FragmentSession:
-    """Takes rows of a fragment."""
+    """Reads rows of a fragment by position, repeatedly."""
 
     def __init__(self, fragment: LanceFragment, columns: Any, with_row_address: bool) -> None:
         self._fragment = fragment
@@ -235,7 +235,7 @@ class FragmentSession:
         self._columns = [*names, "_rowaddr"] if with_row_address else columns
 
     def take(self, indices: Any) -> pa.Table:
-        """Return rows by position."""
+        """Return rows by position. Deleted rows do not count."""
         return self._fragment.take(indices, self._columns)
 
 
@@ -261,7 +261,7 @@ def write_fragments(
 ) -> list[FragmentMetadata] | Transaction:
     """Write data as fragments, without a commit.
 
-    Libraries look at the names of the arguments to find out which are supported.
+    Libraries inspect the argument names of this function to find out what is supported.
     """
     options |= {
         "target_bases": target_bases,

@@ -1,4 +1,4 @@
-"""Kinds of indices and their options as values."""
+"""Index types, their options, and models of vector indexes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class SupportedDistributedIndices(str, enum.Enum):
-    """The kinds of indices that `merge_index_metadata` puts together from parts."""
+    """The index types whose parts `merge_index_metadata` can merge."""
 
     BTREE = "BTREE"
     INVERTED = "INVERTED"
@@ -32,7 +32,7 @@ class SupportedDistributedIndices(str, enum.Enum):
 
 
 class IndexFileVersion(str, enum.Enum):
-    """The format of the files of vector indices."""
+    """The file format of vector indexes."""
 
     LEGACY = "Legacy"
     V3 = "V3"

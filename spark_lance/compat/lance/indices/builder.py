@@ -1,4 +1,4 @@
-"""The steps of building an index of vectors, one by one."""
+"""The steps of building a vector index, one at a time."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _PARTITION, _ROW_ID, _CODE = "__ivf_part_id", "_rowid", "__pq_code"
 
 
 class IndicesBuilder:
-    """Trains, codes, sorts and commits the vectors of a column, each step on its own.
+    """Builds a vector index of a column in separate steps: train, encode, sort and commit.
 
     Args:
         dataset: the dataset.
-        column: of vectors.
+        column: the vector column.
     """
 
     def __init__(self, dataset: Any, column: str | Sequence[str]) -> None:
@@ -74,7 +74,7 @@ class IndicesBuilder:
         max_iters: int = 50,
         fragment_ids: list[int] | None = None,
     ) -> IvfModel:
-        """Find centroids, by default as many as the square root of the rows.
+        """Train centroids. Their default number is the square root of the number of rows.
 
         Raises:
             OptionError: an argument cannot be used, or there are too few rows.
@@ -104,7 +104,7 @@ class IndicesBuilder:
         num_bits: int = 8,
         fragment_ids: list[int] | None = None,
     ) -> PqModel:
-        """Find codewords of the vectors' differences to their centroids.
+        """Train codewords of the differences between vectors and their centroids.
 
         Raises:
             OptionError: an argument cannot be used, or there are too few rows.
@@ -137,7 +137,7 @@ class IndicesBuilder:
         num_bits: int = 8,
         **options: Any,
     ) -> dict[str, pa.Array]:
-        """Return `ivf_centroids` and `pq_codebook` for builders that index parts of the table."""
+        """Return `ivf_centroids` and `pq_codebook` for builds that each index a part of the table."""
         ivf = self.train_ivf(num_partitions, distance_type=distance_type, **options)
         options.pop("accelerator", None)
         pq = self.train_pq(ivf, num_subvectors, num_bits=num_bits, **options)
@@ -154,7 +154,7 @@ class IndicesBuilder:
         """Write a file of row ids, partitions and codes.
 
         Raises:
-            OptionError: `fragments` is empty, or partitions computed elsewhere are given.
+            OptionError: `fragments` is empty, or `partition_ds_uri` is set.
         """
         if fragments is not None and not fragments:
             raise OptionError("fragments must be a non-empty list or None")
@@ -190,7 +190,7 @@ class IndicesBuilder:
         ivf: IvfModel,
         shuffle_output_root_filename: str | None = "sorted",
     ) -> list[str]:
-        """Write the rows of files by partition, and return the names of the new files."""
+        """Sort the rows of each file by partition, and return the names of the new files."""
         if not isinstance(unsorted_filenames, list):
             raise OptionTypeError("filenames must be a list of strings")
         names = []
@@ -211,7 +211,7 @@ class IndicesBuilder:
         pq: PqModel,
         index_name: str | None = None,
     ) -> None:
-        """Make an index of files by partition, and move the dataset to the version that has it."""
+        """Commit an index from files sorted by partition, and move the dataset to the new version."""
         if not isinstance(filenames, list):
             raise OptionTypeError("filenames must be a list of strings")
         value = self._value
@@ -285,12 +285,12 @@ class IndicesBuilder:
 
 
 def _writer(uri: str, schema: pa.Schema) -> IndexFileWriter:
-    """Return a writer of rows with a column that tables reserve, `_rowid`."""
+    """Return a writer that accepts the column `_rowid`, which tables reserve."""
     return IndexFileWriter(*open_store(uri), schema, DEFAULT_VERSION)
 
 
 def _partitions(reader: LanceFileReader, count: int) -> Iterator[Partition]:
-    """Yield the partitions of a file that has rows by partition."""
+    """Yield the partitions of a file that is sorted by partition."""
     rows = reader.read_all().to_table()
     owners = rows[_PARTITION].to_numpy()
     ids = rows[_ROW_ID].to_numpy()

@@ -1,4 +1,4 @@
-"""Centroids of a vector index, as a value that files can store."""
+"""Centroids of a vector index, with methods to save and load them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["IvfModel", "load_model", "save_model"]
 
 
 def save_model(uri: str, name: str, values: pa.Array, notes: Mapping[str, str], options: Any) -> None:
-    """Write a file of one column, with notes in its schema."""
+    """Write a file with one column and with `notes` as its schema metadata."""
     schema = pa.schema([pa.field(name, values.type)], metadata=dict(notes))
     with LanceFileWriter(uri, schema, storage_options=options) as writer:
         writer.write_batch(pa.table([values], schema=schema))
 
 
 def load_model(uri: str, name: str, options: Any) -> tuple[pa.Array, Mapping[str, str]]:
-    """Return the column of a file that `save_model` wrote, and its notes."""
+    """Return the column and the notes of a file from `save_model`."""
     reader = LanceFileReader(uri, storage_options=options)
     metadata = reader.metadata().schema.metadata or {}
     column = reader.read_all().to_table().column(name)
@@ -28,10 +28,10 @@ def load_model(uri: str, name: str, options: Any) -> tuple[pa.Array, Mapping[str
 
 
 class IvfModel:
-    """Centroids.
+    """The centroids of a vector index.
 
     Attributes:
-        centroids: a fixed-size list per partition.
+        centroids: one fixed-size list per partition.
         distance_type: l2, cosine, dot or hamming.
     """
 
@@ -45,11 +45,11 @@ class IvfModel:
         return len(self.centroids)
 
     def save(self, uri: str, *, storage_options: Mapping[str, str] | None = None) -> None:
-        """Write it as a file."""
+        """Write the model to a file."""
         save_model(uri, "centroids", self.centroids, {"distance_type": self.distance_type}, storage_options)
 
     @classmethod
     def load(cls, uri: str, *, storage_options: Mapping[str, str] | None = None) -> IvfModel:
-        """Read it from a file."""
+        """Return the model from a file."""
         centroids, notes = load_model(uri, "centroids", storage_options)
         return cls(centroids, notes["distance_type"])

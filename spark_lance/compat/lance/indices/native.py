@@ -1,4 +1,4 @@
-"""Functions that pylance keeps in `lance.lance.indices`."""
+"""Functions of the pylance module `lance.lance.indices`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def train_ivf_model(
     max_iters: int,
     fragment_ids: list[int] | None = None,
 ) -> pa.FixedSizeListArray:
-    """Return the centroids of a column."""
+    """Train and return the centroids of a column."""
     builder = IndicesBuilder(dataset, column)
     options: dict[str, Any] = {"sample_rate": sample_rate, "max_iters": max_iters}
     model = builder.train_ivf(
@@ -45,7 +45,7 @@ def train_pq_model(
     fragment_ids: list[int] | None = None,
     num_bits: int = 8,
 ) -> pa.FixedSizeListArray:
-    """Return the codebook of a column."""
+    """Train and return the codebook of a column."""
     model = IndicesBuilder(dataset, column).train_pq(
         IvfModel(ivf_centroids, distance_type),
         num_subvectors,
@@ -61,7 +61,7 @@ def build_rq_model(dimension: int, num_bits: int = 5, dtype: str = "float32") ->
     """Return a rotation for `rabitq_model` of `create_index_uncommitted`.
 
     Raises:
-        OptionError: the dimension or the number of bits is not possible.
+        OptionError: the dimension or the number of bits is invalid.
     """
     notes = RabitQuantizer.train(dimension, num_bits, "l2").notes(lambda _: 0)
     return json.dumps({**notes, "packed": False})

@@ -1,4 +1,4 @@
-"""Codewords of a vector index, as a value that files can store."""
+"""Codewords of a vector index, with methods to save and load them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["PqModel"]
 
 
 class PqModel:
-    """Codewords.
+    """The codewords of a vector index.
 
     Attributes:
-        num_subvectors: parts of a vector that have codewords of their own.
-        codebook: their values in the order [part][codeword][value], in lists as long as a vector.
-        num_bits: of a code.
+        num_subvectors: the number of parts of a vector. Each part has its own codewords.
+        codebook: the values in the order [part][codeword][value], in lists as long as a vector.
+        num_bits: the number of bits of a code.
     """
 
     def __init__(self, num_subvectors: int, codebook: pa.FixedSizeListArray, *, num_bits: int = 8) -> None:
@@ -27,17 +27,17 @@ class PqModel:
 
     @property
     def dimension(self) -> int:
-        """The length of the vectors."""
+        """The dimension of the vectors."""
         size: int = self.codebook.type.list_size
         return size
 
     def save(self, uri: str, *, storage_options: Mapping[str, str] | None = None) -> None:
-        """Write it as a file."""
+        """Write the model to a file."""
         notes = {"num_subvectors": str(self.num_subvectors), "num_bits": str(self.num_bits)}
         save_model(uri, "codebook", self.codebook, notes, storage_options)
 
     @classmethod
     def load(cls, uri: str, *, storage_options: Mapping[str, str] | None = None) -> PqModel:
-        """Read it from a file."""
+        """Return the model from a file."""
         codebook, notes = load_model(uri, "codebook", storage_options)
         return cls(int(notes["num_subvectors"]), codebook, num_bits=int(notes.get("num_bits", "8")))
