@@ -1,4 +1,4 @@
-"""Methods that change rows, columns, indexes and settings. Each moves the dataset to the new version."""
+"""Methods that change rows, columns, indexes and settings. A commit moves the dataset to the new version."""
 
 from __future__ import annotations
 

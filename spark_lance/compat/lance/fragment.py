@@ -149,7 +149,7 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
         return self.value.deletion_file()
 
     def validate(self) -> None:
-        """Check the files."""
+        """Check the files of the fragment."""
         self.value.validate()
 
     def count_rows(self, filter: Any = None) -> int:
@@ -166,7 +166,7 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
         return self.scanner(columns, **options).to_table()
 
     def to_batches(self, columns: Any = None, **options: Any) -> Iterator[pa.RecordBatch]:
-        """Stream rows."""
+        """Return a stream of record batches."""
         return self.scanner(columns, **options).to_batches()
 
     def to_pandas(self, columns: Any = None, **options: Any) -> Any:

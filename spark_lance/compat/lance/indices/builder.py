@@ -77,7 +77,7 @@ class IndicesBuilder:
         """Train centroids. Their default number is the square root of the number of rows.
 
         Raises:
-            OptionError: an argument cannot be used, or there are too few rows.
+            OptionError: an argument is invalid, or the table has too few rows.
         """
         if accelerator is not None:
             raise OptionError("training is done by the processor: leave accelerator out")
@@ -107,7 +107,7 @@ class IndicesBuilder:
         """Train codewords of the differences between vectors and their centroids.
 
         Raises:
-            OptionError: an argument cannot be used, or there are too few rows.
+            OptionError: an argument is invalid, or the table has too few rows.
         """
         fragments, rows = self._rows(fragment_ids)
         parts = self._parts(num_subvectors)
