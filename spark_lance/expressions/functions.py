@@ -1,27 +1,34 @@
-"""The functions and operators of expressions: one table, name -> how many arguments and how to compute them.
+"""The functions and operators of expressions. `FUNCTIONS` maps each name to its implementation.
 
-Every function takes and returns values of values.py. Null in gives null out, except where SQL says otherwise:
-`and`, `or`, `is_null`, `coalesce`, `case`, `is_same`, `concat`.
+Every function takes and returns values of values.py. A null argument gives a null result, except in functions
+where SQL says otherwise: `and`, `or`, `is_null`, `coalesce`, `case`, `is_same`, `concat`.
 
-Regular expressions: RE2 searches, which has the syntax of Rust's regular expressions in all but rare corners.
-Flags are letters such as "i" (any case), "s" and "m".
+Regular expressions: RE2 does the search. Its syntax is that of Rust's regular expressions, with rare
+exceptions. Flags are letters such as "i" (ignore case), "s" and "m".
 
-Arithmetic: which type two numbers meet in, and what is computed there.
+Arithmetic converts both operands to a common type:
 
     integers            the smallest type that holds both; decimal128(20, 0) for int64 and uint64
-    float and any       the float's type, the wider of two
-    decimal, integer    the integer as a decimal of its digits: 3, 5, 10 or 20
-    date + integer      days later
+    float and any       the float's type, or the wider of two float types
+    decimal, integer    the integer becomes a decimal of 3, 5, 10 or 20 digits, by its width
+    date + integer      the date that many days later
 
-A number in the text of an expression is an int64 (a uint64, where it needs one), with a point or exponent a
-float64. So int8 + 100 is an int64, and does not overflow. Integers that overflow are an error, and so is a
-division of integers by zero. (DataFusion's rules, except that it lets integers wrap.)
+A literal number in an expression is an int64, or a uint64 if it does not fit. With a point or exponent, it is
+a float64. So int8 + 100 is an int64, and does not overflow. Integer overflow and integer division by zero are
+errors. (DataFusion's rules, except that DataFusion lets integers wrap.)
 
 Parts of dates and times: date_part('year', t) and extract(year from t).
 
-Every part is an int32, but nanoseconds are an int64 and `epoch`, the seconds since 1970, a double. Seconds
-have no fraction; milliseconds, microseconds and nanoseconds are those of the minute. Weeks are ISO's; dow
-counts days from Sunday, 0; isodow from Monday, 1. Times with a zone give the parts in their zone.
+    nanosecond          int64
+    epoch               seconds since 1970, as a double
+    all others          int32
+    second              without a fraction
+    millisecond, microsecond, nanosecond    since the start of the minute
+    week                ISO week
+    dow                 days since Sunday: Sunday is 0
+    isodow              Monday is 1
+
+The parts of a timestamp with a time zone are in that zone.
 """
 
 from __future__ import annotations
@@ -59,10 +66,14 @@ _DAY = 86_400
 
 
 def date_part(unit: Value, value: Value) -> Value:
-    """Return a part of dates, times or timestamps, by its name.
+    """Return a part of dates, times or timestamps.
+
+    Args:
+        unit: the name of the part, such as "year".
+        value: dates, times, timestamps or text. Text is parsed as timestamps.
 
     Raises:
-        ExpressionError: there is no such part, or values have none.
+        ExpressionError: the part does not exist, or the type of the values does not have it.
     """
     name = str(unit.as_py() if isinstance(unit, pa.Scalar) else unit).lower().strip("'\"")
     part = _NAMES.get(name)
@@ -147,18 +158,18 @@ _NAMES = (
 
 
 _NARROW, _WIDE = 38, 76
-# Digits that a division of decimals adds behind the point.
+# The number of digits that a decimal division adds after the decimal point.
 _MORE_DIGITS = 4
 
 
 def number(value: Value) -> Value:
-    """Return a literal number in the type that it has by itself; anything else as it is."""
+    """Return a literal number as a scalar of its own type, and any other value unchanged."""
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     return typed(value) if is_number else value
 
 
 def arithmetic(name: str) -> Callable[[Value, Value], Value]:
-    """Return addition, subtraction or multiplication ("add", ...)."""
+    """Return the function for "add", "subtract" or "multiply"."""
     function = getattr(pc, f"{name}_checked")
 
     def compute(left: Value, right: Value) -> Value:
@@ -168,7 +179,8 @@ def arithmetic(name: str) -> Callable[[Value, Value], Value]:
         if not pa.types.is_decimal(left.type):
             return function(left, right)
         kind = _result(name, left.type, right.type)
-        # A product has a digit more than its factors together; no result has more than 38.
+        # Arrow's product has one digit more than its factors in total, and at most 76 digits. Operands of a
+        # sum get at most 38 digits.
         most = (_WIDE - 1) // 2 if name == "multiply" else _NARROW
         return _as_decimal(function(_widened(left, most), _widened(right, most)), kind)
 
@@ -176,7 +188,7 @@ def arithmetic(name: str) -> Callable[[Value, Value], Value]:
 
 
 def divide(left: Value, right: Value) -> Value:
-    """Division; of integers without the fraction, of floats by zero infinite."""
+    """Return the quotient. Integer division truncates; a float divided by zero is infinite."""
     left, right = _operands(left, right)
     if pa.types.is_decimal(left.type):
         scale = left.type.scale + _MORE_DIGITS
@@ -186,7 +198,7 @@ def divide(left: Value, right: Value) -> Value:
 
 
 def modulo(left: Value, right: Value) -> Value:
-    """The rest of a division, with the sign of the dividend."""
+    """Return the remainder of a division, with the sign of the dividend."""
     left, right = _operands(left, right)
     if pa.types.is_floating(left.type):
         return _fmod(left, right)
@@ -194,7 +206,7 @@ def modulo(left: Value, right: Value) -> Value:
         one, other = left.type, right.type
         scale = max(one.scale, other.scale)
         digits = min(one.precision - one.scale, other.precision - other.scale) + scale
-        # The product has a digit more than its factors together, and so has the difference.
+        # The product has one digit more than its factors in total, and the difference has one more again.
         whole = _quotient(left, right, pa.decimal256(min(_NARROW, _WIDE - 2 - other.precision), 0))
         rest = pc.subtract_checked(_widened(left), pc.multiply_checked(whole, _widened(right)))
         return _as_decimal(rest, _decimal(one, other, digits, scale))
@@ -202,15 +214,15 @@ def modulo(left: Value, right: Value) -> Value:
 
 
 def bits(name: str) -> Callable[[Value, Value], Value]:
-    """Return an operation on the bits of integers ("and", "or", "xor")."""
+    """Return the bitwise operation "and", "or" or "xor" on integers."""
     function = getattr(pc, f"bit_wise_{name}")
     return lambda left, right: function(*_integers(left, right))
 
 
 def shift(name: str) -> Callable[[Value, Value], Value]:
-    """Return a shift of integers ("left", "right"); by 64 or more it is one by the rest modulo 64.
+    """Return the bit shift "left" or "right" of integers.
 
-    The same holds for the widths of narrower types.
+    The shift distance is taken modulo the bit width of the type: a 64-bit shift by 65 shifts by 1.
     """
     function = getattr(pc, f"shift_{name}")
 
@@ -226,7 +238,7 @@ def _integers(left: Value, right: Value) -> tuple[Any, Any]:
     left, right = number(left), number(right)
     kinds = [typed(value).type for value in (left, right)]
     if pa.uint64() in kinds and all(pa.types.is_integer(kind) for kind in kinds):
-        # Bits have no sign, so there is no need of a type that holds all numbers of both.
+        # Bits have no sign, so the common type need not hold all numbers of both types.
         return tuple(pc.cast(value, pa.uint64(), safe=False) for value in (left, right))
     left, right = _operands(left, right)
     if not pa.types.is_integer(left.type):
@@ -235,7 +247,7 @@ def _integers(left: Value, right: Value) -> tuple[Any, Any]:
 
 
 def _operands(left: Value, right: Value) -> tuple[Any, Any]:
-    """Return two values in types that can be computed with."""
+    """Return two values converted to types that Arrow can calculate with."""
     if left is None and right is None:
         return pa.scalar(None, pa.int64()), pa.scalar(None, pa.int64())
     pair = [number(left), number(right)]
@@ -264,7 +276,7 @@ def _same(left: Any, right: Any) -> tuple[Any, Any]:
 
 
 def _days(name: str, left: Any, right: Any) -> Value:
-    """Return a date some days later or earlier."""
+    """Return dates plus or minus a number of days."""
     if name == "add" and pa.types.is_integer(left.type):
         left, right = right, left
     kind = left.type
@@ -292,7 +304,7 @@ def _decimal(left: pa.DataType, right: pa.DataType, digits: int, scale: int) -> 
 
 
 def _widened(value: Any, most: int = _WIDE) -> Any:
-    """Return decimals with 256 bits, and with `most` digits at most."""
+    """Return decimals as decimal256 with at most `most` digits."""
     kind = value.type
     return pc.cast(value, pa.decimal256(min(kind.precision, most), kind.scale))
 
@@ -302,7 +314,7 @@ def _as_decimal(value: Any, kind: pa.DataType) -> Value:
 
 
 def _quotient(left: Any, right: Any, kind: pa.DataType) -> Value:
-    """Divide decimals; digits beyond those of `kind` are cut off."""
+    """Return the quotient of decimals, truncated to the scale of `kind`."""
     one = left.type
     dividend = pc.cast(left, pa.decimal256(one.precision + _MORE_DIGITS, one.scale + _MORE_DIGITS))
     result = pc.divide_checked(dividend, _widened(right))
@@ -313,7 +325,7 @@ def _fmod(left: Any, right: Any) -> Value:
     with np.errstate(invalid="ignore"):
         rest = np.fmod(_floats(left), _floats(right))
     null = pc.or_(pc.is_null(left), pc.is_null(right))
-    # The rest of two constants is a constant, which stands for as many rows as there are.
+    # The remainder of two constants is a constant, which applies to every row.
     value = pa.array(rest, left.type) if np.ndim(rest) else pa.scalar(rest.item(), left.type)
     return pc.if_else(null, pa.scalar(None, left.type), value)
 
@@ -325,7 +337,7 @@ def _floats(value: Any) -> Any:
 
 
 def make_list(*values: Value) -> Value:
-    """Return lists of as many elements as there are values; constant ones stay literals."""
+    """Return a list per row with one element per value; a Python list if all values are literals."""
     if not any(is_typed(value) for value in values):
         return list(values)
     first: Value = None
@@ -334,7 +346,7 @@ def make_list(*values: Value) -> Value:
     same = [common(first, value if value is None else typed(value))[1] for value in values]
     rows = max([len(value) for value in same if not isinstance(value, pa.Scalar)], default=1)
     flat = [one_array(as_column(value, rows)) for value in same]
-    # The elements of a row lie `rows` apart from each other.
+    # Two adjacent elements of a row are `rows` positions apart.
     order = np.arange(rows)[:, None] + rows * np.arange(len(flat))[None, :]
     offsets = np.arange(rows + 1, dtype=np.int32) * len(flat)
     items = pa.concat_arrays(flat).take(pa.array(order.reshape(-1)))
@@ -342,7 +354,7 @@ def make_list(*values: Value) -> Value:
 
 
 def element(value: Value, position: Value) -> Value:
-    """Return a list's element by 1-based position, or a struct's field by name; null if there is none."""
+    """Return a list element by 1-based position (null if it does not exist), or a struct field by name."""
     if isinstance(position, str) and is_typed(value):
         if not pa.types.is_struct(value.type):
             raise ExpressionError(f"{value.type} has no field {position!r}")
@@ -357,7 +369,7 @@ def element(value: Value, position: Value) -> Value:
 
 
 def has(value: Value, item: Value) -> Value:
-    """Whether a list holds a constant; null elements are passed over."""
+    """Return whether each list contains a constant. Null elements are ignored."""
     lists = _lists(value)
     if is_typed(item) and not isinstance(item, pa.Scalar):
         raise ExpressionError("what a list is searched for must be a constant")
@@ -372,12 +384,12 @@ def has(value: Value, item: Value) -> Value:
 
 
 def has_any(value: Value, items: Value) -> Value:
-    """Whether a list holds one of several constants."""
+    """Return whether each list contains at least one of several constants."""
     return _each(value, items, pc.or_, False)
 
 
 def has_all(value: Value, items: Value) -> Value:
-    """Whether a list holds all of several constants."""
+    """Return whether each list contains all of several constants."""
     return _each(value, items, pc.and_, True)
 
 
@@ -392,7 +404,7 @@ def _each(value: Value, items: Value, unite: Any, start: bool) -> Value:
 
 
 def length(value: Value) -> Value:
-    """The number of elements of a list; nulls count."""
+    """Return the number of elements of each list, nulls included."""
     return pc.cast(pc.list_value_length(_lists(value)), pa.uint64())
 
 
@@ -413,19 +425,22 @@ def _lists(value: Value) -> Any:
     return value
 
 
-# An escaped character, a class of characters, or the beginning of a group.
+# An escaped character, a character class, or the beginning of a capturing group.
 _GROUP = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?!\?)|\(\?P?<\w+>", re.DOTALL)
 
 
 def regexp_like(text: Value, pattern: str | None, flags: str | None = None) -> Value:
-    """Whether a pattern is found in texts."""
+    """Return whether each text contains a match of a pattern."""
     if pattern is None:
         return pc.if_else(pc.is_valid(text), pa.scalar(None, pa.bool_()), None)
     return pc.match_substring_regex(text, _flagged(pattern, flags))
 
 
 def regexp_match(text: Value, pattern: str | None, flags: str | None = None) -> Value:
-    """Return the groups of the first match, or the whole match if it has none; null without a match."""
+    """Return the groups of each text's first match as a list; null without a match.
+
+    A pattern without groups gives a list with the whole match.
+    """
     if pattern is None:
         return pa.scalar(None, pa.list_(pa.string()))
     names: list[str] = []
@@ -463,12 +478,12 @@ _MANY = 1 << 30
 
 @dataclass(frozen=True)
 class Function:
-    """How many arguments a function takes, and what it computes.
+    """The implementation of a function, and its number of arguments.
 
     Attributes:
-        compute: from values to a value.
-        least, most: numbers of arguments.
-        takes_geometries: whether columns come with the names of their extension types, see `bind`.
+        compute: takes the argument values and returns the result.
+        least, most: the minimum and maximum number of arguments.
+        takes_geometries: whether `bind` passes columns with the names of their extension types.
     """
 
     compute: Callable[..., Value]
@@ -509,7 +524,7 @@ def _is_null(value: Value) -> Value:
 
 
 def _is_same(left: Value, right: Value) -> Value:
-    """Equality that takes two nulls for equal and never answers null."""
+    """Return whether two values are equal. Two nulls are equal, and the result is never null."""
     both_null = pc.and_(_is_null(left), _is_null(right))
     return pc.or_(both_null, pc.fill_null(equal(left, right), False))
 
@@ -519,7 +534,7 @@ def _negate(value: Value) -> Value:
 
 
 def _case(*values: Value) -> Value:
-    """condition, value, condition, value, ..., and the value for all other rows."""
+    """Return the result of CASE from condition, value, condition, value, ..., and the ELSE value."""
     conditions = [pc.fill_null(_boolean(value), False) for value in values[:-1:2]]
     results = _same_type([*values[1:-1:2], values[-1]])
     out = results[-1]
@@ -529,7 +544,7 @@ def _case(*values: Value) -> Value:
 
 
 def _same_type(values: list[Value]) -> list[Any]:
-    """Return values in one type."""
+    """Return values converted to one common type."""
     values = [number(value) for value in values]
     first: Value = None
     for value in values:
@@ -573,7 +588,7 @@ def _on_text(function: Callable[..., Value]) -> Callable[..., Value]:
 
 
 def _constant(value: Value) -> Any:
-    """Return the Python value of an argument that may not differ from row to row."""
+    """Return the Python value of an argument that must be a constant."""
     if isinstance(value, pa.Scalar):
         return value.as_py()
     if is_typed(value):
@@ -586,7 +601,10 @@ def _like(ignore_case: bool) -> Callable[..., Value]:
 
 
 def _substring(text: Value, start: int, count: int | None = None) -> Value:
-    """Characters from the 1-based `start`; a start before the text uses up some of `count`."""
+    """Return `count` characters, or the rest of the text, from the 1-based `start`.
+
+    With a start before the text, the positions before the text count towards `count`.
+    """
     first = start - 1
     stop = None if count is None else max(0, first + count)
     return pc.utf8_slice_codeunits(text, max(0, first), stop)
@@ -598,7 +616,7 @@ def _trim(side: str) -> Callable[..., Value]:
 
 
 def _length(value: Value) -> Value:
-    """Characters of a text, or bytes."""
+    """Return the number of characters of a text, or the number of bytes of a binary value."""
     value = typed(value)
     if pa.types.is_binary(value.type) or pa.types.is_large_binary(value.type):
         return pc.cast(pc.binary_length(value), pa.int32())

@@ -1,34 +1,34 @@
-"""Functions of geometries: relations of two, size and position of one, and geometries from text.
+"""Geometry functions: predicates, measures, bounding boxes, and conversion from and to text and binary.
 
     st_intersects, st_contains, st_within, st_touches, st_crosses, st_overlaps, st_covers, st_coveredby,
-    st_disjoint, st_equals (a, b)           whether they do, by the DE-9IM model
-    st_distance(a, b)                       in the unit of the coordinates; null if one is empty
-    st_area, st_length (g)                  of polygons, of lines; 0 for others
-    st_x, st_y, st_z (point)                null if it is no point, or has none
-    st_xmin, st_ymin, st_xmax, st_ymax (g)  the bounding box; null for what is empty
+    st_disjoint, st_equals (a, b)           predicates of the DE-9IM model
+    st_distance(a, b)                       in the unit of the coordinates; null if one geometry is empty
+    st_area, st_length (g)                  area of polygons, length of lines; 0 for other geometries
+    st_x, st_y, st_z (point)                null for other geometries and for a missing ordinate
+    st_xmin, st_ymin, st_xmax, st_ymax (g)  the bounding box; null for empty geometries
     st_isempty, st_isvalid (g)
-    st_npoints, st_numpoints (g)            how many coordinates it has
-    st_geometrytype(g)                      such as ST_Polygon
+    st_npoints, st_numpoints (g)            the number of coordinates
+    st_geometrytype(g)                      the type, such as ST_Polygon
     st_astext, st_asbinary (g)              well-known text and binary
     st_geomfromtext(text), st_geomfromwkb(bytes), st_point(x, y), st_makepoint(x, y)
 
-An argument is a column, the result of another function, or a constant: text is well-known
-text, bytes are well-known binary. A null argument gives a null result. Coordinates are planar; shapely
-computes the results. (Lance SQL, geometry.)
+An argument is a column, the result of another function, or a constant. A text constant is well-known text,
+and a bytes constant is well-known binary. A null argument gives a null result. Coordinates are planar, and
+shapely computes the results. (Lance SQL, geometry.)
 
-Arrow arrays become geometries of shapely. The name of the Arrow extension type (`ARROW:extension:name`)
-determines the layout of a column:
+The functions convert Arrow arrays to shapely geometries. The name of the Arrow extension type
+(`ARROW:extension:name`) determines the layout of a column:
 
     geoarrow.point              coordinates
-    geoarrow.linestring         list of coordinates; geoarrow.multipoint is, too
-    geoarrow.polygon            list of rings: lists of coordinates; geoarrow.multilinestring is, too
+    geoarrow.linestring         list of coordinates; also geoarrow.multipoint
+    geoarrow.polygon            list of rings, which are lists of coordinates; also geoarrow.multilinestring
     geoarrow.multipolygon       list of polygons
     geoarrow.box                struct<xmin, ymin, [zmin, [mmin,]] xmax, ymax, ...>
-    geoarrow.wkb, ogc.wkb       well-known binary; binary without a name is, too
-    geoarrow.wkt                well-known text; text without a name is, too
+    geoarrow.wkb, ogc.wkb       well-known binary; also binary without an extension name
+    geoarrow.wkt                well-known text; also text without an extension name
 
-Coordinates are struct<x, y, [z, [m]]> of doubles, or fixed_size_list<double> of 2 to 4. Z is kept, M is not;
-predicates use x and y. Spatial references are not interpreted. (GeoArrow format, memory layout.)
+Coordinates are struct<x, y, [z, [m]]> of doubles, or fixed_size_list<double> of 2 to 4. The functions keep Z
+and drop M. Predicates use x and y. Spatial references are not interpreted. (GeoArrow format, memory layout.)
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Geometries = npt.NDArray[np.object_]
 
 _NAME = b"ARROW:extension:name"
 _MOST_ORDINATES = 4
-# The kinds of elements in the lists of a type, the innermost first.
+# The names of the list items of a type, the innermost first.
 _CHILDREN = {
     "geoarrow.linestring": ("vertices",),
     "geoarrow.multipoint": ("points",),
@@ -67,7 +67,7 @@ def shapes() -> Any:
     """Return the module shapely.
 
     Raises:
-        OptionError: it is not installed.
+        OptionError: shapely is not installed.
     """
     try:
         return import_module("shapely")
@@ -78,14 +78,19 @@ def shapes() -> Any:
 
 
 def extension_of(field: pa.Field) -> str:
-    """Return the name of a field's Arrow extension type, by its type or its metadata; "" if it has none."""
+    """Return the name of a field's Arrow extension type, from its type or metadata, or ""."""
     if isinstance(field.type, pa.BaseExtensionType):
         return str(field.type.extension_name)
     return bytes((field.metadata or {}).get(_NAME, b"")).decode("utf-8", "replace")
 
 
 def is_geometry(extension: str, kind: pa.DataType) -> bool:
-    """Return whether values of an Arrow type (without extension) with an extension name can be geometries."""
+    """Return whether the values can be geometries.
+
+    Args:
+        extension: the name of the extension type, or "".
+        kind: the storage type.
+    """
     if _is_binary(kind):
         return extension in WELL_KNOWN_BINARY or not extension
     if _is_text(kind):
@@ -109,7 +114,7 @@ def is_geometry(extension: str, kind: pa.DataType) -> bool:
 
 
 def stored_type(extension: str, kind: pa.DataType) -> pa.DataType:
-    """Return the type of a column of geometries as GeoArrow has it: no nulls inside, its names of items.
+    """Return the type of a geometry column, with GeoArrow's item names and no nulls inside values.
 
     Args:
         extension: the name of the extension type.
@@ -145,14 +150,15 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def geometries_of(values: pa.Array, extension: str) -> Geometries:
-    """Return values as geometries of shapely, None for nulls.
+    """Return values as shapely geometries, with None for nulls.
 
     Args:
-        values: of a type for which `is_geometry` is true.
-        extension: the name of their extension type, "" for well-known binary or text.
+        values: an array of a type for which `is_geometry` is true.
+        extension: the name of the extension type; "" for well-known binary or text.
 
     Raises:
-        ExpressionError: they can be none, or are damaged: undecodable bytes, rings that are not closed.
+        ExpressionError: the type cannot hold geometries, or a value is damaged. Examples are undecodable
+            bytes and rings that are not closed.
     """
     if not is_geometry(extension, values.type):
         description = f"{extension} ({values.type})" if extension else str(values.type)
@@ -182,7 +188,7 @@ def _boxes(values: pa.StructArray) -> Geometries:
 
 
 def _native(values: pa.Array, extension: str) -> Geometries:
-    """Return geometries whose coordinates lie in arrays."""
+    """Return the geometries of a column in a native GeoArrow layout."""
     shapely = shapes()
     coordinates, offsets = _flattened(values, extension)
     if not offsets:
@@ -195,7 +201,7 @@ def _native(values: pa.Array, extension: str) -> Geometries:
 
 
 def _flattened(values: pa.Array, extension: str) -> tuple[npt.NDArray[np.float64], list[Ints]]:
-    """Return all coordinates, and the offsets of the lists that they lie in, the outermost first."""
+    """Return all coordinates, and the offsets of the lists around them, the outermost list first."""
     offsets: list[Ints] = []
     for _ in range(NATIVE_DEPTHS[extension]):
         ends = values.offsets.to_numpy().astype(np.int64)
@@ -205,12 +211,12 @@ def _flattened(values: pa.Array, extension: str) -> tuple[npt.NDArray[np.float64
 
 
 def _coordinates(values: pa.Array) -> npt.NDArray[np.float64]:
-    """Return coordinates as rows of x and y, with z if there is one."""
+    """Return coordinates as rows of x and y, or x, y and z."""
     if pa.types.is_struct(values.type):
         names = [field.name for field in values.type if field.name in ("x", "y", "z")]
         return np.column_stack([_doubles(pc.struct_field(values, name)) for name in names])
     size = values.type.list_size
-    # Values under nulls keep their place, so that the number of rows stays the same.
+    # Null rows keep their values, so that the number of rows stays the same.
     flat = _doubles(values.values.slice(values.offset * size, len(values) * size)).reshape(-1, size)
     return np.ascontiguousarray(flat[:, : 3 if size > 2 and values.type.value_field.name != "xym" else 2])
 
@@ -220,10 +226,12 @@ def _doubles(values: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def boxes_of(values: pa.Array, extension: str) -> npt.NDArray[np.float64]:
-    """Return the boxes of values as `bounds_of` does; of native types without making geometries of them.
+    """Return the bounding boxes of values, in the form of `bounds_of`.
+
+    Native GeoArrow values are not converted to geometries.
 
     Raises:
-        ExpressionError: as `geometries_of`.
+        ExpressionError: see `geometries_of`.
     """
     if extension not in NATIVE_DEPTHS or not is_geometry(extension, values.type):
         return bounds_of(geometries_of(values, extension))
@@ -236,7 +244,7 @@ def boxes_of(values: pa.Array, extension: str) -> npt.NDArray[np.float64]:
         boxes = np.full((len(values), 4), np.nan)
         there = np.flatnonzero(ends[1:] > ends[:-1])
         if len(there):
-            # One run ends where the next one begins.
+            # `reduceat` works because each run of coordinates ends where the next one begins.
             boxes[there, :2] = np.fmin.reduceat(corners[:, :2], ends[there], axis=0)
             boxes[there, 2:] = np.fmax.reduceat(corners[:, 2:], ends[there], axis=0)
         corners = boxes
@@ -245,11 +253,11 @@ def boxes_of(values: pa.Array, extension: str) -> npt.NDArray[np.float64]:
 
 
 def bounds_of(geometries: Geometries) -> npt.NDArray[np.float64]:
-    """Return xmin, ymin, xmax and ymax of geometries; NaN for those that are null or empty."""
+    """Return an array of xmin, ymin, xmax and ymax per geometry; NaN for null and empty geometries."""
     return np.asarray(shapes().bounds(geometries), dtype=np.float64).reshape(-1, 4)
 
 
-# Predicates, by shapely's name of them, and by its name of the one with arguments exchanged.
+# Shapely's name of each predicate, and its name of the predicate with the arguments exchanged.
 _PREDICATES = {
     "st_intersects": ("intersects", "intersects"),
     "st_contains": ("contains", "within"),
@@ -263,12 +271,13 @@ _PREDICATES = {
     "st_equals": ("equals", "equals"),
 }
 
-# Those that are only true if both have a bounding box and the boxes meet. Two empty geometries are equal.
+# Predicates that are true only if both geometries have a bounding box and the boxes intersect. Exception: two
+# empty geometries are equal.
 BOXES_MEET = frozenset(_PREDICATES) - {"st_disjoint"}
 
 
 class _Marked(pa.ExtensionType):  # type: ignore[misc]
-    """Values with the name of the extension type of the column that they are from."""
+    """The type of values that carry the extension name of their column."""
 
     def __init__(self, storage: pa.DataType, name: str) -> None:
         self.name = name
@@ -283,14 +292,14 @@ class _Marked(pa.ExtensionType):  # type: ignore[misc]
 
 
 def as_geometry(column: Value, extension: Value) -> Value:
-    """Return the values of a column so that functions of geometries know of its extension type."""
+    """Return the values of a column with its extension name, for the geometry functions."""
     assert isinstance(column, pa.ChunkedArray)
     kind = _Marked(column.type, str(extension))
     return pa.chunked_array([pa.ExtensionArray.from_storage(kind, chunk) for chunk in column.chunks], kind)
 
 
 def _geometries(value: Value) -> tuple[Geometries, bool]:
-    """Return a value as geometries, one if it is a constant, and whether it is."""
+    """Return the geometries of a value, and whether it is a constant. A constant has one geometry."""
     if not isinstance(value, pa.ChunkedArray | pa.Array):
         if not is_typed(value) and not isinstance(value, str | bytes | None):
             raise ExpressionError(f"a geometry is given as well-known text or binary, not as {value!r}")
@@ -307,7 +316,7 @@ def _geometries(value: Value) -> tuple[Geometries, bool]:
 
 
 def _result(values: Any, missing: npt.NDArray[np.bool_], kind: pa.DataType, constant: bool) -> Value:
-    """Return the results, null if an argument is null; a scalar if all arguments are constants."""
+    """Return the results, with null where `missing` is true; a scalar if all arguments are constants."""
     result = pa.array(np.asarray(values), kind, mask=missing)
     return result[0] if constant else pa.chunked_array([result])
 
@@ -333,7 +342,7 @@ def _predicate(forth: str, back: str) -> Callable[[Value, Value], Value]:
         missing = _missing(left) | _missing(right)
         shapely = shapes()
         if is_right and not is_left and not missing.all():
-            # Only its first argument may be prepared.
+            # Shapely uses only a prepared first argument, so the constant comes first.
             shapely.prepare(right)
             result = _guarded(getattr(shapely, back), right, left)
         else:
@@ -346,7 +355,7 @@ def _predicate(forth: str, back: str) -> Callable[[Value, Value], Value]:
 
 
 def _box_beside(column: Value, constant: Value) -> npt.NDArray[np.float64] | None:
-    """Return the box of a constant that is compared with coordinates of a column; None for anything else."""
+    """Return the box of a non-empty constant that is compared with a native column, otherwise None."""
     is_native = isinstance(column, pa.ChunkedArray) and isinstance(column.type, _Marked)
     if (
         not is_native
@@ -359,13 +368,15 @@ def _box_beside(column: Value, constant: Value) -> npt.NDArray[np.float64] | Non
 
 
 def _near(column: Any, constant: Value, box: Any, name: str, is_apart: bool) -> Value:
-    """Compare a column of coordinates with a constant: only what is near it becomes geometries.
+    """Return a predicate of a native column and a constant.
+
+    Only rows whose bounding box intersects the constant's box are converted to geometries.
 
     Args:
-        column, constant: what is compared.
-        box: of the constant.
-        name: of shapely's predicate, for the column on the left.
-        is_apart: what it is for geometries whose boxes do not meet.
+        column, constant: the arguments of the predicate.
+        box: the bounding box of the constant.
+        name: shapely's name of the predicate, with the column on the left.
+        is_apart: the result for rows whose bounding box does not intersect `box`.
     """
     other, _ = _geometries(constant)
     shapely, parts = shapes(), []
@@ -390,7 +401,7 @@ def _distance(one: Value, other: Value) -> Value:
 
 
 def _measure(compute: Callable[[Geometries], Any], kind: pa.DataType) -> Callable[[Value], Value]:
-    """Return a function of one geometry; a measure of NaN is none."""
+    """Return a function of one geometry. Its result is null where a float measure is NaN."""
 
     def function(value: Value) -> Value:
         geometries, constant = _geometries(value)
@@ -404,7 +415,7 @@ def _measure(compute: Callable[[Geometries], Any], kind: pa.DataType) -> Callabl
 
 
 def _length(geometries: Geometries) -> npt.NDArray[np.float64]:
-    # Rings of polygons have a length in shapely, which is not that of a line.
+    # Shapely also measures the rings of polygons, but only lines have a length here.
     result = np.where(shapes().get_dimensions(geometries) == 1, shapes().length(geometries), 0.0)
     return np.where(_missing(geometries), np.nan, result)
 
@@ -436,7 +447,7 @@ def _type_name(geometries: Geometries) -> npt.NDArray[np.object_]:
 
 def _as_text(geometries: Geometries) -> Any:
     texts = pa.array(shapes().to_wkt(geometries, rounding_precision=-1), pa.string())
-    # As the reference spaces it: POINT(1 2), POINT Z(1 2 3), MULTIPOINT((0 0),(1 1)).
+    # Write spaces as the reference does: POINT(1 2), POINT Z(1 2 3), MULTIPOINT((0 0),(1 1)).
     return pc.replace_substring(pc.replace_substring(texts, " (", "("), ", ", ",")
 
 
@@ -477,7 +488,7 @@ def _numbers(side: Value) -> npt.NDArray[np.float64]:
     return np.asarray(side.to_numpy(), dtype=np.float64)
 
 
-# Name -> what it computes, and how many arguments it takes.
+# The implementation and the number of arguments of each function.
 GEO_FUNCTIONS: dict[str, tuple[Callable[..., Value], int]] = {
     **{name: (_predicate(*both), 2) for name, both in _PREDICATES.items()},
     "st_distance": (_distance, 2),

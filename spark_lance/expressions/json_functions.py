@@ -1,39 +1,40 @@
-"""Functions of JSON documents: the values at a path, and the value of a member in a type.
+"""Functions on JSON documents: read the values at a path, or a member as a typed value.
 
-    json_extract(j, path)               what is at a path, as JSON text; several values as an array
-    json_exists(j, path)                whether there is anything
-    json_array_length(j, path)          items of the array at a path; 0 if it is no array
-    json_array_contains(j, path, v)     whether an item of the array is v: as text, or as JSON text
+    json_extract(j, path)               the value at a path, as JSON text; several values as a JSON array
+    json_exists(j, path)                whether the path has a value
+    json_array_length(j, path)          the number of items in the array at a path; 0 if it is not an array
+    json_array_contains(j, path, v)     whether an item of the array equals v, as a string or as JSON text
     json_get(j, key)                    the member of an object, or the item of an array, as a document
-    json_get_int, _float, _string, _bool(j, key)    its value; null if there is none, or JSON's null
+    json_get_int, _float, _string, _bool(j, key)    its value; null if it is missing or JSON null
 
-A value that does not fit the type is an error: a text that is no number, a number beyond 64 bits, an array.
-Numbers are rounded to integers, a half away from 0; booleans are 1 and 0. (Lance SQL, JSON functions.)
+A value that does not fit the type is an error: a text that is not a number, a number beyond 64 bits, an
+array.
+Numbers are rounded to integers, half away from 0. Booleans are 1 and 0. (Lance SQL, JSON functions.)
 
-Paths are JSONPath, as far as the reference has it:
+Paths are the subset of JSONPath that the reference supports:
 
     $ or nothing              the document
-    .name  :name  ["name"]    the member of an object; names of letters, digits and _ need no quotes
+    .name  :name  ["name"]    a member of an object; names of letters, digits and _ need no quotes
     .*                        every member of an object
-    [0]  [last]  [last-1]     items of an array; several are separated by commas
-    [*]                       every item of an array; what is no array itself
+    [0]  [last]  [last-1]     items of an array; separate several with commas
+    [*]                       every item of an array; a value that is not an array stays as it is
 
-Spaces may stand around steps and in brackets. Ranges of items, filters and predicates are not supported.
+Spaces are allowed around steps and in brackets. Item ranges, filters and predicates are not supported.
 
-`json_candidate(j, path, kind, test, values...)` finds documents whose value may pass a comparison that
-another engine makes. Engines differ in how they turn JSON into their own types: which texts are numbers, how
-numbers are written, which values become null, which are errors. The function leaves out only documents that
-fail in every engine. So the caller has to apply its own comparison to the others.
+`json_candidate(j, path, kind, test, values...)` finds documents whose value may pass a comparison of another
+engine. Engines convert JSON to their own types in different ways. They differ in which texts are numbers, how
+numbers are written, which values become null, and which are errors. The function excludes only documents that
+fail in every engine, so the caller must apply its own comparison to the rest.
 
-    kind      what the engine compares           what is left out
-    any       whether there is something    documents without anything at the path
-    text      text, by its bytes            other strings; of other values those that never have such a text
-    int8, int16, int32, int64               other whole numbers that are in the range of the type
+    kind      the engine compares           excluded documents
+    any       nothing: a value must exist   documents without a value at the path
+    text      text, by its bytes            other strings, and values that no engine writes as such a text
+    int8, int16, int32, int64               other whole numbers in the range of the type
     double    numbers                       other numbers
 
-`test` is =, <, <=, > or >=. With =, there may be several values, and one of them has to match. JSON's null
-passes only comparisons of text: Spark's `get_json_object` returns null for null members, and the text "null"
-for items.
+`test` is =, <, <=, > or >=. With =, several values are allowed, and one of them has to match. JSON null
+passes only text comparisons. Spark's `get_json_object` returns null for null members, but the text "null" for
+null items.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ _BARE = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class _Step:
-    """One step: a member by name, items by number (from the end below 0), every member, or every item."""
+    """One step of a path: a member by name, items by index, every member, or every item.
+
+    A negative index counts from the end.
+    """
 
     name: str | None = None
     items: tuple[int, ...] = ()
@@ -88,10 +92,10 @@ class _Step:
 
 @dataclass(frozen=True)
 class PathValues:
-    """Values that a path leads to.
+    """The values at a path.
 
     Attributes:
-        owners: the number of the document of each, ascending.
+        owners: the document number of each value, ascending.
         values: the values.
     """
 
@@ -104,7 +108,7 @@ def parse_path(text: str) -> tuple[_Step, ...]:
     """Return the steps of a path.
 
     Raises:
-        ExpressionError: it is no path, or has what is not supported.
+        ExpressionError: the text is not a path, or has an unsupported step.
     """
     place = _spaces(text, 0)
     steps = []
@@ -128,7 +132,7 @@ def parse_path(text: str) -> tuple[_Step, ...]:
 
 
 def names_of_path(text: str) -> tuple[str, ...] | None:
-    """Return the names of members that a path leads through; None if it is no path, or has other steps."""
+    """Return the member names in a path; None if the text is not a path, or has steps other than members."""
     try:
         steps = parse_path(text)
     except ExpressionError:
@@ -168,7 +172,7 @@ def find(documents: JsonValues, steps: tuple[_Step, ...]) -> PathValues:
     """Return the values at a path, in the order of the documents.
 
     Raises:
-        FormatError, UnsupportedFormatError: a document is damaged, or has what is not known.
+        FormatError, UnsupportedFormatError: a document is damaged, or has an unsupported type of value.
     """
     there = np.flatnonzero(documents.kinds != MISSING)
     matches = PathValues(there, documents.take(there))
@@ -199,7 +203,7 @@ def _step(matches: PathValues, step: _Step) -> PathValues:
 
 
 def _every_item(matches: PathValues) -> PathValues:
-    """Return the items of arrays, and all other values as they are."""
+    """Return the items of arrays, and other values unchanged."""
     kinds, _ = matches.values.headers()
     children = matches.values.children(ARRAY)
     others = np.flatnonzero(kinds != ARRAY)
@@ -211,7 +215,7 @@ def _every_item(matches: PathValues) -> PathValues:
 
 
 def member(values: JsonValues, name: str) -> tuple[npt.NDArray[np.int64], JsonValues]:
-    """Return the members of a name, and which of the values, objects, they are of."""
+    """Return the positions of the objects with a member `name`, and the values of these members."""
     children = values.children(OBJECT)
     places = np.flatnonzero(children.keys.are(name.encode("utf-8", "surrogatepass")))
     return children.owners[places], children.values.take(places)
@@ -222,16 +226,16 @@ _FLOAT = re.compile(
     r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:inf|infinity|nan)", re.IGNORECASE
 )
 _PLACE = re.compile(r"\+?[0-9]+")
-# Bytes of documents that are looked at together.
+# The number of bytes of documents in one batch.
 _WINDOW_BYTES = 32 << 20
 
 
 def _function(kind: pa.DataType, compute: Callable[..., pa.Array], by_path: bool) -> Callable[..., Value]:
-    """Return a function of documents and constants, which is null where one of them is.
+    """Return a function on documents and constants. A null constant makes every result null.
 
     Args:
-        kind: the type of its values.
-        compute: from documents, the steps of a path or a key, and further constants.
+        kind: the type of the results.
+        compute: takes documents, the steps of a path or a key, and further constants.
         by_path: whether the first constant is a path.
     """
 
@@ -248,10 +252,10 @@ def _function(kind: pa.DataType, compute: Callable[..., pa.Array], by_path: bool
 
 
 def documents_of(value: Value) -> pa.ChunkedArray:
-    """Return a column of documents.
+    """Return a value as a column of JSON documents.
 
     Raises:
-        ExpressionError: it is another one, or a constant.
+        ExpressionError: the value is another type of column, or a constant.
     """
     if not is_typed(value) or not (pa.types.is_large_binary(value.type) or pa.types.is_null(value.type)):
         description = value.type if is_typed(value) else f"the constant {value!r}"
@@ -263,7 +267,7 @@ def documents_of(value: Value) -> pa.ChunkedArray:
 
 
 def windows_of(column: pa.ChunkedArray) -> list[pa.Array]:
-    """Return the documents in parts of about `_WINDOW_BYTES`."""
+    """Return the documents in batches of about `_WINDOW_BYTES`."""
     parts = []
     for chunk in column.chunks:
         step = max(1, len(chunk) * _WINDOW_BYTES // max(1, chunk.nbytes))
@@ -272,7 +276,7 @@ def windows_of(column: pa.ChunkedArray) -> list[pa.Array]:
 
 
 def _text(value: Value) -> str | None:
-    """Return a constant as text."""
+    """Return a constant as text, or None for null."""
     if isinstance(value, pa.Scalar):
         value = value.as_py()
     if is_typed(value) or isinstance(value, list):
@@ -287,13 +291,13 @@ def _text(value: Value) -> str | None:
 
 
 def _first(matches: PathValues) -> tuple[npt.NDArray[np.int64], JsonValues]:
-    """Return the documents in which something was found, and the first of each."""
+    """Return the numbers of the documents with a match, and the first match of each document."""
     firsts = np.flatnonzero(np.diff(matches.owners, prepend=-1))
     return matches.owners[firsts], matches.values.take(firsts)
 
 
 def _spread(values: pa.Array, places: npt.NDArray[np.int64], rows: int) -> pa.Array:
-    """Return values at some places of so many rows, null at the others."""
+    """Return an array of `rows` values, with `values` at `places` and null elsewhere."""
     if len(places) == rows:
         return values
     numbers = np.zeros(rows, np.int64)
@@ -341,12 +345,12 @@ def _contains(documents: JsonValues, steps: Any, item: str) -> pa.Array:
 
 
 def is_item_key(key: str) -> bool:
-    """Return whether a key may also be the number of an item of an array."""
+    """Return whether a key can also be an array index."""
     return _PLACE.fullmatch(key) is not None
 
 
 def _at_key(documents: JsonValues, key: str) -> tuple[npt.NDArray[np.int64], JsonValues]:
-    """Return the documents that have a member of a name or an item of a number, and its values."""
+    """Return the numbers of the documents with a member or array item `key`, and the values."""
     places, values = member(documents, key)
     if not is_item_key(key):
         return places, values
@@ -363,7 +367,7 @@ def _get(documents: JsonValues, key: str) -> pa.Array:
 
 
 def _getter(kind: pa.DataType, convert: Callable[[JsonValues], pa.Array]) -> Callable[..., Value]:
-    """Return the function that gives the value of a member in a type."""
+    """Return the function that reads a member or array item as a value of type `kind`."""
 
     def compute(documents: JsonValues, key: str) -> pa.Array:
         places, values = _at_key(documents, key)
@@ -375,10 +379,10 @@ def _getter(kind: pa.DataType, convert: Callable[[JsonValues], pa.Array]) -> Cal
 
 
 def _converted(values: JsonValues, kind: pa.DataType, convert: Callable[[JsonValues], pa.Array]) -> pa.Array:
-    """Return values in a type.
+    """Return values converted to a type.
 
     Raises:
-        ExpressionError: one does not fit it.
+        ExpressionError: a value does not fit the type.
     """
     result = convert(values)
     if result.null_count:
@@ -409,7 +413,7 @@ def _integers(values: JsonValues) -> pa.Array:
 def _by_kind(
     values: JsonValues, kind: pa.DataType, make: dict[int, Callable[[JsonValues], pa.Array]]
 ) -> pa.Array:
-    """Return values made of each kind of them by a function, in one array; null for other kinds."""
+    """Return values converted by the function for their kind in `make`; null for other kinds."""
     places, parts = [], []
     for number in np.unique(values.kinds).tolist():
         here = np.flatnonzero(values.kinds == number)
@@ -480,7 +484,7 @@ def _booleans(values: JsonValues) -> pa.Array:
     return _by_kind(values, kind, converters)
 
 
-# Name -> what it computes, and how many arguments it takes.
+# The implementation and the number of arguments of each function.
 JSON_FUNCTIONS: dict[str, tuple[Callable[..., Value], int]] = {
     "json_extract": (_function(pa.string(), _extract, by_path=True), 2),
     "json_exists": (_function(pa.bool_(), _exists, by_path=True), 2),
@@ -506,10 +510,10 @@ _TESTS: dict[str, Callable[[Any, Any], pa.Array]] = {
 
 
 def json_candidate(documents: Value, path: Value, kind: Value, test: Value, *operands: Value) -> Value:
-    """Return which documents may meet a comparison; false for nulls. See above.
+    """Return whether each document may pass a comparison (see the module docstring); false for nulls.
 
     Raises:
-        ExpressionError: the path is none, or the first argument is no JSON column.
+        ExpressionError: the path is invalid, or the first argument is not a JSON column.
         FormatError: a document is damaged.
     """
     steps = parse_path(str(path))
@@ -547,7 +551,7 @@ def _texts(values: JsonValues, test: str, operands: Sequence[str]) -> Bools:
 
 
 def _written(values: JsonValues, operands: Sequence[str]) -> Bools:
-    """Which numbers may be written as one of some texts, whatever the way of writing."""
+    """Return whether each number may be written as one of `operands`, in any notation."""
     doubles = numbers_of(values).as_doubles()
     numbers = []
     for text in operands:
@@ -578,7 +582,7 @@ def _doubles(values: JsonValues, test: str, operands: Sequence[float]) -> Bools:
     mask: Bools = values.kinds != NULL
     places = np.flatnonzero(values.kinds == NUMBER)
     doubles = numbers_of(values.take(places)).as_doubles()
-    # Zeros of both signs are equal to engines, and not to each of Arrow's functions.
+    # Engines treat 0.0 and -0.0 as equal, but some of Arrow's functions do not.
     mask[places] = ~np.isfinite(doubles) | _meets(pa.array(doubles + 0.0), test, [v + 0.0 for v in operands])
     return mask
 
