@@ -1,4 +1,4 @@
-"""Searching by a vector and by words at once: both rankings become one (`spark_lance/index/fusion.py`)."""
+"""Hybrid search: combines a vector ranking and a text ranking (`spark_lance/index/fusion.py`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
 RELEVANCE = "_relevance_score"
-# Rows that each of the two searches ranks, unless more are wanted.
+# Default number of rows that each of the two searches ranks; a larger k raises it.
 CANDIDATES = 100
 
 _WEIGHTS = ("vector_weight", "text_weight", "rank_constant")
@@ -37,14 +37,14 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class HybridQuery:
-    """The rows that are near to a vector, have some words, or both.
+    """A search for rows that are near a vector, match words, or both.
 
     Attributes:
-        vector: the search by vector; its `k` is the number of candidates.
-        text_column: the column of the words.
-        text: the search by words, with as many candidates.
-        k: rows.
-        weights: of the ranks by vector and by words.
+        vector: the vector search; its `k` is the number of candidates.
+        text_column: the column that the text search reads.
+        text: the text search, with the same number of candidates.
+        k: the number of rows in the result.
+        weights: the weight of the vector search, and the weight of the text search.
         rank_constant: see `reciprocal_rank_fusion`.
     """
 
@@ -57,15 +57,15 @@ class HybridQuery:
 
     @classmethod
     def parse(cls, manifest: Manifest, request: Mapping[str, Any]) -> HybridQuery:
-        """Return the query of a dict.
+        """Return the query that a dict describes.
 
         Args:
-            manifest: the version that is searched.
-            request: `nearest` and `full_text_query` as of `LanceDataset.to_table`, and perhaps `k` (10),
+            manifest: the version to search.
+            request: `nearest` and `full_text_query` as in `LanceDataset.to_table`. Optional keys: `k` (10),
                 `candidates`, `vector_weight` (1), `text_weight` (1) and `rank_constant` (60).
 
         Raises:
-            OptionError: a key or value that a search does not have.
+            OptionError: a key is unknown or missing, or a value is invalid.
         """
         unknown = sorted(set(request) - _KEYS)
         nearest, words = request.get("nearest"), request.get("full_text_query")
@@ -98,12 +98,12 @@ class HybridQuery:
 
 @dataclass(frozen=True)
 class HybridTopK:
-    """Rows by relevance, best first.
+    """The rows of a hybrid search by relevance, best first.
 
     Attributes:
         addresses: (n,) uint64.
         relevance: (n,) float32.
-        distances, scores: (n,) float32; NaN for a row that is no candidate by vector, or by words.
+        distances, scores: (n,) float32; NaN if the row is not a candidate of the vector or text search.
     """
 
     addresses: Addresses
@@ -112,7 +112,7 @@ class HybridTopK:
     scores: Floats
 
     def measured(self) -> dict[str, pa.Array]:
-        """Return the columns of what was measured; what was not is null."""
+        """Return the distance, score and relevance columns; a missing distance or score is null."""
         return {
             DISTANCE: pa.array(self.distances, mask=np.isnan(self.distances)),
             SCORE: pa.array(self.scores, mask=np.isnan(self.scores)),
@@ -121,7 +121,7 @@ class HybridTopK:
 
 
 def fuse(query: HybridQuery, vector: TopK, text: TextTopK) -> HybridTopK:
-    """Return the k best rows of both searches, which are given best first."""
+    """Return the k best rows of both searches. Each search must be sorted, best row first."""
     addresses, relevance = reciprocal_rank_fusion(
         [vector.addresses, text.addresses], query.weights, query.rank_constant
     )
@@ -147,20 +147,20 @@ def hybrid_search(
     """Return the k rows that a vector search and a text search rank best together.
 
     A row's relevance is `vector_weight / (rank_constant + rank)` of the vector search plus `text_weight /
-    (rank_constant + rank)` of the text search. A search without the row among its candidates adds
-    nothing. The columns `_distance`, `_score` (null where there is none) and `_relevance_score` are
-    added, and the best row is the first.
+    (rank_constant + rank)` of the text search. A search adds nothing for a row that is not one
+    of its candidates. The result has the additional columns `_distance`, `_score` (both null if missing) and
+    `_relevance_score`. The best row is first.
 
     Args:
         dataset: the table.
         request: see `HybridQuery.parse`.
-        columns: the columns in order; all by default.
-        filter: only rows that it keeps are found.
-        prefilter: whether the filter is applied before the searches, or to the k rows afterwards.
+        columns: the columns of the result, in order; all by default.
+        filter: the condition that every row of the result meets.
+        prefilter: whether to apply the filter before the searches, or else to the k rows afterwards.
         with_row_id, with_row_address: see `to_table`.
 
     Raises:
-        OptionError: an option cannot be used.
+        OptionError: an option is invalid.
         SchemaError, ExpressionError: a column does not exist, or the filter does not fit.
     """
     query = HybridQuery.parse(dataset.manifest, request)
@@ -175,10 +175,10 @@ def hybrid_search(
 
 
 def _number(name: str, value: Any) -> Any:
-    """Return a number, or None as it is.
+    """Return a valid number unchanged, or None for None.
 
     Raises:
-        OptionError: it cannot be used.
+        OptionError: the value is not a number, or is out of range.
     """
     if value is None:
         return None
@@ -195,7 +195,7 @@ def _number(name: str, value: Any) -> Any:
 
 
 def _looked_up(wanted_addresses: Addresses, addresses: Addresses, values: Floats) -> Floats:
-    """Return the values of some of the addresses; NaN where there is none."""
+    """Return the value of each wanted address; NaN for an address without a value."""
     result = np.full(len(wanted_addresses), np.nan, np.float32)
     order = np.argsort(addresses)
     places = np.searchsorted(addresses, wanted_addresses, sorter=order)

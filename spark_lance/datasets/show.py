@@ -1,4 +1,4 @@
-"""A table as a line or a small table in a notebook; its statistics, and a check of a version."""
+"""Text and notebook views of a table, its statistics, and the check of a version."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SMALL_ROWS = 1024
 
 @dataclass(frozen=True)
 class FieldStatistics:
-    """A field by id, and the bytes of its pages in the data files of a version."""
+    """The id of a field, and the bytes of its pages in the data files of a version."""
 
     id: int
     bytes_on_disk: int
@@ -42,7 +42,10 @@ class LanceStats:
     dataset: LanceDataset
 
     def dataset_stats(self, max_rows_per_group: int = _SMALL_ROWS) -> dict[str, int]:
-        """Return `num_deleted_rows`, `num_fragments`, and `num_small_files`: those below so many rows."""
+        """Return `num_deleted_rows`, `num_fragments` and `num_small_files`.
+
+        `num_small_files` counts the fragments with fewer than `max_rows_per_group` physical rows.
+        """
         fragments = self.dataset.get_fragments()
         return {
             "num_deleted_rows": sum(fragment.num_deletions for fragment in fragments),
@@ -51,12 +54,12 @@ class LanceStats:
         }
 
     def index_stats(self, index_name: str) -> dict[str, Any]:
-        """Return what is known of an index, see `LanceDataset.index_statistics`."""
+        """Return the statistics of an index, see `LanceDataset.index_statistics`."""
         result: dict[str, Any] = self.dataset.index_statistics(index_name)
         return result
 
     def data_stats(self) -> DataStatistics:
-        """Return the bytes that each field takes; opens every data file."""
+        """Return the stored bytes of each field. This opens every data file."""
         at = self.dataset.snapshot
         sizes = {field.id: 0 for field in at.schema.walk()}
         for fragment in at.fragments:
@@ -70,7 +73,7 @@ class LanceStats:
 
 
 def check_whole(dataset: LanceDataset) -> None:
-    """Check a version as a whole; see `LanceDataset.validate`."""
+    """Check a complete version; see `LanceDataset.validate`."""
     problems = verify(dataset.snapshot)
     damages = [each for each in problems.findings if each.level == "damage"]
     if damages:
@@ -84,7 +87,7 @@ _LISTED_COLUMNS = 8
 
 
 def line(dataset: LanceDataset) -> str:
-    """Return the line of a shell."""
+    """Return the one-line text that a Python shell shows for a table."""
     names = [field.name for field in dataset.lance_schema.fields]
     more = f", +{len(names) - _LISTED_COLUMNS}" if len(names) > _LISTED_COLUMNS else ""
     line = f" branch={dataset.branch!r}," if dataset.branch else ""
@@ -95,7 +98,7 @@ def line(dataset: LanceDataset) -> str:
 
 
 def html(dataset: LanceDataset) -> str:
-    """Return what a notebook shows: what the table is, and its first rows."""
+    """Return the HTML that a notebook shows: a summary of the table and its first rows."""
     fields = dataset.lance_schema.fields
     shown_fields = list(fields[:_SHOWN_COLUMNS])
     head = dataset.head(_SHOWN_ROWS, columns=[field.name for field in shown_fields])
@@ -115,12 +118,12 @@ def html(dataset: LanceDataset) -> str:
 
 @dataclass(frozen=True)
 class PlanPicture:
-    """A plan that a notebook draws: the fragments that are read and skipped, the bytes, the used indexes.
+    """A scan plan that a notebook draws: read and skipped fragments, their bytes, and the indexes in use.
 
     Attributes:
         plan: the plan as text.
-        read, skipped: bytes of the fragments that are read, and of the others, by fragment id.
-        indices: the indexes that the filter uses, with the part of the filter that each answers.
+        read, skipped: the bytes of each read fragment and of each skipped fragment, by fragment id.
+        indices: the indexes that the filter uses, each with the part of the filter that it answers.
     """
 
     plan: str
@@ -160,7 +163,7 @@ def _square(number: int, picture: PlanPicture) -> str:
 
 
 def index_rows(dataset: LanceDataset) -> list[tuple[str, str, str, int | None, str]]:
-    """Return name, type, columns, indexed rows and size of each index."""
+    """Return the name, type, columns, indexed rows and size of each index."""
     return [
         (
             index.name,
@@ -178,7 +181,7 @@ HISTORY_COLUMNS = ("version", "timestamp", "operation", "operationMetrics")
 
 
 def history_rows(dataset: LanceDataset, limit: int | None) -> list[tuple[int, str, str, str]]:
-    """Return version, time, operation and counts of the newest versions, newest first."""
+    """Return the version, time, operation and counts of the newest versions, newest first."""
     rows = metadata_table("history").to_arrow(dataset.snapshot, list(HISTORY_COLUMNS), limit=limit)
     return [
         (
@@ -192,6 +195,6 @@ def history_rows(dataset: LanceDataset, limit: int | None) -> list[tuple[int, st
 
 
 def _size_text(dataset: LanceDataset) -> str:
-    """Return the bytes of the data files of this version, as text such as "1.5 MiB"."""
+    """Return the size of the data files of this version, as text such as "1.5 MiB"."""
     files = (file for fragment in dataset.manifest.fragments for file in fragment.files)
     return size_text(sum(file.file_size_bytes for file in files))

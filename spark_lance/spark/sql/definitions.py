@@ -1,8 +1,8 @@
-"""CREATE, REPLACE and CREATE ... AS SELECT: empty tables at once, filled ones with the write that Spark runs.
+"""CREATE TABLE, REPLACE TABLE and CREATE TABLE ... AS SELECT.
 
-A statement with AS SELECT is staged: its table appears, or is replaced, by the one commit that holds its
-rows. TBLPROPERTIES take the names of the options of `df.write.format("lance")`; others become settings of the
-table.
+A statement without AS SELECT creates an empty table immediately. A statement with AS SELECT is staged: one
+commit creates or replaces the table and adds its rows. TBLPROPERTIES accept the options of
+`df.write.format("lance")`; other properties become settings of the table.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _FORMAT = "lance"
 def create_table(request: BridgeRequest) -> dict[str, Any]:
     """Create an empty table and return its description.
 
-    A LOCATION in the session's own catalog may already have a table, which is then only registered.
+    If a LOCATION in the session's own catalog already has a table, the statement only registers it.
     """
     uri = _place(request, replaces=False)
     if request.catalog.session is not None and _location(request) and _is_table(request, uri):
@@ -76,7 +76,7 @@ def create_table(request: BridgeRequest) -> dict[str, Any]:
 
 
 def stage_table(request: BridgeRequest) -> dict[str, Any]:
-    """Return the description of a table that a statement will create or replace, and change nothing."""
+    """Return the description of a table that a statement will create or replace, without any change."""
     mode = request.body["mode"]
     exists = _exists(request)
     if mode == "create" and exists:
@@ -127,15 +127,15 @@ def commit_staged(request: BridgeRequest) -> None:
 
 
 def abort_staged(request: BridgeRequest) -> None:
-    """End a failed staged statement. There is nothing to do: the write has cleaned up, and no name exists."""
+    """End a failed staged statement. Nothing is left to do: the write has cleaned up, and no name exists."""
 
 
 def _place(request: BridgeRequest, *, replaces: bool) -> str:
     """Return the path of a table that a statement creates or replaces.
 
     Raises:
-        OptionError: the statement asks for another format, or another place than the table's name.
-        UnsupportedFormatError: the name is that of a branch.
+        OptionError: the statement requests another format, or a location that does not fit the table's name.
+        UnsupportedFormatError: the name refers to a branch.
     """
     catalog, name = request.catalog, request.name
     _check_format(request)
@@ -174,8 +174,8 @@ def _external_place(request: BridgeRequest, location: str, *, replaces: bool) ->
     """Return the location of an external table of the session's own catalog.
 
     Raises:
-        TableExistsError: there is a table of the name, which is not replaced.
-        OptionError: the place has other files, or the table that is replaced is elsewhere.
+        TableExistsError: a table with this name exists, and the statement does not replace it.
+        OptionError: the location has other files, or the table to replace has another location.
     """
     catalog, name = request.catalog, request.name
     uri = local_path(location)
@@ -202,7 +202,7 @@ def _check_same(request: BridgeRequest, uri: str) -> None:
     """Check that an existing table matches the statement that registers it.
 
     Raises:
-        OptionError: columns differ, or the statement sets what only a new table can have.
+        OptionError: the columns differ, or the statement has properties or partitions for a new table only.
     """
     name = display_name(request.name)
     schema = st.StructType.fromJson(json.loads(request.body["schema"]))
@@ -304,7 +304,7 @@ _BUILDERS = {"create": "create", "create_or_replace": "createOrReplace"}
 
 
 def _apply_settings(table: LanceTable, settings: Mapping[str, str]) -> None:
-    """Apply the settings to a table that was created or replaced, and remove its former partition fields."""
+    """Apply the settings to a new or replaced table, and remove its former partition fields."""
     changed: dict[str, str | None] = dict(settings)
     dataset = table.dataset()
     if PARTITION_FIELDS in settings:
@@ -342,7 +342,7 @@ def _split_request_properties(request: BridgeRequest) -> tuple[dict[str, str], d
 
 
 def _split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options of the write among TBLPROPERTIES, and the settings of the table.
+    """Split TBLPROPERTIES into the options of the write and the settings of the table.
 
     Raises:
         OptionError: a setting is internal.
@@ -374,8 +374,8 @@ def _declared_partitions(request: BridgeRequest) -> PartitionSpec:
     """Return the declaration of PARTITIONED BY.
 
     Raises:
-        OptionError: a transform does not exist, or names a column that the table lacks.
-        SchemaError: a column has a type that the transform does not take.
+        OptionError: a transform does not exist, or uses a column that the table does not have.
+        SchemaError: the transform does not support the type of a column.
     """
     items = [text for text in request.body["partitions"] if not _CLUSTER_BY.fullmatch(text)]
     spec = PartitionSpec(tuple(parse_transform(item) for item in items))

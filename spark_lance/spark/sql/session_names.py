@@ -1,11 +1,11 @@
 """Lance tables of the session's own catalog, `spark_catalog`.
 
-Spark's registry (in memory, Hive's metastore or what the session uses) keeps a name, the format `lance`, a
-place and the columns of each table. A managed table is in the folder of its database, an external one at the
-LOCATION of its statement.
+Spark's registry (in memory, Hive's metastore or another one of the session) keeps the name, the format
+`lance`, the location and the columns of each table. A managed table is in the folder of its database. An
+external table is at the LOCATION of its statement.
 
-The files exist before the registration: a table appears whole. If the registry refuses it, the table that the
-statement made is deleted, unless nobody knows whether it was registered.
+The files are written before the registration, so that a registered table is complete. If the registry refuses
+a new table, its files are deleted. They stay if it is unknown whether the table was registered.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MANAGED, _EXTERNAL = "MANAGED", "EXTERNAL"
 
 
 class SessionNames:
-    """The registry of a driver as a catalog of Lance tables.
+    """Spark's registry of a driver, as a catalog of Lance tables.
 
     Args:
         spark: a session of the driver.
@@ -103,7 +103,7 @@ class SessionNames:
         """Return the location of a table.
 
         Raises:
-            TableNotFoundError: the registry has no table of this name, or one of another format.
+            TableNotFoundError: the registry has no table with this name, or its format is not Lance.
         """
         entry = self._entry(name)
         if entry is None:
@@ -118,7 +118,7 @@ class SessionNames:
 
         Raises:
             NamespaceNotFoundError: the database does not exist.
-            TableExistsError: there is a table of the name.
+            TableExistsError: a table with this name exists.
             OptionError: the folder has files.
         """
         database, table = self._parts(name)
@@ -137,7 +137,7 @@ class SessionNames:
 
         Raises:
             NamespaceNotFoundError: the database does not exist.
-            TableExistsError: there is a table of the name.
+            TableExistsError: a table with this name exists.
         """
         database, table = self._parts(name)
         check_part(table)
@@ -152,7 +152,7 @@ class SessionNames:
         """Check that the folder of a new table has no files.
 
         Raises:
-            OptionError: it has files.
+            OptionError: the folder has files.
         """
         store, path = open_store(uri, self._storage)
         if store.list(f"{path}/{VERSIONS_DIR}"):
@@ -167,7 +167,7 @@ class SessionNames:
             )
 
     def add(self, name: Name, uri: str, _: Mapping[str, str]) -> None:
-        """Register a managed table that a statement has written; delete it if registration fails."""
+        """Register a managed table after its files are written; delete it if the registration fails."""
         self.register(name, uri, external=False, is_new=True)
 
     def register(self, name: Name, uri: str, *, external: bool, is_new: bool) -> None:
@@ -177,11 +177,11 @@ class SessionNames:
             name: the table's name.
             uri: the table's location.
             external: whether the files stay when the name is dropped.
-            is_new: whether this statement created the table. If so, it is deleted if registration fails.
+            is_new: whether this statement created the table. A new table is deleted if registration fails.
 
         Raises:
-            TableExistsError: there is a table of this name.
-            PySparkException: the registry refuses it.
+            TableExistsError: a table with this name exists.
+            PySparkException: the registry refuses the table.
         """
         database, table = self._parts(name)
         kind = _EXTERNAL if external else _MANAGED
@@ -231,7 +231,7 @@ class SessionNames:
             drop_table(TableRef(*open_store(entry.uri, self._storage)), forget)
 
     def _entry(self, name: Name) -> tuple[str | None, str | None, str] | None:
-        """Return format, location and kind of a registered table of any format."""
+        """Return the format, location and kind of a registered table of any format, or None."""
         if len(name) != 2:
             return None
         answer = self._shim.registeredTable(self._session, *name)
@@ -260,7 +260,7 @@ class SessionNames:
 
 
 def described_columns(uri: str, storage: Mapping[str, str]) -> tuple[st.StructType, str | None]:
-    """Return a table's columns in their SQL types, and its comment."""
+    """Return the columns of a table with their SQL types, and the comment of the table."""
     options = read_options({"path": uri, **{f"storage.{key}": value for key, value in storage.items()}})
     _, snapshot = read.opened(options, None)
     comment = (dict(snapshot.schema.to_arrow().metadata or {})).get(b"comment", b"").decode()
@@ -268,7 +268,7 @@ def described_columns(uri: str, storage: Mapping[str, str]) -> tuple[st.StructTy
 
 
 def local_path(uri: str) -> str:
-    """Return the path of a local `file:` URI; other locations unchanged."""
+    """Return the path of a local `file:` URI. Other locations only lose trailing slashes."""
     if not uri.startswith("file:"):
         return uri.rstrip("/") if len(uri) > 1 else uri
     parts = urlsplit(uri)

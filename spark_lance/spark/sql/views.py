@@ -1,6 +1,7 @@
-"""Loads, lists, creates, replaces, renames and drops views in SQL, in releases with views in catalogs.
+"""SQL views: load, list, create, replace, rename and drop, for Spark releases with views in catalogs.
 
-Java sends and receives the members of a view (`spark_lance.catalog.views`). Spark has checked its query.
+Java sends and receives the members of a view (`spark_lance.catalog.views`). Spark has already checked the
+query.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from spark_lance.spark.sql.tables import load_table
 
 
 def load_relation(request: BridgeRequest) -> dict[str, Any]:
-    """Return the table with a name, or else the view with this name."""
+    """Return the table with a name, or the view with this name if no table has it."""
     try:
         return load_table(request)
     except LanceError as error:
@@ -37,7 +38,7 @@ def load_view(request: BridgeRequest) -> dict[str, Any]:
     """Return the members of a view.
 
     Raises:
-        ViewNotFoundError: there is none.
+        ViewNotFoundError: the view does not exist.
     """
     if not _may_be_view(request):
         raise ViewNotFoundError(f"there is no view {request.name[-1]!r}")
@@ -67,7 +68,7 @@ def replace_view(request: BridgeRequest) -> None:
     """Replace a view; with `creates`, create it if it does not exist.
 
     Raises:
-        ViewNotFoundError: there is none.
+        ViewNotFoundError: the view does not exist, and `creates` is not set.
         ViewExistsError: a table has the name.
     """
     _check_name(request)
@@ -94,7 +95,7 @@ def rename_view(request: BridgeRequest) -> None:
 
 
 def _may_be_view(request: BridgeRequest) -> bool:
-    """Return whether a name can be that of a view: it is not a path, and the catalog has views."""
+    """Return whether a name can refer to a view: it is not a path, and the catalog has views."""
     catalog = request.catalog
     return not is_path(request.name) and catalog.has_names and isinstance(catalog.names, HoldsViews)
 
@@ -110,8 +111,8 @@ def _views(catalog: OpenCatalog) -> HoldsViews:
     """Return the names of a catalog that has views.
 
     Raises:
-        UnsupportedFormatError: it is a service, which keeps none.
-        NamespaceNotFoundError: it has no root.
+        UnsupportedFormatError: the catalog is a namespace service, which does not keep views.
+        NamespaceNotFoundError: the catalog has no root.
     """
     names = catalog.names
     if not isinstance(names, HoldsViews):
