@@ -359,7 +359,7 @@ class StoreError(LanceError, OSError):
 
 
 class StoreAccessError(StoreError, PermissionError):
-    """The store rejects the credentials: check whether they are set, correct, current and permitted."""
+    """The store rejects the credentials: check that they are set, not expired, and allow the operation."""
 
     repeatable: ClassVar[bool | None] = False
     code: ClassVar[str | None] = "T7"
@@ -430,7 +430,7 @@ class AlreadyCommittedError(CommitError):
 
 
 class CommitOutcomeUnknownError(CommitError, OSError):
-    """The response of the store was lost, so the commit may exist: no file was deleted, check the table."""
+    """The store's response was lost; the commit may have succeeded: check the table (no file was deleted)."""
 
     repeatable: ClassVar[bool | None] = None
     code: ClassVar[str | None] = "T8"

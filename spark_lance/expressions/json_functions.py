@@ -8,8 +8,7 @@
     json_get_int, _float, _string, _bool(j, key)    its value; null if it is missing or JSON null
 
 A value that does not fit the type is an error: a text that is not a number, a number beyond 64 bits, an
-array.
-Numbers are rounded to integers, half away from 0. Booleans are 1 and 0. (Lance SQL, JSON functions.)
+array. Numbers are rounded to integers, half away from 0. Booleans are 1 and 0. (Lance SQL, JSON functions.)
 
 Paths are the subset of JSONPath that the reference supports:
 
