@@ -706,10 +706,10 @@ def test_advice_about_options_works(session: SparkSession, run: Run) -> None:
     run("INSERT INTO h VALUES (2)")
     path = path_of(run, "h")
 
-    def read(place: str, **options: object) -> str:
+    def read(place: str, **options: str | int) -> str:
         return outcome(session.read.format("lance").options(**options).load(place).collect)
 
-    def stream(place: str, **options: object) -> str:
+    def stream(place: str, **options: str | int) -> str:
         return outcome(lambda: session.readStream.format("lance").options(**options).load(place))
 
     by_name = "read a table by name: .table('d.h')"
