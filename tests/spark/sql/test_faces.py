@@ -636,7 +636,7 @@ HINTS: tuple[Any, ...] = (
     ),
     (
         "CALL lance.system.cherrypick_snapshot('d.h', 1)",
-        "CALL lance.system.rollback_to_snapshot('<table>', 1)",
+        "CALL lance.system.rollback_to_snapshot('d.h', 1)",
         ("CALL lance.system.rollback_to_snapshot('d.h', 1)",),
     ),
     (
