@@ -46,6 +46,12 @@ __all__ = [
     "RESULTS", "Record", "Results", "Timed", "in_turns", "parser", "run_alone", "size_of", "start_spark",
 ]  # fmt: skip
 
+# `pip install` compiles modules. Where this variable is set, each process that a benchmark starts, Spark's
+# workers included, would compile the modules of the source tree again. That takes longer than much of what
+# is measured here.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("pylance", "pyarrow", "numpy", "pyspark", "numba", "delta-spark")
 _ONE_THREAD = {"LANCE_CPU_THREADS": "1", "LANCE_IO_THREADS": "1", "OMP_NUM_THREADS": "1"}

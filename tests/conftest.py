@@ -37,6 +37,11 @@ UNCHECKED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 COMPILED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{COMPILED} -XX:+UseSerialGC -Xmn400m {UNCHECKED}")
 
+# The workers of Spark and the programs of tests are new processes. Where this variable is set, as in some
+# containers, each of them would compile this package again, which takes half a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Tables are flushed to disk, those of tests too, 3 GB in a run; where there is room, they are in memory.
 MEMORY, ROOM = Path("/dev/shm"), 12 << 30
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
