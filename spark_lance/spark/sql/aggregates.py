@@ -28,8 +28,6 @@ import pyarrow.compute as pc
 import pyspark.sql.types as st
 
 from spark_lance.arrow.arrays import one_array
-from spark_lance.index.scalar.column_facts import bounds_of, null_count, value_counts
-from spark_lance.index.scalar.full_coverage import rows_without
 from spark_lance.spark.options.options import check_batch
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.convert import BatchConverter
@@ -238,7 +236,10 @@ def column_statistics(request: BridgeRequest) -> dict[str, Any]:
     body = request.body
     read = Read(body["read"])
     statistics, fields, ends = {}, [], []
-    if read.options.kind == "rows":
+    if read.options.kind == "rows" and read.opened[1].manifest.index_section:
+        # Imported here and in the functions below: a table without indexes needs none of these modules.
+        from spark_lance.index.scalar.column_facts import bounds_of
+
         ref_schema = read.opened[1].schema
         for column in st.StructType.fromJson(json.loads(body["columns"])).fields:
             path = [column.name]
@@ -357,8 +358,11 @@ class _LocalAggregates:
     def _count_values(self, path: Sequence[str], rows: RowSet | None) -> int | None:
         """Return the number of rows that are not null in a column."""
         snapshot = self.read.opened[1]
-        if not spark_type_of(path, self.read.seen):
+        if not (snapshot.manifest.index_section and spark_type_of(path, self.read.seen)):
             return None
+        from spark_lance.index.scalar.column_facts import null_count
+        from spark_lance.index.scalar.full_coverage import rows_without
+
         if rows is None:
             empty = null_count(snapshot, path)
             return None if empty is None else snapshot.live_rows() - empty
@@ -371,8 +375,12 @@ class _LocalAggregates:
 
     def _groups(self, path: Sequence[str]) -> tuple[pa.Array, Any] | None:
         snapshot = self.read.opened[1]
-        if self._target is None or not has_spark_values(path, snapshot.schema, self.read.seen):
+        if self._target is None or not snapshot.manifest.index_section:
             return None
+        if not has_spark_values(path, snapshot.schema, self.read.seen):
+            return None
+        from spark_lance.index.scalar.column_facts import value_counts
+
         return value_counts(snapshot, path, *local_bounds(self.body), within=self._target.rows)
 
     def by_group(self) -> _Answer | None:

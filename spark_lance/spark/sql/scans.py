@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -29,8 +29,6 @@ from spark_lance.expressions.expressions import Expression
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.extensions import EXTENSION_NAME
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.index.scalar.column_facts import leading_rows
-from spark_lance.index.scalar.full_coverage import exact_rows
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.proto import table_pb2
 from spark_lance.spark.driver.interpreters import check_package
@@ -38,7 +36,6 @@ from spark_lance.spark.options.option_fields import ReadOptions
 from spark_lance.spark.options.options import check_batch, read_options
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.kinds import read_kind
-from spark_lance.spark.scan.metadata import MetadataReader
 from spark_lance.spark.scan.predicates import expression_of, pushdown_of
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.read_schema import resolve_projection
@@ -53,6 +50,9 @@ from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef
+
+if TYPE_CHECKING:
+    from spark_lance.spark.scan.metadata import MetadataReader
 
 _Types = pa.types
 # Test of the stored type -> Spark's type for it, whose order is the same.
@@ -178,6 +178,9 @@ class Read:
         if self.options.kind == "rows":
             return self.opened[1].schema
         if self.options.kind == "metadata":
+            # Imported here because reads of rows need none of the modules for metadata tables.
+            from spark_lance.spark.scan.metadata import MetadataReader
+
             return Schema.from_arrow(MetadataReader.columns(self.options))
         return None
 
@@ -251,7 +254,12 @@ def target_rows(read: Read, body: Mapping[str, Any]) -> TargetRows | None:
 
 def _index_exact_rows(condition: Condition, snapshot: Snapshot, most_bytes: int) -> RowSet | None:
     """Return exactly the rows that meet a condition; None if indices cannot return them."""
-    return exact_rows(snapshot, condition.trees(), most_bytes) if condition.is_told else None
+    if not (condition.is_told and snapshot.manifest.index_section):
+        return None
+    # Imported here because a table without indexes needs none of these modules.
+    from spark_lance.index.scalar.full_coverage import exact_rows
+
+    return exact_rows(snapshot, condition.trees(), most_bytes)
 
 
 def find_top_rows(read: Read, top: Mapping[str, Any], within: RowSet | None) -> RowSet | None:
@@ -263,8 +271,11 @@ def find_top_rows(read: Read, top: Mapping[str, Any], within: RowSet | None) -> 
         within: the rows to consider; None for all rows of the version.
     """
     path, snapshot = top["path"], read.opened[1]
-    if not has_spark_order(path, snapshot.schema, read.seen):
+    if not (snapshot.manifest.index_section and has_spark_order(path, snapshot.schema, read.seen)):
         return None
+    # Imported here because a table without indexes needs none of these modules.
+    from spark_lance.index.scalar.column_facts import leading_rows
+
     order = {"descending": top["descending"], "nulls": top["nulls"]}
     return leading_rows(snapshot, path, top["rows"], **order, within=within)
 
@@ -310,8 +321,8 @@ def plan_scan(request: BridgeRequest) -> dict[str, Any]:
         versioned = read_kind(read.options).reader(read.options, schema, read.ref)
         reader, ref = versioned, versioned.ref  # type: ignore[assignment]
         few, size = None, None
-        if isinstance(reader, MetadataReader):
-            reader.set_filters(_pushed_trees(read, body), body.get("limit"))
+        if read.options.kind == "metadata":
+            cast("MetadataReader", reader).set_filters(_pushed_trees(read, body), body.get("limit"))
         if isinstance(reader, _SmallReader):
             few = reader.read_if_small(most_rows, most_bytes)
     answer = {"ref": version_answer(ref)}
