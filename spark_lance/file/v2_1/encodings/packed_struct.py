@@ -9,7 +9,7 @@ levels. Example {u8: 1, u16: 2}:  01 02 00. In 2.3 full-zip pages have such rows
 
 Fields of varying width, in full-zip pages of 2.2. A value is its fields in order: bits_per_value / 8 bytes,
 or a length of bits_per_length / 8 bytes and that many bytes. Each field's own encoding (flat, variable, fsst,
-...) then applies to the field's bytes of all rows. A null struct has no bytes at all.
+variable_packed_struct, ...) then applies to the field's bytes of all rows. A null struct has no bytes at all.
 Example {i8: 1, string: "xy"}:  01  02 00 00 00 78 79
 
 (Lance file format, encodings: packed struct, variable packed struct.)
@@ -18,11 +18,12 @@ The writer:
 
     fixed-width fields         PackedStruct in mini-block chunks: contiguous rows
     other fields (2.2)         VariablePackedStruct in full-zip values: the bytes of each field. Before bytes
-    of
-                               varying number a u32 or u64 length (the offset width of the type)
+                               of varying number a u32 or u64 length (the offset width of the type)
+    nested structs (2.2)       VariablePackedStruct again, as the bytes of a field, with a u32 length
 
 Fixed-size lists belong to the other fields although their width is fixed, because PackedStruct supports only
-plain numbers. Fields have no nulls. A null struct is a level; in full-zip pages it has no bytes.
+plain numbers. Fields have no nulls, but items of fixed-size lists can be null. A null struct is a level; in
+full-zip pages it has no bytes. Version 2.1 stores other fields only if all structs of a page are null.
 (Lance file format 2.1, packed structs.)
 """
 
@@ -174,23 +175,18 @@ class StructChunks:
         return [ChunkBuffer(self.rows.reshape(-1), bounds * self.rows.shape[1])]
 
 
-def check_packed(field: Field, path: str, version: FileVersion) -> None:
-    """Check that this version can pack all fields of a packed struct.
+def check_packed(field: Field, path: str) -> None:
+    """Check that a packed struct has a layout for all of its fields.
 
     Raises:
-        SchemaError: it cannot; the error names the field.
+        SchemaError: it has none; the error names the field.
     """
     kind = field.arrow_type()
     if not kind.num_fields:
         raise SchemaError(f"column {path!r}: a packed struct without fields cannot be stored")
     for child in kind:
-        if not _is_fixed(child.type) and not is_variable(child.type):
+        if not _is_fixed(child.type) and not is_variable(child.type) and not _is_variable_struct(child.type):
             raise SchemaError(f"column {path!r}: {child.type} ({child.name!r}) cannot be in a packed struct")
-    if version is FileVersion.V2_1 and not is_plain_struct(kind):
-        raise SchemaError(
-            f"column {path!r}: packed structs of file version 2.1 hold numbers and other plain values of "
-            f"fixed width only, not {kind}; version 2.2 packs strings and fixed-size lists too"
-        )
 
 
 def is_plain_struct(kind: pa.StructType) -> bool:
@@ -199,11 +195,22 @@ def is_plain_struct(kind: pa.StructType) -> bool:
 
 
 def _is_fixed(kind: pa.DataType) -> bool:
+    bits = 1
     while pa.types.is_fixed_size_list(kind):
+        bits *= kind.list_size
         kind = kind.value_type
     if pa.types.is_nested(kind) or pa.types.is_null(kind) or is_variable(kind):
         return False
-    return not pa.types.is_dictionary(kind) and value_bits(kind) % 8 == 0
+    return not pa.types.is_dictionary(kind) and bits * value_bits(kind) % 8 == 0
+
+
+def _is_variable_struct(kind: pa.DataType) -> bool:
+    """Return whether a nested struct can be stored: like pylance, only if its values vary in width."""
+    if not pa.types.is_struct(kind):
+        return False
+    is_variable_width = [is_variable(child.type) or _is_variable_struct(child.type) for child in kind]
+    fits = all(width or _is_fixed(child.type) for width, child in zip(is_variable_width, kind, strict=True))
+    return fits and any(is_variable_width)
 
 
 def struct_chunks(leaf: Leaf) -> StructChunks:
@@ -212,39 +219,58 @@ def struct_chunks(leaf: Leaf) -> StructChunks:
     Raises:
         SchemaError: a field of a non-null struct is null.
     """
-    children = _children(leaf)
+    children = [child for child, _ in _fields(leaf.values, leaf.slot_validity(), leaf.field.name)]
     parts = [zip_fixed(child, None).data for child in children]
     return StructChunks(np.hstack(parts), tuple(value_bits(child.type) for child in children))
 
 
-def zip_structs(leaf: Leaf) -> ZipVariable:
+def zip_structs(leaf: Leaf, version: FileVersion) -> ZipVariable:
     """Return the slots of a struct for a full-zip page.
 
     Raises:
-        SchemaError: a field of a non-null struct is null, or an item of a fixed-size list in it is.
+        SchemaError: a field of a non-null struct is null, or this version has no such pages.
     """
+    if version is FileVersion.V2_1:
+        raise SchemaError(
+            f"column {leaf.field.name!r}: packed structs of file version 2.1 hold numbers and other plain "
+            f"values of fixed width only, not {leaf.values.type}; version 2.2 packs strings, lists of fixed "
+            "size and structs too"
+        )
     valid = leaf.slot_validity()
+    packed, rows = _zip_fields(leaf.values, valid, leaf.field.name)
+    if valid is not None:
+        rows = pc.if_else(pa.array(valid), rows, pa.scalar(b"", pa.large_binary()))
+    return ZipVariable(pb.CompressiveEncoding(variable_packed_struct=packed), rows, 32)
+
+
+def _zip_fields(
+    structs: pa.StructArray, valid: Bools | None, path: str
+) -> tuple[pb.VariablePackedStruct, pa.LargeBinaryArray]:
+    """Return the encoding of a struct, and the bytes of each struct."""
     packed = pb.VariablePackedStruct()
     parts: list[pa.Array] = []
     fixed: list[U8] = []
-    for child in _children(leaf):
-        if not is_variable(child.type):
+    for child, name in _fields(structs, valid, path):
+        if pa.types.is_struct(child.type):
+            inner, data = _zip_fields(child, valid, name)
+            description, bits = pb.CompressiveEncoding(variable_packed_struct=inner), 32
+        elif is_variable(child.type):
+            strings = zip_variable(child, valid)
+            description, data, bits = strings.description, strings.data, strings.bits_per_offset
+        else:
             zipped = zip_fixed(child, valid)
             packed.fields.add(value=zipped.description, bits_per_value=8 * zipped.data.shape[1])
             fixed.append(zipped.data)
             continue
-        strings = zip_variable(child, valid)
-        packed.fields.add(value=strings.description, bits_per_length=strings.bits_per_offset)
-        lengths = np.diff(np.frombuffer(strings.data.buffers()[1], np.int64)).astype("<u8")
-        words = lengths.view(np.uint8).reshape(-1, 8)[:, : strings.bits_per_offset // 8]
-        parts += [_as_binary([*fixed, words]), strings.data]
+        packed.fields.add(value=description, bits_per_length=bits)
+        lengths = np.diff(np.frombuffer(data.buffers()[1], np.int64)).astype("<u8")
+        words = lengths.view(np.uint8).reshape(-1, 8)[:, : bits // 8]
+        parts += [_as_binary([*fixed, words]), data]
         fixed = []
     if fixed:
         parts.append(_as_binary(fixed))
     rows = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
-    if valid is not None:
-        rows = pc.if_else(pa.array(valid), rows, pa.scalar(b"", pa.large_binary()))
-    return ZipVariable(pb.CompressiveEncoding(variable_packed_struct=packed), rows, 32)
+    return packed, rows
 
 
 def _as_binary(columns: list[U8]) -> pa.LargeBinaryArray:
@@ -255,28 +281,38 @@ def _as_binary(columns: list[U8]) -> pa.LargeBinaryArray:
     return pa.Array.from_buffers(pa.large_binary(), len(rows), buffers)
 
 
-def _children(leaf: Leaf) -> list[pa.Array]:
-    """Return the fields of all slots, after checking that none is null in a valid slot."""
-    valid = leaf.slot_validity()
-    children = []
-    for i in range(leaf.values.type.num_fields):
-        child = leaf.values.field(i)
+def _fields(structs: pa.StructArray, valid: Bools | None, path: str) -> list[tuple[pa.Array, str]]:
+    """Return the fields of all slots and their paths, after checking that none is null in a valid slot.
+
+    Items of fixed-size lists can be null, except bits.
+    """
+    fields = []
+    for i, field in enumerate(structs.type):
+        child = structs.field(i)
         child = child.storage if isinstance(child, pa.ExtensionArray) else child
+        name = f"{path}.{field.name}"
         if _has_nulls(child, valid):
-            name = f"{leaf.field.name}.{leaf.values.type.field(i).name}"
             raise SchemaError(f"column {name!r}: a field of a packed struct cannot be null")
-        children.append(child)
-    return children
+        if _has_null_bits(child, valid):
+            raise SchemaError(f"column {name!r}: a bool of a list in a packed struct cannot be null")
+        fields.append((child, name))
+    return fields
 
 
 def _has_nulls(array: pa.Array, valid: Bools | None) -> bool:
-    """Return whether a value or one of its items is null in a valid row."""
-    if array.null_count:
-        nulls: Bools = flags_of(pc.is_null(array))
-        if (nulls if valid is None else nulls & valid).any():
-            return True
-    if not pa.types.is_fixed_size_list(array.type):
+    """Return whether a value is null in a valid row."""
+    if not array.null_count:
         return False
-    size = array.type.list_size
-    items = array.values.slice(array.offset * size, len(array) * size)
-    return _has_nulls(items, None if valid is None else np.repeat(valid, size))
+    nulls: Bools = flags_of(pc.is_null(array))
+    return bool((nulls if valid is None else nulls & valid).any())
+
+
+def _has_null_bits(array: pa.Array, valid: Bools | None) -> bool:
+    """Return whether a fixed-size list of bools has a null item in a valid row."""
+    while pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        array = array.values.slice(array.offset * size, len(array) * size)
+        valid = None if valid is None else np.repeat(valid, size)
+        if pa.types.is_boolean(array.type):
+            return _has_nulls(array, valid)
+    return False

@@ -261,7 +261,7 @@ def _bit_chunks(bits: Bools, bounds: Ints) -> ChunkBuffer:
 
 
 def zip_fixed(array: pa.Array, valid: Bools | None) -> ZipFixed:
-    """Return the slots of a fixed-width array whose items are whole bytes, for a full-zip page."""
+    """Return the slots of a fixed-width array of whole bytes for a full-zip page."""
     layers, items, valid_items = _split_layers(array, valid)
     slots = len(array)
     parts = []
@@ -271,7 +271,10 @@ def zip_fixed(array: pa.Array, valid: Bools | None) -> ZipFixed:
         if layer.validity is not None:
             parts.append(np.packbits(layer.validity.reshape(slots, per_slot), axis=1, bitorder="little"))
     bits = value_bits(items.type)
-    data = _item_values(items, valid_items).view(np.uint8) if parts else _item_bytes(items)
+    if bits == 1:
+        data = np.packbits(_item_values(items, valid_items), bitorder="little")
+    else:
+        data = _item_values(items, valid_items).view(np.uint8) if parts else _item_bytes(items)
     parts.append(data.reshape(slots, per_slot * bits // 8))
     return ZipFixed(_describe(layers, bits), parts[0] if len(parts) == 1 else np.hstack(parts), valid)
 

@@ -380,7 +380,8 @@ def choose(leaf: Leaf, version: FileVersion) -> NullPage | BlobPage | ScalarPage
     if len(array) == 0 or (valid is not None and not valid.any()):
         return NullPage()
     if pa.types.is_struct(array.type):
-        return MiniBlock(struct_chunks(leaf)) if is_plain_struct(array.type) else FullZip(zip_structs(leaf))
+        is_plain = is_plain_struct(array.type)
+        return MiniBlock(struct_chunks(leaf)) if is_plain else FullZip(zip_structs(leaf, version))
     settings = Settings.of(leaf.field)
     if pa.types.is_dictionary(array.type):
         items = _encode_items(array.dictionary, version, settings)

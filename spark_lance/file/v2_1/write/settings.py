@@ -130,7 +130,7 @@ def _check_type(field: Field, path: str, version: FileVersion, in_list: bool, in
     if kind == "blob":
         return
     if kind == "packed_struct":
-        check_packed(field, path, version)
+        check_packed(field, path)
         return
     if field.logical_type == "fixed_size_binary:0":
         raise SchemaError(f"column {path!r}: Lance cannot store values of zero width")

@@ -44,17 +44,33 @@ def check(path: str, array: pa.Array) -> None:
     assert theirs.to_table(filter="a is not null").num_rows == len(array) - array.null_count
     if len(array):
         rows = [0, len(array) - 1, len(array) // 2]
-        wanted = canonical([array[row].as_py() for row in rows])
-        assert canonical(ours.take(rows).column("a")) == wanted
-        assert canonical(theirs.take(rows).column("a")) == wanted
+        expected = canonical([array[row].as_py() for row in rows])
+        assert canonical(ours.take(rows).column("a")) == expected
+        assert canonical(theirs.take(rows).column("a")) == expected
 
 
 def structs(kind: pa.StructType, rows: int, nulls: bool = True) -> pa.Array:
     """Structs with nulls, as a slice; what is under the nulls is not null."""
     rng = np.random.default_rng(rows)
-    children = [random_array(rng, field.with_nullable(False), rows + 3) for field in kind]
+    children = [without_nulls(rng, field, rows + 3) for field in kind]
     mask = pa.array(rng.random(rows + 3) < 0.3) if nulls else None
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask).slice(3)
+
+
+def without_nulls(rng: np.random.Generator, field: pa.Field, rows: int) -> pa.Array:
+    """Values without nulls; items of fixed-size lists can be null, except bools."""
+    if pa.types.is_struct(field.type):
+        children = [without_nulls(rng, child, rows) for child in field.type]
+        return pa.StructArray.from_arrays(children, fields=list(field.type))
+    if pa.types.is_fixed_size_list(field.type):
+        inner = field.type.value_field
+        size = rows * field.type.list_size
+        if pa.types.is_boolean(inner.type) or pa.types.is_fixed_size_list(inner.type):
+            items = without_nulls(rng, inner, size)
+        else:
+            items = random_array(rng, inner, size)
+        return pa.FixedSizeListArray.from_arrays(items, type=field.type)
+    return random_array(rng, field.with_nullable(False), rows)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +123,13 @@ def test_random_fields(data: st.DataObject, tmp_path_factory: pytest.TempPathFac
         vectors(pa.int16(), 3),
         vectors(vectors(pa.int8(), 2), 2),
     ]
+    wide += [
+        pa.list_(pa.bool_(), 16),
+        pa.list_(pa.int16(), 3),
+        pa.list_(pa.list_(pa.int8(), 2), 3),
+        pa.struct([("p", pa.string()), ("q", pa.int32())]),
+        pa.struct([("p", pa.struct([("q", pa.binary()), ("r", vectors(pa.int8(), 3))]))]),
+    ]
     version = data.draw(st.sampled_from(["2.1", "2.2"]))
     kinds = data.draw(
         st.lists(st.sampled_from(plain if version == "2.1" else plain + wide), min_size=1, max_size=5)
@@ -124,17 +147,65 @@ def test_what_is_under_a_null_struct_may_be_null(tmp_path: Path) -> None:
     check(write(tmp_path / "t", array, "2.2"), array)
 
 
+@pytest.mark.parametrize("kind", [TEXT, VECTOR, pa.struct([("n", TEXT)])])
+def test_version_2_1_stores_pages_of_null_structs(tmp_path: Path, kind: pa.StructType) -> None:
+    check(write(tmp_path / "nulls", pa.nulls(3, kind), "2.1"), pa.nulls(3, kind))
+    empty = pa.array([[], None], pa.list_(pa.field("item", kind, metadata=PACKED)))
+    check(write(tmp_path / "lists", empty, "2.1", pa.field("a", empty.type)), empty)
+    theirs = tmp_path / "theirs"
+    table = pa.table([pa.nulls(3, kind)], schema=pa.schema([pa.field("a", kind, metadata=PACKED)]))
+    lance.write_dataset(table, str(theirs), data_storage_version="2.1")
+    check(str(theirs), pa.nulls(3, kind))
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+def test_random_fields_that_pylance_wrote(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    kinds = [
+        pa.string(),
+        pa.large_binary(),
+        pa.int32(),
+        pa.list_(pa.bool_(), 8),
+        pa.list_(pa.int16(), 3),
+        pa.list_(pa.list_(pa.int8(), 2), 3),
+        pa.struct([("p", pa.string()), ("q", pa.int32())]),
+    ]
+    version = data.draw(st.sampled_from(["2.2", "2.3"]))
+    types = [pa.string(), *data.draw(st.lists(st.sampled_from(kinds), max_size=4))]
+    kind = pa.struct([pa.field(f"f{i}", each) for i, each in enumerate(types)])
+    array = structs(kind, data.draw(st.integers(1, 200)), nulls=False)
+    array = pa.StructArray.from_arrays(array.flatten(), fields=list(kind))
+    path = str(tmp_path_factory.mktemp("p") / "t")
+    table = pa.table([array], schema=pa.schema([pa.field("a", kind, metadata=PACKED)]))
+    lance.write_dataset(table, path, data_storage_version=version)  # type: ignore[arg-type]
+    check(path, array)
+
+
 @pytest.mark.parametrize(
     ("version", "array", "message"),
     [
         ("2.1", pa.array([{"x": 1, "s": "a"}]), "file version 2.1"),
         ("2.1", pa.array([{"x": None}], pa.struct([("x", pa.int32())])), "'a.x'.* cannot be null"),
         (
+            "2.1",
+            pa.array([{"v": [1.0, 2.0]}], pa.struct([("v", vectors(pa.float32(), 2))])),
+            "file version 2.1",
+        ),
+        (
             "2.2",
             pa.array([{"x": None, "s": "a"}], pa.struct([("x", pa.int32()), ("s", pa.string())])),
             "cannot be null",
         ),
-        ("2.2", pa.array([{"v": [1, None]}], pa.struct([("v", pa.list_(pa.int32(), 2))])), "cannot be null"),
+        ("2.2", pa.array([{"v": None}], pa.struct([("v", pa.list_(pa.int32(), 2))])), "cannot be null"),
+        ("2.2", pa.array([{"v": [None] * 8}], pa.struct([("v", pa.list_(pa.bool_(), 8))])), "cannot be null"),
+        ("2.2", pa.array([{"v": [True] * 3}], pa.struct([("v", pa.list_(pa.bool_(), 3))])), "bool"),
+        (
+            "2.2",
+            pa.array([{"v": {"s": None}}], pa.struct([("v", pa.struct([("s", pa.string())]))])),
+            "'a.v.s'.* cannot be null",
+        ),
         ("2.2", pa.array([{"x": True}]), "bool"),
         ("2.2", pa.array([{"x": {"y": 1}}]), "struct"),
         ("2.2", pa.array([{"x": [1]}]), "list"),
