@@ -204,8 +204,20 @@ class LanceOperation:
             return overwrite_message(self.schema(manifest), fragments, bases=bases)
 
         def bases(self) -> tuple[BasePath, ...]:
-            """Return the base paths with their ids."""
-            return numbered(base.stored() for base in self.initial_bases or ())
+            """Return the base paths with their ids.
+
+            A dataset root keeps id 0, unless the files use ids that `write_fragments` chose.
+            """
+            bases = [base.stored() for base in self.initial_bases or ()]
+            zeros = [base for base in bases if not base.id]
+            used = {
+                file.base_id
+                for fragment in messages_of(self.fragments)
+                for file in fragment.files
+                if file.HasField("base_id")
+            }
+            is_literal = len(zeros) == 1 and zeros[0].is_dataset_root and used <= {base.id for base in bases}
+            return numbered(bases, keeps_zero=is_literal)
 
         def schema(self, manifest: Manifest | None) -> Schema:
             """Return the schema with field ids."""
@@ -431,11 +443,11 @@ class LanceOperation:
     class Other(Operation):
         """A stored operation without a class of its own."""
 
-        stored: Message
+        content: Message
 
         def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
             """Return the message for a transaction."""
-            return self.stored
+            return self.content
 
 
 def _parse_fragments(messages: Iterable[table_pb2.DataFragment]) -> list[FragmentMetadata]:

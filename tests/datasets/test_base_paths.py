@@ -33,7 +33,7 @@ def bases_of(ds: Any) -> list[int | None]:
     return [file.base_id for fragment in ds.get_fragments() for file in fragment.data_files()]
 
 
-def known(bases: Any) -> list[tuple[Any, ...]]:
+def base_tuples(bases: Any) -> list[tuple[Any, ...]]:
     return sorted((base.id, base.name, base.path, base.is_dataset_root) for base in bases)
 
 
@@ -42,7 +42,7 @@ def ids(ds: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "chosen",
+    "targets",
     [
         {},
         {"target_bases": ["two"]},
@@ -53,14 +53,14 @@ def ids(ds: Any) -> list[int]:
     ids=str,
 )
 def test_files_go_where_pylance_puts_them(
-    tmp_path: Path, places: list[DatasetBasePath], chosen: dict[str, Any]
+    tmp_path: Path, places: list[DatasetBasePath], targets: dict[str, Any]
 ) -> None:
     theirs = [lance.DatasetBasePath(p.path, name=p.name, is_dataset_root=p.is_dataset_root) for p in places]
-    options = {"max_rows_per_file": 3, **chosen}
+    options = {"max_rows_per_file": 3, **targets}
     written = lance.write_dataset(rows(0, 20), str(tmp_path / "theirs"), initial_bases=theirs, **options)
     ds = write_dataset(rows(0, 20), tmp_path / "ours", initial_bases=places, **options)
     assert bases_of(ds) == bases_of(written)
-    assert known(ds.base_paths()) == known(written._ds.base_paths().values())
+    assert base_tuples(ds.base_paths()) == base_tuples(written._ds.base_paths().values())
     read: Any = lance.dataset(str(tmp_path / "ours"))
     read.validate()
     assert ids(read) == ids(ds) == ids(spark_lance.dataset(tmp_path / "theirs")) == list(range(20))
@@ -116,8 +116,8 @@ def test_places_are_not_given_twice(tmp_path: Path, places: list[DatasetBasePath
 
 
 def test_ids_of_places_are_not_given_again(tmp_path: Path, places: list[DatasetBasePath]) -> None:
-    chosen = [places[0], replace(places[1], id=1)]
-    options: dict[str, Any] = {"initial_bases": chosen, "target_bases": ["one"]}
+    targets = [places[0], replace(places[1], id=1)]
+    options: dict[str, Any] = {"initial_bases": targets, "target_bases": ["one"]}
     table = write_dataset(rows(0, 9), tmp_path / "t", **options)
     assert [(base.id, base.name) for base in table.manifest.message.base_paths] == [(2, "one"), (1, "two")]
     assert bases_of(table) == [2]
@@ -152,12 +152,37 @@ def test_a_lost_commit_deletes_its_files_in_every_place(
 
 def test_fragments_and_their_commit_name_the_places(tmp_path: Path, places: list[DatasetBasePath]) -> None:
     path = str(tmp_path / "t")
-    made: Any = spark_lance.write_fragments(
+    transaction: Any = spark_lance.write_fragments(
         rows(0, 4), path, mode="create", initial_bases=places, target_bases=["two"], return_transaction=True
     )
-    ds = LanceDataset.commit(path, made)
+    ds = LanceDataset.commit(path, transaction)
     assert bases_of(ds) == [2]
     more: Any = spark_lance.write_fragments(rows(4, 4), ds, target_bases=["one"])
     ds = LanceDataset.commit(ds, LanceOperation.Append(more), ds.version)
     assert bases_of(ds) == [2, 1]
     assert ids(lance.dataset(path)) == list(range(8))
+
+
+def test_a_root_keeps_the_number_0_in_an_operation(tmp_path: Path) -> None:
+    root, extra = str(tmp_path / "root"), str(tmp_path / "extra")
+    schema = pa.schema([("id", pa.int64())])
+    results = []
+    for package in (spark_lance, lance):
+        base: Any = DatasetBasePath if package is spark_lance else lance.DatasetBasePath
+        bases = [base(root, name="root", is_dataset_root=True, id=0), base(extra, name="extra", id=1)]
+        uri = str(tmp_path / package.__name__)
+        fragments = (
+            spark_lance.write_fragments(rows(0, 3), uri, initial_bases=bases, target_bases=["extra"])
+            if package is spark_lance
+            else lance.fragment.write_fragments(
+                rows(0, 3), uri, initial_bases=bases, target_bases=["extra"], mode="create"
+            )
+        )
+        operation: Any = LanceOperation if package is spark_lance else lance.LanceOperation
+        package.LanceDataset.commit(uri, operation.Overwrite(schema, fragments, initial_bases=bases))
+        opened = lance.dataset(uri)
+        assert ids(opened) == ids(spark_lance.dataset(uri)) == [0, 1, 2]
+        assert bases_of(opened) == [1]
+        results.append(base_tuples(opened._ds.base_paths().values()))
+    assert results[0] == results[1]
+    assert [base[0] for base in results[0]] == [0, 1]

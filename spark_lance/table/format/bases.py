@@ -174,8 +174,12 @@ class Bases(OfTable):
         return *self._opened[number], base.is_dataset_root
 
 
-def numbered(bases: Iterable[BasePath]) -> tuple[BasePath, ...]:
+def numbered(bases: Iterable[BasePath], *, keeps_zero: bool = False) -> tuple[BasePath, ...]:
     """Return the base paths of a new table; a base path with id 0 gets the next free id, starting at 1.
+
+    Args:
+        bases: the base paths.
+        keeps_zero: whether a base path with id 0 keeps it, as pylance's operations do.
 
     Raises:
         OptionError: two base paths have the same name, path or id; a missing name is a name here.
@@ -185,7 +189,9 @@ def numbered(bases: Iterable[BasePath]) -> tuple[BasePath, ...]:
     numbered_bases: list[BasePath] = []
     for base in bases:
         next_id = max((other.id for other in numbered_bases), default=0) + 1
-        number = base.id or next(number for number in count(next_id) if number not in explicit)
+        number = base.id
+        if not number and not keeps_zero:
+            number = next(number for number in count(next_id) if number not in explicit)
         for other in numbered_bases:
             if other.name == base.name or other.path == base.path or other.id == number:
                 raise OptionError(f"base path {base.name or base.path!r} is given twice")
