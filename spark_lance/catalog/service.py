@@ -1,6 +1,6 @@
 """Catalog of a Lance namespace service, using the package `lance-namespace` (extra `namespace`).
 
-    rest           a REST service, with the package's client; settings uri, header.<name>
+    rest           a REST service (`rest.py`); settings uri, delimiter, header.<name>, tls.<name>
     a.b.Class      another implementation of `lance_namespace.LanceNamespace`, or its registered name
 
 The setting `impl` alone imports nothing. A class is used if the driver's program has imported its module or
@@ -13,7 +13,6 @@ The service stores names and locations. We read and write the tables directly.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -21,18 +20,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from spark_lance.catalog.names import SEPARATOR, Name, TableEntry, check_part, display_name
+from spark_lance.catalog.names import Name, TableEntry, check_part, display_name
+from spark_lance.catalog.rest import RestClient
 from spark_lance.errors import (
+    BranchNotFoundError,
+    ColumnNotFoundError,
     LanceError,
     NamespaceExistsError,
     NamespaceInUseError,
     NamespaceNotFoundError,
     OptionError,
+    RetryableConflictError,
     StoreAccessError,
     StoreError,
     TableExistsError,
     TableNotFoundError,
+    TagNotFoundError,
     UnsupportedFormatError,
+    VersionNotFoundError,
 )
 from spark_lance.io.failures import presentable
 from spark_lance.redaction import redacted
@@ -41,7 +46,6 @@ from spark_lance.redaction import redacted
 IMPLEMENTATIONS = "SPARK_LANCE_NAMESPACE_IMPLS"
 
 _REST = "rest"
-_HEADER = "header."
 
 # Class name of an error of the package -> our error class.
 _ERRORS: Mapping[str, type[LanceError]] = {
@@ -50,6 +54,11 @@ _ERRORS: Mapping[str, type[LanceError]] = {
     "NamespaceNotEmptyError": NamespaceInUseError,
     "TableNotFoundError": TableNotFoundError,
     "TableAlreadyExistsError": TableExistsError,
+    "TableVersionNotFoundError": VersionNotFoundError,
+    "TableTagNotFoundError": TagNotFoundError,
+    "TableBranchNotFoundError": BranchNotFoundError,
+    "TableColumnNotFoundError": ColumnNotFoundError,
+    "ConcurrentModificationError": RetryableConflictError,
     "InvalidInputError": OptionError,
     "UnsupportedOperationError": UnsupportedFormatError,
     "PermissionDeniedError": StoreAccessError,
@@ -114,7 +123,8 @@ class ServiceCatalog:
     def table(self, name: Name) -> TableEntry:
         """Return the entry of a table."""
         _check(name)
-        answer = self._call("describe_table", "DescribeTableRequest", name, check_declared=True)
+        flags = {"check_declared": True, "vend_credentials": True}
+        answer = self._call("describe_table", "DescribeTableRequest", name, **flags)
         if not answer.location:
             raise TableNotFoundError(f"the service does not say where table {display_name(name)} is")
         return TableEntry(
@@ -180,7 +190,7 @@ class ServiceCatalog:
     def _client(self) -> Any:
         properties = dict(self.properties)
         if self.impl == _REST:
-            return _RestClient(properties)
+            return _RestCalls(properties)
         _check_allowed(self.impl)
         try:
             return _package().connect(self.impl, properties)
@@ -191,62 +201,15 @@ class ServiceCatalog:
             ) from presentable(error, properties)
 
 
-class _RestClient:
-    """Calls a REST service with the package's request classes."""
+class _RestCalls:
+    """The operations of a REST service as functions of one request."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        values = dict(properties)
-        uri = values.pop("uri", None)
-        unknown = [key for key in values if not key.startswith(_HEADER)]
-        if not uri or unknown:
-            raise OptionError(
-                f"a REST namespace needs the setting uri, and takes {_HEADER}<name> besides; "
-                f"not known: {', '.join(unknown) or 'none'}"
-            )
-        self._uri, self._secrets = uri, dict(properties)
-        self._http = importlib.import_module("lance_namespace_urllib3_client")
-        self._failures = importlib.import_module("urllib3.exceptions")
-        client = self._http.ApiClient(self._http.Configuration(host=uri))
-        for key, value in values.items():
-            client.set_default_header(key[len(_HEADER) :], value)
-        self._apis = (self._http.NamespaceApi(client), self._http.TableApi(client))
+        self._client = RestClient(properties)
 
     def __getattr__(self, verb: str) -> Callable[[Any], Any]:
-        """Return the function of a call, which takes one request."""
-        namespaces, tables = self._apis
-        call = getattr(namespaces, verb, None) or getattr(tables, verb)
-        return lambda request: self._answer(verb, call, request)
-
-    def _answer(self, verb: str, call: Callable[..., Any], request: Any) -> Any:
-        name = SEPARATOR.join(request.id) or SEPARATOR
-        body: tuple[Any, ...] = (request,)
-        more: dict[str, Any] = {}
-        if verb.startswith("list_"):
-            body, more = (), {"page_token": request.page_token}
-        elif verb == "drop_table":
-            body = ()
-        elif verb == "describe_table":
-            more = {"check_declared": request.check_declared}
-        try:
-            return call(name, *body, **more)
-        except self._http.ApiException as error:
-            raise _response_error(error) from presentable(error, self._secrets)
-        except self._failures.HTTPError as error:
-            reason = redacted(str(error), self._secrets)
-            raise StoreError(
-                f"the namespace service at {self._uri} does not answer: {reason}"
-            ) from presentable(error, self._secrets)
-
-
-def _response_error(error: Any) -> Exception:
-    """Return the package's error for an error response."""
-    try:
-        body = json.loads(error.body or "")
-        code, text = int(body["code"]), body.get("error") or body.get("detail") or ""
-    except (ValueError, KeyError, TypeError):
-        return StoreError(f"the namespace service answers {error.status} {error.reason}")
-    result: Exception = _package().from_error_code(code, text)
-    return result
+        """Return the function of a call."""
+        return lambda request: self._client.call(verb, request)
 
 
 def _check_allowed(impl: str) -> None:

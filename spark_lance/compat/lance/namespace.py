@@ -1,6 +1,7 @@
-"""`lance.namespace` on the catalog of this package: a folder of tables, with the API of `lance-namespace`.
+"""`lance.namespace`: a folder of tables, or a REST service, with the API of `lance-namespace`.
 
-`lance_namespace.connect("dir", {"root": ...})` finds `DirectoryNamespace` after `compat.install()`.
+After `compat.install()`, `lance_namespace.connect("dir", {"root": ...})` finds `DirectoryNamespace`, and
+`lance_namespace.connect("rest", {"uri": ...})` finds `RestNamespace`.
 The package `lance-namespace` (extra `namespace`) contains the requests, responses and errors.
 """
 
@@ -16,6 +17,7 @@ import pyarrow.ipc
 
 from spark_lance.catalog.directory import DirectoryCatalog
 from spark_lance.catalog.names import SEPARATOR, Name, TableEntry
+from spark_lance.compat.lance.rest import DynamicContextProvider, RestNamespace
 from spark_lance.compat.lance.schema import schema_to_json
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
@@ -32,7 +34,7 @@ from spark_lance.errors import (
     VersionNotFoundError,
 )
 
-__all__ = ["DirectoryNamespace", "location_of", "place_for"]
+__all__ = ["DirectoryNamespace", "DynamicContextProvider", "RestNamespace", "location_of", "place_for"]
 
 # Our error class and theirs. The first matching class applies.
 _ERRORS: tuple[tuple[type[Exception], type[Exception]], ...] = (
