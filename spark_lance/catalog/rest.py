@@ -25,8 +25,6 @@ from spark_lance.errors import OptionError
 from spark_lance.io.failures import presentable
 from spark_lance.redaction import redacted
 
-__all__ = ["RestClient"]
-
 HEADER = "header."
 _TLS = ("tls.cert_file", "tls.key_file", "tls.ssl_ca_cert", "tls.assert_hostname")
 _APIS = ("NamespaceApi", "TableApi", "DataApi", "TransactionApi")
