@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_lance import errors
+from spark_lance.spark.driver.delta_settings import append_setting_error, change_setting_error
 from spark_lance.spark.driver.jobs import commit_origin
 from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.table.constraints import evaluate_with
@@ -128,6 +129,8 @@ class Bridge:
         body = json.loads(text)
         try:
             request = BridgeRequest(self._spark, self._source, body, subject)
+            if "ignored_setting" in body:
+                _check_repeated(body)
             with commit_options(origin=self._commit_origin):
                 answer = _find_answer(body["verb"])(request)
         except (errors.LanceError, OSError, PySparkException) as error:
@@ -137,6 +140,20 @@ class Bridge:
     def _commit_origin(self) -> Mapping[str, str]:
         # The session of the statement, in the thread of the JVM that waits for this answer.
         return commit_origin(SparkSession.getActiveSession() or self._spark)
+
+
+def _check_repeated(body: Mapping[str, Any]) -> None:
+    """Check that a request does not write rows in a session that relies on a setting without effect.
+
+    Raises:
+        OptionError: it does. A write with the equivalent options is allowed.
+    """
+    setting = body["ignored_setting"]
+    if body["verb"] in ("plan_write", "write_rows") and not body.get("streams"):
+        if not any(key.lower() == "txnappid" for key in body["write"]["options"]):
+            raise append_setting_error(setting)
+    elif body["verb"] in ("change_rows", "delete_where", "delete_partitions", "truncate_table"):
+        raise change_setting_error(setting)
 
 
 def _find_answer(verb: str) -> Answer:

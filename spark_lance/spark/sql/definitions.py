@@ -216,14 +216,30 @@ def _check_same(request: BridgeRequest, uri: str) -> None:
             f"{' '.join(different)}: leave the columns out"
         )
     options, settings = _split_request_properties(request)
-    extra = [key for key in (*options, *settings) if not key.startswith("storage.")]
+    fixed = [key for key in options if not key.startswith("storage.")]
     if PRIMARY_KEY in request.body["properties"]:
-        extra.append(PRIMARY_KEY)
-    if extra or request.body["partitions"]:
-        what = f"property {extra[0]!r}" if extra else "the partitioning"
+        fixed.append(PRIMARY_KEY)
+    if fixed:
         raise OptionError(
-            f"the table at {uri} exists, so {what} of CREATE TABLE {name} is not its own: leave it out, and "
-            f"then write ALTER TABLE {name}"
+            f"the table at {uri} exists, and CREATE TABLE {name} cannot change its property {fixed[0]!r}: "
+            "leave the property out"
+        )
+    if partitions := _declared_partitions(request).fields:
+        raise OptionError(
+            f"the table at {uri} exists, and CREATE TABLE {name} cannot partition it: leave out PARTITIONED "
+            f"BY, and then run ALTER TABLE {name} ADD PARTITION FIELD {partitions[0].sql}"
+        )
+    if clustering := _clustering(request):
+        raise OptionError(
+            f"the table at {uri} exists, and CREATE TABLE {name} cannot cluster it: leave out CLUSTER BY, "
+            f"and then run ALTER TABLE {name} CLUSTER BY ({', '.join(clustering)})"
+        )
+    explicit = [key for key in request.body["properties"] if key in settings]
+    for key in explicit:
+        value = settings[key].replace("\\", "\\\\").replace("'", "\\'")
+        raise OptionError(
+            f"the table at {uri} exists, and CREATE TABLE {name} cannot change its property {key!r}: leave "
+            f"the property out, and then run ALTER TABLE {name} SET TBLPROPERTIES ('{key}' = '{value}')"
         )
 
 

@@ -1,18 +1,19 @@
-"""Changes of schemas by statements: WITH SCHEMA EVOLUTION, and ALTER TABLE ... REPLACE COLUMNS.
+"""Schema changes of statements WITH SCHEMA EVOLUTION and of ALTER TABLE ... REPLACE COLUMNS.
 
-With schema evolution a source may add columns and fields, and widen the type of a column so that no stored
-value changes:
+With schema evolution, a source can add columns and fields. It can also widen the type of a column if no
+stored value changes:
 
     TINYINT, SMALLINT, INT -> a wider integer          DATE -> TIMESTAMP_NTZ
     FLOAT -> DOUBLE                                     DECIMAL -> DECIMAL with no fewer digits on either side
 
-Every other difference of types is left to Spark, which casts the source's values by its rules of store
-assignment. So are columns with an index, columns of the primary key, vectors, and what is inside a map.
+For all other differences, the column keeps its type, and Spark casts the source's values by its store
+assignment rules. So do columns with an index, columns of the primary key, partition columns, vectors, and
+fields inside a map.
 
-REPLACE COLUMNS names the columns that the table has after it, in their order. Spark drops all columns and
-adds the new ones. Here a column, or a field of a struct, whose name the table has keeps its values. So the
-statement adds columns, changes their types and moves them. It drops none: a column that it leaves out is
-refused.
+REPLACE COLUMNS lists the new columns of a table, in order. Spark's own implementation drops all columns and
+adds new ones. Here a column or struct field with an existing name keeps its values. So the statement adds
+columns, changes their types and moves them. It never drops a column: a statement without an existing column
+is refused.
 """
 
 from __future__ import annotations
@@ -42,13 +43,17 @@ _INTEGERS: tuple[tuple[pa.DataType, type[st.DataType]], ...] = (
 )
 
 
-def check_evolution(manifest: Manifest, changes: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a change of types that evolution must not make.
+# Changes that the values of rows can forbid. They are made first, so that a refused statement changes less.
+VALUE_CHECKED = frozenset({"column_type", "column_nullability"})
 
-    Spark 4.3 asks before and leaves such changes out. Older releases demand all of them.
+
+def check_evolution(manifest: Manifest, changes: Sequence[Mapping[str, Any]]) -> None:
+    """Check that a statement WITH SCHEMA EVOLUTION makes only supported changes.
+
+    Spark 4.3 asks for each change and leaves out unsupported ones. Older releases request all changes.
 
     Raises:
-        UnsupportedFormatError: a column would get a type that cannot hold its values, or cannot be widened.
+        UnsupportedFormatError: a column cannot be widened to the new type, or a new field is inside a map.
     """
     for change in changes:
         if is_supported(manifest, change):
@@ -67,11 +72,11 @@ def check_evolution(manifest: Manifest, changes: Sequence[Mapping[str, Any]]) ->
 
 
 def is_supported(manifest: Manifest, change: Mapping[str, Any]) -> bool:
-    """Return whether evolution may make a change: add a column or field, or widen a column.
+    """Return whether schema evolution can make a change: add a column or field, or widen a column.
 
     Args:
         manifest: the version of the table.
-        change: the change as the SQL catalog describes it.
+        change: the change, in the form of `TableChange`.
     """
     fields = fields_along(manifest.schema.fields, change["column"])
     outer = [None if field is None else field.kind for field in fields[:-1]]
@@ -82,21 +87,21 @@ def is_supported(manifest: Manifest, change: Mapping[str, Any]) -> bool:
     field = fields[-1]
     if field is None or change["kind"] != "column_type":
         return False
-    return _widens(field.arrow_type(), parse_type(change["type"])) and not _is_fixed(manifest, fields)
+    return _can_widen(field.arrow_type(), parse_type(change["type"])) and not _is_fixed(manifest, fields)
 
 
 def fitting_type(
     manifest: Manifest, path: Sequence[str], table: st.DataType, source: st.DataType
 ) -> st.DataType:
-    """Return a type for a source's column that causes only supported changes of the table.
+    """Return the type to cast a source's column to, so that the table needs only supported changes.
 
-    Fields that the table lacks stay, in the source's order.
+    New fields of the source are kept, in the source's order.
 
     Args:
         manifest: the version of the table.
-        path: the names that lead to the column or field, as Spark has them.
-        table: its type.
-        source: the type that the source has for it.
+        path: the path of the column or field, as Spark names it.
+        table: the type in the table.
+        source: the type in the source.
     """
     if isinstance(table, st.StructType) and isinstance(source, st.StructType):
         fields = []
@@ -119,33 +124,35 @@ def fitting_type(
 
 
 def merged_schema(table: st.StructType, rows: st.StructType, *, by_name: bool) -> st.StructType:
-    """Return the columns of a table together with those of rows that it lacks.
+    """Return the columns of a table, followed by the new columns of rows.
 
-    Types of the table's columns stay, but structs get the fields that they lack.
+    The table's columns keep their types, but structs get the new fields of the rows.
 
     Args:
         table: the columns of the table.
         rows: the columns of the rows.
-        by_name: whether columns belong together by their names; otherwise by their places.
+        by_name: whether columns match by name. Otherwise they match by position.
     """
     if not by_name:
         pairs = [(own, row.dataType) for own, row in zip(table, rows, strict=False)]
-        fields = [_with_type(own, _merged(own.dataType, kind)) for own, kind in pairs]
+        fields = [_with_type(own, _merge_types(own.dataType, kind)) for own, kind in pairs]
         fields += table.fields[len(pairs) :]
         return st.StructType([*fields, *rows.fields[len(table.fields) :]])
-    merged = _merged(table, rows)
+    merged = _merge_types(table, rows)
     assert isinstance(merged, st.StructType)
     return merged
 
 
-def _merged(table: st.DataType, rows: st.DataType) -> st.DataType:
+def _merge_types(table: st.DataType, rows: st.DataType) -> st.DataType:
     if isinstance(table, st.ArrayType) and isinstance(rows, st.ArrayType):
-        return st.ArrayType(_merged(table.elementType, rows.elementType), table.containsNull)
+        return st.ArrayType(_merge_types(table.elementType, rows.elementType), table.containsNull)
     if not isinstance(table, st.StructType) or not isinstance(rows, st.StructType):
         return table
     matches = {own.name: field for field in rows if (own := match_name(table, field.name)) is not None}
     fields = [
-        _with_type(own, _merged(own.dataType, matches[own.name].dataType)) if own.name in matches else own
+        _with_type(own, _merge_types(own.dataType, matches[own.name].dataType))
+        if own.name in matches
+        else own
         for own in table
     ]
     return st.StructType([*fields, *(field for field in rows if match_name(table, field.name) is None)])
@@ -156,7 +163,10 @@ def _with_type(field: st.StructField, kind: st.DataType) -> st.StructField:
 
 
 def match_name(schema: st.StructType, name: str) -> st.StructField | None:
-    """Return the field of a name; the case matters only where names differ in nothing else."""
+    """Return the field with a name; None if there is none.
+
+    Case is ignored, unless several fields differ only in case.
+    """
     if name in schema.names:
         return schema[name]
     alike = [field for field in schema if field.name.lower() == name.lower()]
@@ -164,20 +174,20 @@ def match_name(schema: st.StructType, name: str) -> st.StructField | None:
 
 
 def _is_fixed(manifest: Manifest, fields: Sequence[Field | None]) -> bool:
-    """Return whether a field keeps its type: for an index, a key, or the partitions of the table."""
+    """Return whether a field must keep its type: an index, the primary key or the partitioning uses it."""
     ids = {field.id for field in fields if field is not None}
     keys = {field.id for field in primary_key(manifest.schema)}
-    names = {field.name for field in fields if field is not None}
+    column = fields[0]
     partitions = PartitionSpec.of_config(manifest.config).present(manifest.schema)
     return (
         bool(ids & keys)
-        or any(field.source in names for field in partitions.fields)
+        or any(column is not None and field.source == column.name for field in partitions.fields)
         or any(index.name == MEM_WAL or ids.intersection(index.fields) for index in manifest.indices)
     )
 
 
-def _widens(column_type: pa.DataType, kind: st.DataType) -> bool:
-    """Return whether every value of a stored type is the same value in another type."""
+def _can_widen(column_type: pa.DataType, kind: st.DataType) -> bool:
+    """Return whether a Spark type can represent every value of a stored type."""
     if isinstance(kind, st.DoubleType):
         return bool(column_type == pa.float32())
     if isinstance(kind, st.TimestampNTZType):
@@ -194,37 +204,40 @@ def _widens(column_type: pa.DataType, kind: st.DataType) -> bool:
 
 
 def fields_along(fields: Sequence[Field], parts: Sequence[str]) -> list[Field | None]:
-    """Return the fields that Spark's names lead to; the items of a list, `element` there, have names here."""
+    """Return the fields along a path; None for a part that does not exist.
+
+    Spark calls the items of a list `element`. The stored field can have another name.
+    """
     path: list[Field | None] = []
     children = fields
     for part in parts:
         items = children[:1] if path and path[-1] is not None and path[-1].kind == "list" else ()
-        named = [child for child in items or children if items or child.name == part]
-        path.append(named[0] if named else None)
-        children = named[0].children if named else ()
+        matches = [child for child in items or children if items or child.name == part]
+        path.append(matches[0] if matches else None)
+        children = matches[0].children if matches else ()
     return path
 
 
 def refuse_in_map(fields: Sequence[Field], change: Mapping[str, Any]) -> None:
-    """Refuse to change a part of a map: its keys, its values, and their fields.
+    """Check that a change does not concern the keys, the values or a nested field of a map.
 
     Raises:
-        SchemaError: the change is one; the message has the statement that computes the column anew.
+        SchemaError: it does. The message has a statement that computes the column again.
     """
     parts = change.get("column", ())
     outer = fields_along(fields, parts)[:-1]
     if not any(field is not None and field.kind == "map" for field in outer):
         return
     column = quoted(parts[0])
-    values = _new_map(fields_along(fields, parts[:1])[0], column, parts[1:], change) or "..."
+    values = _map_sql(fields_along(fields, parts[:1])[0], column, parts[1:], change) or "..."
     raise SchemaError(
         f"column {'.'.join(parts)!r} is a part of a map, which ALTER TABLE cannot change; write CREATE OR "
         f"REPLACE TABLE t AS SELECT * EXCEPT ({column}), {values} AS {column} FROM t"
     )
 
 
-def _new_map(field: Field | None, column: str, parts: Sequence[str], change: Mapping[str, Any]) -> str | None:
-    """Return the SQL of a map whose values have a change; None for changes that have none."""
+def _map_sql(field: Field | None, column: str, parts: Sequence[str], change: Mapping[str, Any]) -> str | None:
+    """Return SQL that applies a change to the values of a map; None if SQL cannot express the change."""
     if field is None or field.kind != "map" or parts[0] != "value":
         return None
     kind = parse_type(change["type"]).simpleString() if "type" in change else ""
@@ -254,7 +267,7 @@ def _literal(text: str) -> str:
 
 
 def parse_type(text: str) -> st.DataType:
-    """Return the Spark type that a JSON text describes."""
+    """Return the Spark type of a JSON text."""
     return type_of_json(json.loads(text))
 
 
@@ -263,24 +276,24 @@ Parts = tuple[str, ...]
 
 
 def replaces_columns(schema: st.StructType, changes: Sequence[Change]) -> bool:
-    """Return whether the changes of an ALTER TABLE are those of REPLACE COLUMNS."""
-    dropped = {change["column"][0] for change in changes if _is_of_column(change, "drop_column")}
-    added = any(_is_of_column(change, "add_column") for change in changes)
+    """Return whether Spark made the changes of an ALTER TABLE from REPLACE COLUMNS."""
+    dropped = {change["column"][0] for change in changes if _is_column_change(change, "drop_column")}
+    added = any(_is_column_change(change, "add_column") for change in changes)
     return added and dropped >= set(schema.names)
 
 
 def column_changes(name: str, schema: st.StructType, changes: Sequence[Change]) -> list[Change]:
-    """Return the changes that make the columns of a table those of REPLACE COLUMNS.
+    """Return the changes that turn the columns of a table into those of REPLACE COLUMNS.
 
     Args:
-        name: of the table, for errors.
-        schema: its columns, with the types that they were declared with.
-        changes: those of the statement.
+        name: the name of the table, for errors.
+        schema: the columns of the table, with declared types such as CHAR(n).
+        changes: the changes of the statement, as Spark makes them.
 
     Raises:
-        SchemaError: the statement leaves a column or field out, or names one twice.
+        SchemaError: the statement leaves out an existing column or field, or has one twice.
     """
-    adds = [change for change in changes if _is_of_column(change, "add_column")]
+    adds = [change for change in changes if _is_column_change(change, "add_column")]
     new = st.StructType(
         [st.StructField(add["column"][0], parse_type(add["type"]), add["nullable"]) for add in adds]
     )
@@ -300,17 +313,15 @@ def column_changes(name: str, schema: st.StructType, changes: Sequence[Change]) 
         if (add["default"] or "") != metadata.get(CURRENT_DEFAULT, ""):
             result.append({"kind": "column_default", "column": path, "default": add["default"]})
     moves = list(_moves(name, (), schema, new))
-    # First the changes that the values of rows can forbid.
-    result.sort(key=lambda change: change["kind"] not in ("column_type", "column_nullability"))
     return [*result, {"kind": "column_positions", "moves": moves}] if moves else result
 
 
-def _is_of_column(change: Change, kind: str) -> bool:
+def _is_column_change(change: Change, kind: str) -> bool:
     return bool(change["kind"] == kind and len(change["column"]) == 1)
 
 
 def _type_changes(table: str, path: Parts, old: st.DataType, new: st.DataType) -> Iterator[Change]:
-    """Yield the changes of a column or field and of the fields in it, but for their order."""
+    """Yield the changes of the types of a column or field and its nested fields, without moves."""
     if isinstance(old, st.StructType) and isinstance(new, st.StructType):
         for field in new:
             own = match_name(old, field.name)
@@ -336,33 +347,33 @@ def _type_changes(table: str, path: Parts, old: st.DataType, new: st.DataType) -
 def _moves(
     table: str, path: Parts, old: st.StructType, new: st.StructType
 ) -> Iterator[tuple[Parts, str | None]]:
-    """Yield each column or field that moves, with the one in front of it: None for the first."""
+    """Yield each column or field to move, with the column or field before it; None for the first."""
     names = []
     for field in new:
         own = match_name(old, field.name)
         names.append(field.name if own is None else own.name)
         if own is not None:
-            yield from _inner_moves(table, (*path, own.name), own.dataType, field.dataType)
+            yield from _nested_moves(table, (*path, own.name), own.dataType, field.dataType)
     missing = [name for name in old.names if name not in names]
     if missing:
         column = ".".join((*path, missing[0]))
         raise SchemaError(
-            f"REPLACE COLUMNS would lose the values of {column}: name it too, or write first "
+            f"REPLACE COLUMNS would lose the values of {column}: add it to the list, or first run "
             f"ALTER TABLE {table} DROP COLUMN {column}"
         )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise SchemaError(f"REPLACE COLUMNS has {'.'.join((*path, twice))!r} twice: leave one of them out")
+        raise SchemaError(f"REPLACE COLUMNS has {'.'.join((*path, twice))!r} twice: leave one out")
     order = [*old.names, *(name for name in names if name not in old.names)]
     if order != names:
         for name, before in zip(names, [None, *names], strict=False):
             yield (*path, name), before
 
 
-def _inner_moves(
+def _nested_moves(
     table: str, path: Parts, old: st.DataType, new: st.DataType
 ) -> Iterator[tuple[Parts, str | None]]:
     if isinstance(old, st.StructType) and isinstance(new, st.StructType):
         yield from _moves(table, path, old, new)
     elif isinstance(old, st.ArrayType) and isinstance(new, st.ArrayType):
-        yield from _inner_moves(table, (*path, "element"), old.elementType, new.elementType)
+        yield from _nested_moves(table, (*path, "element"), old.elementType, new.elementType)

@@ -1,6 +1,6 @@
-"""Procedures by Iceberg's names, with its arguments and result columns. A snapshot is a version.
+"""Iceberg's procedures, with their names, arguments and result columns. A snapshot is a version.
 
-Arguments that only choose how much is done at once are taken and do nothing: Spark and the table decide.
+Arguments about the amount of work per step are accepted and have no effect: Spark and the table decide.
 """
 
 from __future__ import annotations
@@ -43,40 +43,40 @@ from spark_lance.table.versions.versions import latest_version, list_versions
 if TYPE_CHECKING:
     from spark_lance.catalog.directory import DirectoryCatalog
 
-_MOVED = "previous_snapshot_id bigint, current_snapshot_id bigint"
+_RESTORE_COLUMNS = "previous_snapshot_id bigint, current_snapshot_id bigint"
 _DAY = 24 * 3600 * 1000
 _UNVERIFIED_DAYS = 7
 
 
-def _moment(micros: int) -> datetime:
+def _utc_time(micros: int) -> datetime:
     return datetime.fromtimestamp(micros / 1e6, timezone.utc)
 
 
-def _frame(request: BridgeRequest, rows: Sequence[tuple[Any, ...]], columns: str) -> DataFrame:
+def _create_frame(request: BridgeRequest, rows: Sequence[tuple[Any, ...]], columns: str) -> DataFrame:
     return request.spark.createDataFrame(list(rows), columns)
 
 
-def _restored(request: BridgeRequest, table: LanceTable, version: int) -> DataFrame:
+def _restore(request: BridgeRequest, table: LanceTable, version: int) -> DataFrame:
     before = table.version
     table.restoreToVersion(version).collect()
-    return _frame(request, [(before, table.version)], _MOVED)
+    return _create_frame(request, [(before, table.version)], _RESTORE_COLUMNS)
 
 
 def _rollback_to_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
-    return _restored(request, table, int(a["snapshot_id"]))
+    return _restore(request, table, int(a["snapshot_id"]))
 
 
 def _rollback_to_timestamp(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     dataset = table.dataset()
-    version = version_at(dataset.table, _moment(a["timestamp"]))
-    return _restored(request, table, version)
+    version = version_at(dataset.table, _utc_time(a["timestamp"]))
+    return _restore(request, table, version)
 
 
 def _set_current_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     if (a["snapshot_id"] is None) == (a["ref"] is None):
         raise OptionError("set_current_snapshot needs a snapshot_id or a ref: ref => 'tag'")
     if a["snapshot_id"] is not None:
-        return _restored(request, table, int(a["snapshot_id"]))
+        return _restore(request, table, int(a["snapshot_id"]))
     tags = table.tags.list()
     if a["ref"] not in tags and a["ref"] in table.branches.list():
         raise UnsupportedFormatError(
@@ -85,7 +85,7 @@ def _set_current_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[
         )
     before = table.version
     table.restoreToTag(a["ref"]).collect()
-    return _frame(request, [(before, table.version)], _MOVED)
+    return _create_frame(request, [(before, table.version)], _RESTORE_COLUMNS)
 
 
 def _ancestors_of(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
@@ -98,26 +98,32 @@ def _ancestors_of(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any
 
 def _expire_snapshots(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     dataset = table.dataset()
-    check_deletion(dataset.manifest)
-    drop_expired_refs(dataset.store, dataset.main_root, expiry_setting(dataset.manifest, MAX_REF_AGE))
+    manifest = dataset.manifest
+    check_deletion(manifest)
+    max_ref_age = expiry_setting(manifest, MAX_REF_AGE)
+    if a["retain_last"] is not None and a["retain_last"] < 1:
+        raise OptionError(f"retain_last is a number of snapshots, 1 or more, not {a['retain_last']}")
+    selection: dict[str, Any]
     if a["snapshot_ids"] is not None:
         numbers = [int(number) for number in a["snapshot_ids"]]
         present = {file.version for file in list_versions(dataset.table)}
         if missing := sorted(set(numbers) - present):
             raise OptionError(
-                f"there is no snapshot {missing[0]}; there are {min(present)} to {max(present)}"
+                f"snapshot {missing[0]} does not exist (available: {min(present)} to {max(present)})"
             )
         if dataset.version in numbers:
-            raise OptionError(f"snapshot {dataset.version} is the newest, which stays: leave it out")
-        stats = dataset.cleanup_old_versions(versions=numbers, error_if_tagged_old_versions=False)
+            raise OptionError(f"snapshot {dataset.version} is the newest and cannot expire: leave it out")
+        selection = {"versions": numbers}
     else:
-        stats = dataset.cleanup_old_versions(
-            older_than=_age(request, dataset, a["older_than"]),
-            retain_versions=max(1, a["retain_last"] or expiry_setting(dataset.manifest, MIN_SNAPSHOTS) or 1),
-            error_if_tagged_old_versions=False,
-        )
+        selection = {
+            "older_than": _expiry_age(request, dataset, a["older_than"]),
+            "retain_versions": max(1, a["retain_last"] or expiry_setting(manifest, MIN_SNAPSHOTS) or 1),
+        }
+    # Only now, because a refused call must change nothing.
+    drop_expired_refs(dataset.store, dataset.main_root, max_ref_age)
+    stats = dataset.cleanup_old_versions(**selection, error_if_tagged_old_versions=False)
     row = (stats.data_files_removed, stats.deletion_files_removed, 0, stats.old_versions, 0, 0)
-    return _frame(
+    return _create_frame(
         request,
         [row],
         "deleted_data_files_count bigint, deleted_position_delete_files_count bigint, "
@@ -126,15 +132,15 @@ def _expire_snapshots(request: BridgeRequest, table: LanceTable, a: Mapping[str,
     )
 
 
-def _age(request: BridgeRequest, dataset: LanceDataset, older_than: int | None) -> timedelta:
-    """Return the age of the versions that go: five days, or what the table or the caller says.
+def _expiry_age(request: BridgeRequest, dataset: LanceDataset, older_than: int | None) -> timedelta:
+    """Return the age above which versions expire. The caller, the table or a default of five days sets it.
 
     Raises:
-        OptionError: readers of such young versions would lose their files.
+        OptionError: readers could still need versions of this age.
     """
     if older_than is None:
         return timedelta(milliseconds=expiry_setting(dataset.manifest, MAX_SNAPSHOT_AGE) or 5 * _DAY)
-    age = datetime.now(timezone.utc) - _moment(older_than)
+    age = datetime.now(timezone.utc) - _utc_time(older_than)
     least = min_retention(dataset.manifest)
     if age < least:
         raise OptionError(
@@ -152,55 +158,56 @@ def _remove_orphan_files(request: BridgeRequest, table: LanceTable, a: Mapping[s
             "remove_orphan_files lists the table's folders itself: leave out file_list_view"
         )
     if str(a["prefix_mismatch_mode"]).upper() not in ("ERROR", "IGNORE", "DELETE"):
-        raise OptionError("prefix_mismatch_mode is ERROR, IGNORE or DELETE")
+        raise OptionError("prefix_mismatch_mode must be ERROR, IGNORE or DELETE")
     if a["older_than"] is not None:
-        age = datetime.now(timezone.utc) - _moment(a["older_than"])
+        age = datetime.now(timezone.utc) - _utc_time(a["older_than"])
         if age < timedelta(days=_UNVERIFIED_DAYS):
             raise OptionError(
-                f"a file younger than {_UNVERIFIED_DAYS} days may belong to a commit that is not done: leave "
-                "out older_than, or while nobody writes CALL "
-                f"{request.catalog.name}.system.vacuum('<table>', "
-                "delete_unverified => true)"
+                f"a file younger than {_UNVERIFIED_DAYS} days may belong to an unfinished commit: leave out "
+                "older_than, or while nobody writes, run "
+                f"CALL {request.catalog.name}.system.vacuum('<table>', delete_unverified => true)"
             )
     dataset = table.dataset()
     if not a["dry_run"]:
         check_deletion(dataset.manifest)
-    if a["location"] is not None and not _is_below(dataset, str(a["location"])):
+    if a["location"] is not None and not _is_in_table(dataset, str(a["location"])):
         raise OptionError(
             f"location {a['location']!r} is not in the table's folder, {table.path}: leave out location"
         )
-    # A version that does not exist: only files that no version names go.
+    # No version has number 0, so this selects only files that no version uses.
     stats = dataset.cleanup_old_versions(versions=[0], dry_run=True)
     orphans = [file.path for file in stats.files if file.unverified]
     files = orphans
     if a["older_than"] is not None or a["location"] is not None:
-        limit = None if a["older_than"] is None else _moment(a["older_than"])
-        place = None if a["location"] is None else _place(dataset, str(a["location"]))
-        files = _selected(dataset, orphans, limit, place)
+        limit = None if a["older_than"] is None else _utc_time(a["older_than"])
+        place = None if a["location"] is None else _resolve_location(dataset, str(a["location"]))
+        files = _filter_files(dataset, orphans, limit, place)
         if not a["dry_run"] and files != orphans:
             raise OptionError(
-                "some orphan files are younger than older_than, or outside of location, and would go as "
-                "well: leave out older_than and location, or add dry_run => true"
+                "some orphan files are newer than older_than or outside of location, and would be deleted, "
+                "too: leave out older_than and location, or add dry_run => true"
             )
     if not a["dry_run"]:
         dataset.cleanup_old_versions(versions=[0])
-    return _frame(request, [(dataset.store.uri(path),) for path in files], "orphan_file_location string")
+    return _create_frame(
+        request, [(dataset.store.uri(path),) for path in files], "orphan_file_location string"
+    )
 
 
-def _place(dataset: LanceDataset, location: str) -> str:
+def _resolve_location(dataset: LanceDataset, location: str) -> str:
     bare = re.sub(r"^[a-z0-9]+:(?://)?", "", location).rstrip("/")
     return bare if location.startswith("/") or ":" in location else join(dataset.root, bare)
 
 
-def _is_below(dataset: LanceDataset, location: str) -> bool:
-    place = _place(dataset, location)
+def _is_in_table(dataset: LanceDataset, location: str) -> bool:
+    place = _resolve_location(dataset, location)
     return place == dataset.root or place.startswith(f"{dataset.root}/")
 
 
-def _selected(
+def _filter_files(
     dataset: LanceDataset, paths: Sequence[str], limit: datetime | None, place: str | None
 ) -> list[str]:
-    """Return the files below a folder that are older than a moment, in their order."""
+    """Return the files below a folder that are older than a time, in the given order."""
     inside = [path for path in paths if place is None or path.startswith(f"{place}/")]
     if limit is None:
         return inside
@@ -215,7 +222,7 @@ _REWRITE_OPTIONS = {
     "target-file-size-bytes": "maxBytesPerFile",
     "delete-ratio-threshold": "materializeDeletionsThreshold",
 }
-# Options that do nothing: Spark and the table decide.
+# Options without effect: Spark and the table decide.
 _WITHOUT_EFFECT = frozenset(
     {
         *("max-concurrent-file-group-rewrites", "partial-progress.enabled", "partial-progress.max-commits"),
@@ -231,13 +238,13 @@ _ZORDER = re.compile(r"\s*zorder\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 def _rewrite_data_files(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     strategy = str(a["strategy"] or ("sort" if a["sort_order"] else "binpack")).lower()
     if strategy not in ("binpack", "sort"):
-        raise OptionError(f"strategy is binpack or sort, not {a['strategy']!r}")
+        raise OptionError(f"strategy must be binpack or sort, not {a['strategy']!r}")
     if strategy == "binpack" and a["sort_order"]:
         raise OptionError("sort_order is for the strategy sort: strategy => 'sort'")
     if a["branch"] not in (None, MAIN):
         table = LanceTable.forPath(request.spark, table.path, **{**table.options, "branch": a["branch"]})
     before = table.dataset()
-    work = _rewrite(table, a["options"] or {})
+    work = _rewrite_with(table, a["options"] or {})
     if a["where"] is not None:
         work = work.where(a["where"])
     if strategy == "binpack":
@@ -252,8 +259,8 @@ def _rewrite_data_files(request: BridgeRequest, table: LanceTable, a: Mapping[st
                 "WRITE ORDERED BY id"
             )
         work.executeSortBy(*texts(order)).collect()
-    row = _rewritten(before.manifest, table.dataset().manifest)
-    return _frame(
+    row = _rewrite_counts(before.manifest, table.dataset().manifest)
+    return _create_frame(
         request,
         [row],
         "rewritten_data_files_count int, added_data_files_count int, rewritten_bytes_count bigint, "
@@ -261,7 +268,7 @@ def _rewrite_data_files(request: BridgeRequest, table: LanceTable, a: Mapping[st
     )
 
 
-def _rewrite(table: LanceTable, options: Mapping[str, str]) -> Optimizing:
+def _rewrite_with(table: LanceTable, options: Mapping[str, str]) -> Optimizing:
     values: dict[str, Any] = {}
     for name, text in options.items():
         if name in _WITHOUT_EFFECT or (name == "rewrite-all" and text.lower() == "false"):
@@ -281,7 +288,7 @@ def _rewrite(table: LanceTable, options: Mapping[str, str]) -> Optimizing:
     return table.optimize(**values)
 
 
-def _rewritten(before: Manifest, after: Manifest) -> tuple[int, int, int, int, int]:
+def _rewrite_counts(before: Manifest, after: Manifest) -> tuple[int, int, int, int, int]:
     old = {file.path: file for fragment in before.fragments for file in fragment.files}
     new = {file.path: file for fragment in after.fragments for file in fragment.files}
     ids = {fragment.id for fragment in after.fragments if fragment.HasField("deletion_file")}
@@ -291,15 +298,15 @@ def _rewritten(before: Manifest, after: Manifest) -> tuple[int, int, int, int, i
 
 
 def _rewrite_manifests(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
-    # Every version has one manifest, which is written as a whole.
-    return _frame(request, [(0, 0)], "rewritten_manifests_count int, added_manifests_count int")
+    # Every version has one manifest, and every commit writes it completely.
+    return _create_frame(request, [(0, 0)], "rewritten_manifests_count int, added_manifests_count int")
 
 
 def _rewrite_position_delete_files(
     request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]
 ) -> DataFrame:
-    # A fragment has one deletion file at most, and it holds no mark of a row that is gone.
-    return _frame(
+    # A fragment has at most one deletion file, and compaction removes deleted rows together with their marks.
+    return _create_frame(
         request,
         [(0, 0, 0, 0)],
         "rewritten_delete_files_count int, added_delete_files_count int, rewritten_bytes_count bigint, "
@@ -307,12 +314,12 @@ def _rewrite_position_delete_files(
     )
 
 
-def _source(request: BridgeRequest, text: str) -> DataFrame:
-    """Return the rows of a table of any catalog, or of files: parquet.`/path`."""
+def _read_source(request: BridgeRequest, text: str) -> DataFrame:
+    """Return the rows of a table in any catalog, or of files such as parquet.`/path`."""
     return request.spark.sql(f"SELECT * FROM {text.strip()}")
 
 
-def _target(request: BridgeRequest, text: str) -> str:
+def _quoted_target(request: BridgeRequest, text: str) -> str:
     name = catalog_name(request.catalog, text, current_namespace(request))
     return ".".join(f"`{part.replace('`', '``')}`" for part in (request.catalog.name, *name))
 
@@ -328,13 +335,13 @@ def _snapshot(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFram
             f"catalog {request.catalog.name} chooses where its tables are: leave out location, or name a "
             f"path as the table, table => '{a['location']}'"
         )
-    source = _source(request, a["source_table"])
+    source = _read_source(request, a["source_table"])
     files = len(source.inputFiles())
-    writer = source.writeTo(_target(request, a["table"])).using("lance")
+    writer = source.writeTo(_quoted_target(request, a["table"])).using("lance")
     for name, value in (a["properties"] or {}).items():
         writer = writer.tableProperty(name, value)
     writer.create()
-    return _frame(request, [(files,)], "imported_files_count bigint")
+    return _create_frame(request, [(files,)], "imported_files_count bigint")
 
 
 def _migrate(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
@@ -358,20 +365,20 @@ def _add_files(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) 
             "add_files copies rows and keeps no list of the files that they came from: leave out "
             "check_duplicate_files"
         )
-    source = _source(request, a["source_table"])
+    source = _read_source(request, a["source_table"])
     for column, value in (a["partition_filter"] or {}).items():
         source = source.where(f.col(column) == f.lit(value))
     before = {file.path for x in table.dataset().manifest.fragments for file in x.files}
-    source.select(*_matching(source, table)).write.format("lance").options(**table.options).mode(
+    source.select(*_table_columns(source, table)).write.format("lance").options(**table.options).mode(
         "append"
     ).save(table.path)
     after = {file.path for x in table.dataset().manifest.fragments for file in x.files}
-    return _frame(
+    return _create_frame(
         request, [(len(after - before), None)], "added_files_count bigint, changed_partition_count bigint"
     )
 
 
-def _matching(source: DataFrame, table: LanceTable) -> list[str]:
+def _table_columns(source: DataFrame, table: LanceTable) -> list[str]:
     names = table.toDF().columns
     present = {name.lower() for name in source.columns}
     if missing := [name for name in names if name.lower() not in present]:
@@ -389,23 +396,23 @@ def _register_table(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> Da
     table = LanceTable.forPath(request.spark, location)
     if is_path(name) or (catalog.root is None and catalog.session is None):
         raise OptionError(f"catalog {catalog.name} registers names of tables: table => 'db.t'")
+    detail = table.detail().first()
+    assert detail is not None
     if catalog.session is not None:
         catalog.registry.check_free(name)
         catalog.registry.register(name, table.path, external=True, is_new=False)
     else:
         assert catalog.root is not None
         names = cast("DirectoryCatalog", catalog.names)
-        names.register(name, _inside(catalog.root, location), {})
-    detail = table.detail().first()
-    assert detail is not None
-    return _frame(
+        names.register(name, _relative_location(catalog.root, location), {})
+    return _create_frame(
         request,
         [(detail.version, detail.numRows, detail.numFiles)],
         "current_snapshot_id bigint, total_records_count bigint, total_data_files_count bigint",
     )
 
 
-def _inside(root: str, location: str) -> str:
+def _relative_location(root: str, location: str) -> str:
     head = root.rstrip("/") + "/"
     if not location.startswith(head):
         raise OptionError(
@@ -430,13 +437,13 @@ def _no_table_paths(request: BridgeRequest, table: LanceTable, a: Mapping[str, A
 
 
 def _fast_forward(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
-    return _published(request, table, a["to"], a["branch"])
+    return _publish(request, table, a["to"], a["branch"])
 
 
-def _published(request: BridgeRequest, table: LanceTable, branch: str, target: str) -> DataFrame:
+def _publish(request: BridgeRequest, table: LanceTable, branch: str, target: str) -> DataFrame:
     dataset = table.dataset()
     versions = publish_branch(dataset.store, dataset.main_root, branch, target)
-    return _frame(
+    return _create_frame(
         request,
         [(target, versions.before, versions.after)],
         "branch_updated string, previous_ref bigint, updated_ref bigint",
@@ -451,11 +458,14 @@ def _publish_changes(request: BridgeRequest, table: LanceTable, a: Mapping[str, 
             f"the property {ENABLED}, or ALTER TABLE t CREATE BRANCH `{branch}`, and INSERT INTO "
             f"db.t.`branch_{branch}`"
         )
-    row = _published(request, table, branch, MAIN).first()
+    dataset = table.dataset()
+    # The branch is deleted after its publication, so check first that this is possible.
+    Branches(dataset.store, dataset.main_root).check_unused(branch)
+    row = _publish(request, table, branch, MAIN).first()
     assert row is not None
     table.branches.delete(branch)
     columns = "source_snapshot_id bigint, current_snapshot_id bigint"
-    return _frame(request, [(row.previous_ref, row.updated_ref)], columns)
+    return _create_frame(request, [(row.previous_ref, row.updated_ref)], columns)
 
 
 def _cherrypick_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
@@ -476,11 +486,11 @@ def _cherrypick_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[s
             f"an older one of the table CALL {name}.system.rollback_to_snapshot('{text}', {number})"
         )
     after = publish_branch(dataset.store, dataset.main_root, names[0], version=number).after
-    return _frame(request, [(number, after)], "source_snapshot_id bigint, current_snapshot_id bigint")
+    return _create_frame(request, [(number, after)], "source_snapshot_id bigint, current_snapshot_id bigint")
 
 
 def _has_own_version(dataset: LanceDataset, branch: str, record: Mapping[str, Any], number: int) -> bool:
-    """Whether a version of a branch is not one of the line that it began on."""
+    """Return whether a branch has a version that its parent line does not have."""
     root = branch_root(dataset.main_root, branch)
     newest = latest_version(TableRef(dataset.store, root)).version
     return int(record["parent_version"]) < number <= newest
@@ -497,28 +507,30 @@ def _create_changelog_view(request: BridgeRequest, table: LanceTable, a: Mapping
         keys = [field.name for field in primary_key(table.dataset().manifest.schema)]
     if updates and not keys:
         raise OptionError("compute_updates needs identifier_columns => array('id')")
-    rows = _changes(table, a["options"] or {})
+    rows = _read_changes(table, a["options"] or {})
     columns = [name for name in rows.columns if name not in FEED_COLUMNS]
-    rows = _with_types(rows, keys if updates else [], columns)
+    rows = _iceberg_changes(rows, keys if updates else [], columns)
     if a["net_changes"]:
-        rows = _net(rows, columns)
+        rows = _net_changes(rows, columns)
     elif not updates:
         rows = _without_carryovers(rows, columns)
     name = a["changelog_view"] or f"{_last_part(request, a['named'])}_changes"
     rows.createOrReplaceTempView(f"`{name}`")
-    return _frame(request, [(name,)], "changelog_view string")
+    return _create_frame(request, [(name,)], "changelog_view string")
 
 
 def _last_part(request: BridgeRequest, text: str) -> str:
     return catalog_name(request.catalog, text, current_namespace(request))[-1].rpartition("/")[2]
 
 
-def _changes(table: LanceTable, options: Mapping[str, str]) -> DataFrame:
-    """Return the change feed that options of a read by Iceberg's names choose."""
+def _read_changes(table: LanceTable, options: Mapping[str, str]) -> DataFrame:
+    """Return the change feed between the versions or times in Iceberg's options."""
     names = ("start-snapshot-id", "end-snapshot-id", "start-timestamp", "end-timestamp")
     for name, text in options.items():
         if name not in names or not text.isdigit():
-            raise OptionError(f"option {name!r} of a change log: numbers for {', '.join(names)}")
+            raise OptionError(
+                f"option {name!r} = {text!r} is not supported: set a number for {', '.join(names)}"
+            )
     dataset = table.dataset()
     versions = [file.version for file in list_versions(dataset.table)]
     start, end = options.get("start-snapshot-id"), options.get("end-snapshot-id")
@@ -529,7 +541,7 @@ def _changes(table: LanceTable, options: Mapping[str, str]) -> DataFrame:
     if (until := options.get("end-timestamp")) is not None:
         last = _version_before(dataset, int(until), min(versions) - 1)
     if first > last:
-        # There is nothing between; the schema is that of a feed.
+        # No version is in the range, but the result needs the schema of a feed.
         return table.read(readChangeFeed="true", startingVersion=dataset.version).where("false")
     try:
         Walk(dataset.table).require(first, last)
@@ -541,12 +553,12 @@ def _changes(table: LanceTable, options: Mapping[str, str]) -> DataFrame:
 
 
 def _version_before(dataset: LanceDataset, millis: int, otherwise: int) -> int:
-    moment = _moment(millis * 1000)
+    moment = _utc_time(millis * 1000)
     versions = dataset.versions()
-    return max((v["version"] for v in versions if _aware(v["timestamp"]) <= moment), default=otherwise)
+    return max((v["version"] for v in versions if _in_utc(v["timestamp"]) <= moment), default=otherwise)
 
 
-def _aware(moment: datetime) -> datetime:
+def _in_utc(moment: datetime) -> datetime:
     return moment.astimezone(timezone.utc)
 
 
@@ -558,8 +570,11 @@ _TYPES = {
 }
 
 
-def _with_types(rows: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """Return changes in Iceberg's columns; with keys a delete and an insert of one key are an update."""
+_INCOMPARABLE = re.compile(r"\b(map|variant|interval|geometry|geography)\b")
+
+
+def _iceberg_changes(rows: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
+    """Return changes with Iceberg's columns. With keys, a delete and an insert of one key are an update."""
     kind = f.col("_change_type")
     name = f.lit(None).cast("string")
     for theirs, ours in _TYPES.items():
@@ -578,12 +593,11 @@ def _with_types(rows: DataFrame, keys: Sequence[str], columns: Sequence[str]) ->
 
 
 def _without_carryovers(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """Return changes without the pairs of a delete and an insert of the same values in one version.
+    """Return changes without pairs of a delete and an insert of the same values in one version.
 
-    Values that Spark does not compare, such as maps, leave the pairs in.
+    If Spark cannot compare the values of a column, such as maps, all changes are returned.
     """
-    kinds = {name: rows.schema[name].dataType.simpleString() for name in columns}
-    if any(re.search(r"\b(map|variant|interval|geometry|geography)\b", kind) for kind in kinds.values()):
+    if _incomparable_columns(rows, columns):
         return rows
     same = ["_commit_snapshot_id", *(f"`{name}`" for name in columns)]
     pair = Window.partitionBy(*same)
@@ -594,8 +608,24 @@ def _without_carryovers(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     return marked.where("_number > _pairs").drop("_number", "_pairs")
 
 
-def _net(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """Return what is left of changes if rows that came and went are taken out."""
+def _incomparable_columns(rows: DataFrame, columns: Sequence[str]) -> list[str]:
+    """Return the columns whose values Spark cannot compare."""
+    types = {name: rows.schema[name].dataType.simpleString() for name in columns}
+    return [name for name, text in types.items() if _INCOMPARABLE.search(text)]
+
+
+def _net_changes(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return the changes without rows that were added and deleted.
+
+    Raises:
+        UnsupportedFormatError: Spark cannot compare the values of a column.
+    """
+    if names := _incomparable_columns(rows, columns):
+        type_name = rows.schema[names[0]].dataType.simpleString()
+        raise UnsupportedFormatError(
+            f"net_changes compares whole rows, and Spark cannot compare type {type_name}, as in column "
+            f"{names[0]!r}: leave out net_changes"
+        )
     sign = f.when(f.col("_change_type") == "INSERT", 1).otherwise(-1)
     grouped = rows.groupBy(*(f"`{name}`" for name in columns)).agg(
         f.sum(sign).alias("_count"),
@@ -608,7 +638,7 @@ def _net(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 _SNAPSHOT_ID = Parameter("snapshot_id", "bigint", "number of the version")
-_OLDER_THAN = Parameter("older_than", "timestamp", "only older ones", "NULL")
+_OLDER_THAN = Parameter("older_than", "timestamp", "only files older than this time", "NULL")
 _WHERE = Parameter("where", "string", "only files with a row for which this is true", "NULL")
 _OPTIONS = Parameter("options", "map<string, string>", "options by Iceberg's names", "NULL")
 _IDLE = idle(max_concurrent_deletes="int", stream_results="boolean")

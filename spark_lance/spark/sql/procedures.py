@@ -1,6 +1,6 @@
-"""Procedures: CALL <catalog>.system.<name>(...), which do what `LanceTable` does.
+"""Procedures: CALL <catalog>.system.<name>(...). They call the methods of `LanceTable`.
 
-Those about a table take its name first, as it stands in SQL ("db.t", "`t@dev`", a path).
+The first argument of most procedures is the name of a table, as in SQL ("db.t", "`t@dev`", a path).
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ from spark_lance.spark.sql.statement_procedures import (
     REPLACE,
     STATEMENT_PROCEDURES,
     full_order,
-    properties_of,
+    parse_properties,
 )
 from spark_lance.spark.sql.tables import table_at
 from spark_lance.spark.table.maintaining import VacuumRequest, VacuumWords, vacuum
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.maintenance.verify import verify
+from spark_lance.table.versions.ages import age_of_hours
 
 _NAME = Parameter("name", "string", "index name; the column name with _idx by default", "NULL")
 
 
 def _optimize(table: LanceTable, a: Mapping[str, Any], **options: Any) -> Any:
-    """Return the rewrite of the fragments that an argument `where` names, of all without one."""
-    work = table.optimize(**{name: value for name, value in options.items() if value is not None})
-    return work if a["where"] is None else work.where(a["where"])
+    """Return the optimizer of a table, restricted to the fragments that match the argument `where`."""
+    optimizer = table.optimize(**{name: value for name, value in options.items() if value is not None})
+    return optimizer if a["where"] is None else optimizer.where(a["where"])
 
 
 def _compact(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
     order = full_order(table) if a["full"] else None
     if order is not None:
-        work = _optimize(table, a, targetRowsPerFragment=a["target_rows"])
-        return (work.executeZOrderBy if order[0] == "zorder" else work.executeSortBy)(*order[1])
+        optimizer = _optimize(table, a, targetRowsPerFragment=a["target_rows"])
+        return (optimizer.executeZOrderBy if order[0] == "zorder" else optimizer.executeSortBy)(*order[1])
     threshold = a["materialize_deletions_threshold"]
     return _optimize(
         table, a, targetRowsPerFragment=a["target_rows"], materializeDeletionsThreshold=threshold
@@ -87,21 +88,22 @@ def _create_index(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> 
     return table.createScalarIndex(a["column"], kind, a["name"], replace=a["replace"])
 
 
-def _add_index(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
+def _create_named_index(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
     if a["if_not_exists"] and a["name"] in _index_names(table):
         return None
     if "," in a["column"]:
-        raise OptionError(f"an index is over one column, not over ({a['column']}): create one for each")
+        raise OptionError(f"an index has one column, not ({a['column']}): create one index for each column")
     kind = str(a["type"]).upper()
     options = {
-        camel_case(name): _option_value(text) for name, text in properties_of(a["options"], "OPTIONS").items()
+        camel_case(name): _option_value(text)
+        for name, text in parse_properties(request, a["options"], "OPTIONS").items()
     }
     create = table.createIndex if kind.startswith("IVF_") else table.createScalarIndex
     return create(a["column"].replace("`", ""), kind, a["name"], replace=a["replace"], **options)
 
 
 def _option_value(text: str) -> Any:
-    """Return an option of an index: a number, true or false, or else a text."""
+    """Return the value of an index option: a number, true, false, or a text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
@@ -147,15 +149,17 @@ def _verify(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> 
 
 
 def _compact_wal(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    if a["retention_hours"] is not None:
+        age_of_hours(a["retention_hours"], "retention_hours")  # raises before the table changes
     result = table.compactWal(flush=bool(a["flush"]))
-    gone = table.collectWal(a["retention_hours"])
+    collection = table.collectWal(a["retention_hours"])
     row = (
         result.version,
         result.shards,
         result.sstables,
         result.rows_upserted,
         result.rows_deleted,
-        gone.bytes_removed,
+        collection.bytes_removed,
     )
     return request.spark.createDataFrame(
         [row],
@@ -293,7 +297,7 @@ PROCEDURES: dict[str, Procedure] = {
         "Drop an index.",
     ),
     "add_index": Procedure(
-        _add_index,
+        _create_named_index,
         (
             Parameter("name", "string", "index name"),
             Parameter("column", "string", "the column"),
@@ -366,7 +370,7 @@ def list_procedures(request: BridgeRequest) -> list[str]:
 
 
 def load_procedure(request: BridgeRequest) -> dict[str, Any]:
-    """Return what Spark has to know of a procedure; of an unknown one the error (`problem`)."""
+    """Return the description of a procedure for Spark. If it does not exist, `problem` is the error."""
     name = request.name[-1].lower()
     if request.name[:-1] != ("system",) or name not in PROCEDURES:
         place = f"{request.catalog.name}.system"
@@ -379,7 +383,7 @@ def load_procedure(request: BridgeRequest) -> dict[str, Any]:
     arguments = ", ".join(f"{one.name} {one.type}" for one in procedure.all_parameters)
     return {
         "name": name,
-        # Releases of Spark that do not list the arguments show this.
+        # Some releases of Spark show the description, but not the parameters.
         "description": f"{procedure.doc} Arguments: {arguments or 'none'}.",
         "parameters": [
             {
@@ -394,27 +398,27 @@ def load_procedure(request: BridgeRequest) -> dict[str, Any]:
 
 
 def call_procedure(request: BridgeRequest) -> dict[str, Any]:
-    """Run a procedure in the session that called it.
+    """Run a procedure in the session of the caller.
 
     Returns:
-        The schema and rows of its result, and the full name of the table that it may have changed.
+        The schema and rows of the result, and the full name of the table that the procedure may have changed.
     """
     procedure = PROCEDURES[request.name[-1].lower()]
     request = replace(request, spark=session_of(request.spark, request.subject))
     names = [one.name for one in procedure.all_parameters]
     arguments = dict(zip(names, request.body["arguments"], strict=True))
     if not procedure.on_table:
-        return _rows(procedure.run(request, None, arguments))
+        return _result_rows(procedure.run(request, None, arguments))
     text = arguments.pop("table")
     if text is None:
         raise OptionError(f"{request.name[-1]} needs the name of a table")
     name = catalog_name(request.catalog, str(text), current_namespace(request))
-    rows = _rows(procedure.run(request, table_at(request, name), {**arguments, "named": str(text)}))
+    rows = _result_rows(procedure.run(request, table_at(request, name), {**arguments, "named": str(text)}))
     return {**rows, "changed": [request.catalog.name, *name]}
 
 
-def _rows(result: Any) -> dict[str, Any]:
-    """Return what came back as a schema of simple types and rows; composed values become JSON text."""
+def _result_rows(result: Any) -> dict[str, Any]:
+    """Return a result as a schema of simple types and rows. Nested values become JSON text."""
     if result is None:
         return {"schema": st.StructType([st.StructField("done", st.BooleanType())]).json(), "rows": [[True]]}
     fields = []
@@ -427,14 +431,14 @@ def _rows(result: Any) -> dict[str, Any]:
             ),
         )
         fields.append(st.StructField(field.name, field.dataType if simple else st.StringType()))
-    rows = [[_plain(value) for value in row] for row in result.collect()]
+    rows = [[_json_value(value) for value in row] for row in result.collect()]
     return {"schema": st.StructType(fields).json(), "rows": rows}
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, datetime):
-        # Python gives times without a zone, in the zone of the process.
+        # PySpark returns times without a zone, in the time zone of the process.
         return round(value.timestamp() * 1_000_000)
     return json.dumps(value.asDict(True) if hasattr(value, "asDict") else value, default=str)

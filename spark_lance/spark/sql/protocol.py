@@ -1,12 +1,13 @@
-"""Requests of the Java side to the driver's Python, and the answers: JSON objects, one type for each.
+"""The types of the requests that Java sends to the driver's Python, and of the answers, as JSON objects.
 
-A request has a `verb`, which names the method and its type in `REQUESTS`. Objects that JSON cannot hold go
-along as the request's subject. The Java class `Protocol` has all keys as constants;
-`python -m tests.spark.protocol_java` generates it from this module.
+The `verb` of a request selects the function that answers it and the request's type in `REQUESTS`. Objects
+that JSON cannot represent are passed as the request's subject. The Java class `Protocol` has a constant for
+each key. `python -m tests.spark.protocol_java` generates it from this module.
 
-Objects inside requests and answers: see `protocol_objects`.
+`protocol_objects` has the types of objects inside requests and answers.
 
-Schemas are JSON texts of Spark's StructType. Bytes are base64 texts, pickled Python unless stated otherwise.
+A schema is the JSON text of a Spark StructType. Bytes are base64 texts, of pickled Python objects unless
+stated otherwise.
 """
 
 from __future__ import annotations
@@ -38,19 +39,24 @@ from spark_lance.spark.sql.protocol_objects import (
 
 
 class _SessionParts(TypedDict, total=False):
-    """The part of a request of a session that directs writes to a branch."""
+    """Settings of the session that concern writes.
+
+    `staging` directs writes to a branch. `ignored_setting` is the name of a setting of Delta Lake against
+    repeated writes, which has no effect here.
+    """
 
     staging: Staging
+    ignored_setting: str
 
 
 class Request(_SessionParts):
-    """The part of every request."""
+    """The keys of every request."""
 
     verb: str
 
 
 class CatalogRequest(Request):
-    """A request to a catalog: its name, and its settings without their prefix."""
+    """A request to a catalog: the catalog's name, and its settings without the prefix."""
 
     catalog: str
     options: Mapping[str, str]
@@ -63,12 +69,13 @@ class NameRequest(CatalogRequest):
 
 
 class StartArguments(TypedDict, total=False):
-    """The part of a `StartRequest` that concerns SQL.
+    """The keys of a `StartRequest` that concern SQL.
 
-    `catalog` is its name. `settings` are set in the session, `defaults` where the session has none.
-    `sources` is the folder of Java sources, `units` the classes in it that are compiled at their first use,
-    `compiledUnits` the folder of the results. `choices` has, by class, the units that it may extend and
-    what each needs. `options` has lists of names of options, by purpose.
+    `catalog` is the catalog's name. `settings` are set in the session. `defaults` are set only if the session
+    has no value. `sources` is the folder of the Java sources. `units` are the classes that are compiled at
+    their first use, and `compiledUnits` is the folder for the compiled classes. `choices` maps a class to the
+    units that it can extend, each with the class of Spark that it needs. `options` maps a purpose to names of
+    options.
     """
 
     catalog: str
@@ -83,10 +90,10 @@ class StartArguments(TypedDict, total=False):
 
 
 class StartRequest(StartArguments):
-    """The request of `enable` to the Java class LanceStart, the only one from Python to Java.
+    """The request of `enable` to the Java class LanceStart. It is the only request from Python to Java.
 
-    `parts` are classes, started in order; after a missing one of `vital` no other is. `contextSettings` are
-    names of settings of Spark's context.
+    `parts` are the classes to start, in order. If a class of `vital` is missing, no later class is started.
+    `contextSettings` are names of settings of Spark's context.
     """
 
     parts: Sequence[str]
@@ -96,14 +103,14 @@ class StartRequest(StartArguments):
 
 
 class StartAnswer(TypedDict):
-    """The reason by class that was not started, and the values of `contextSettings`."""
+    """For each class that was not started the reason, and the values of `contextSettings`."""
 
     missing: Mapping[str, str]
     settings: Mapping[str, str | None]
 
 
 class Function(TypedDict):
-    """A function of SQL: the `unit` that has it, and whether it returns `rows` or a value."""
+    """An SQL function: the `unit` that implements it, and whether it returns `rows` or a value."""
 
     unit: str
     name: str
@@ -121,14 +128,14 @@ class CreateNamespace(NameRequest):
 
 
 class AlterNamespace(NameRequest):
-    """Change properties of a namespace."""
+    """Set and remove properties of a namespace."""
 
     set: Mapping[str, str]
     removed: Sequence[str]
 
 
 class DropNamespace(NameRequest):
-    """Drop a namespace; with `cascade` also its tables."""
+    """Drop a namespace. With `cascade`, its tables are dropped, too."""
 
     cascade: bool
 
@@ -137,9 +144,10 @@ class DropNamespace(NameRequest):
 
 
 class LoadTable(NameRequest, total=False):
-    """Load a table: its newest version, a `version` by number or tag, or `asof` a time in microseconds.
+    """Load a table: the newest version, a `version` by number or tag, or the version at a time.
 
-    A statement that `writes` may be directed to a branch by `staging`; the answer has its `name` then.
+    `asof` is the time in microseconds. If the statement `writes`, `staging` can direct it to a branch, which
+    is created if it does not exist. Then the answer has the `name` of the branch.
     """
 
     version: str
@@ -148,14 +156,14 @@ class LoadTable(NameRequest, total=False):
 
 
 class LoadChanges(NameRequest):
-    """Load the changes of a table between versions that the user's options choose."""
+    """Load the changes of a table between two versions, which the user's options select."""
 
     user_options: Mapping[str, str]
     streams: bool
 
 
 class CheckOptions(NameRequest):
-    """Check the options of one statement; `use` is read or write, and `path` the table's."""
+    """Check the options of a statement. `use` is "read" or "write", and `path` is the table's path."""
 
     path: str
     user_options: Mapping[str, str]
@@ -176,19 +184,26 @@ class AlterTable(NameRequest):
 
 
 class SupportsChange(NameRequest):
-    """Ask whether a statement WITH SCHEMA EVOLUTION may change the table so."""
+    """Ask whether a statement WITH SCHEMA EVOLUTION can make a change of the table."""
 
     change: TableChange
 
 
 class FittingTypes(NameRequest):
-    """Ask for the types of a source's columns (`rows`, a schema) that a table takes by supported changes."""
+    """Ask for the types to cast a source's columns to, so that the table needs only supported changes.
+
+    `rows` is the schema of the source.
+    """
 
     rows: str
 
 
 class LoadMerged(NameRequest):
-    """Load a table with the new columns of rows (a schema), which a write adds by name or by position."""
+    """Load a table with the columns that a write adds.
+
+    `rows` is the schema of the written rows. With `by_name`, columns match by name, otherwise by position.
+    With `replaces`, the columns of the rows replace those of the table.
+    """
 
     rows: str
     by_name: bool
@@ -202,13 +217,13 @@ class DeleteWhere(NameRequest):
 
 
 class DeletePartitions(NameRequest):
-    """Delete the rows of partitions; each is a list of texts, one for each partition field."""
+    """Delete the rows of partitions. A partition is a list of texts, one for each partition field."""
 
     partition_values: Sequence[Sequence[str | None]]
 
 
 class CreateTable(NameRequest):
-    """Create a table. `default_format` is set where the user did not name the format."""
+    """Create a table. `default_format` is true if the user did not name a format."""
 
     schema: str
     properties: Mapping[str, str]
@@ -218,13 +233,16 @@ class CreateTable(NameRequest):
 
 
 class StageTable(CreateTable):
-    """Check a table that is to be created or replaced, and change nothing. `mode` is Spark's statement."""
+    """Check a statement that creates or replaces a table, without any change.
+
+    `mode` is "create", "replace" or "create_or_replace".
+    """
 
     mode: str
 
 
 class EndStaged(StageTable):
-    """End a staged statement. `written` is set if rows were written."""
+    """End a staged statement. `written` is true if rows were written."""
 
     written: bool
     staged: Staged
@@ -240,7 +258,7 @@ class WriteView(NameRequest):
 
 
 class ReplaceView(WriteView):
-    """Replace a view, or create it if `creates` is set."""
+    """Replace a view. With `creates`, create it if it does not exist."""
 
     creates: bool
 
@@ -249,7 +267,7 @@ class ReplaceView(WriteView):
 
 
 class _ChangeParts(Request, total=False):
-    """The parts of some statements."""
+    """The keys that only some statements have."""
 
     source: Sequence[str]
     equal: Sequence[Sequence[str]]
@@ -258,7 +276,7 @@ class _ChangeParts(Request, total=False):
 
 
 class ChangeRows(_ChangeParts):
-    """Run a DELETE, UPDATE or MERGE. The subject is a `Subject`; `display_name` is for messages."""
+    """Run a DELETE, UPDATE or MERGE. The subject is a `Subject`, and `display_name` is for messages."""
 
     kind: str
     display_name: str
@@ -268,14 +286,14 @@ class ChangeRows(_ChangeParts):
 
 
 class CallProcedure(NameRequest):
-    """Run a procedure with the values of all parameters, in order. The subject is the session."""
+    """Run a procedure. `arguments` has the values of all parameters, in order. The subject is the session."""
 
     arguments: Sequence[Any]
     session: str
 
 
 class Search(NameRequest):
-    """Describe a search. `each` are the arguments that are columns of another relation."""
+    """Describe a search. `each` has the arguments that are columns of another relation."""
 
     function: str
     arguments: Sequence[Any]
@@ -292,7 +310,7 @@ class SearchEach(Request):
 
 
 class Nearest(Request):
-    """Describe the search of an index for ORDER BY distance LIMIT k; `reads` are options of the read."""
+    """Describe the index search for ORDER BY distance LIMIT k. `reads` are options of the read."""
 
     display_name: str
     reads: Mapping[str, str]
@@ -314,17 +332,17 @@ class ReadRequest(Request):
 
 
 class PinRead(ReadRequest):
-    """Choose the version of all reads of a table. `has_user_schema` is set if the schema is the user's."""
+    """Choose the version for all reads of a table. `has_user_schema` is true if the user set the schema."""
 
     has_user_schema: bool
 
 
 class ScanRequest(ReadRequest):
-    """A scan, with the parts that Spark pushed down.
+    """A scan, with the operations that Spark pushed down.
 
-    The scan applies `predicates` exactly as Spark would; `candidates` may only leave out rows. `alone`
-    says that Spark leaves the limit to the scan. `localRows` and `localBytes` bound the rows that the
-    driver reads; they are settings as texts.
+    The scan applies `predicates` exactly as Spark would. Spark applies `candidates` again, so the scan uses
+    them only to leave out rows. With `alone`, only the scan applies the limit. `localRows` and `localBytes`
+    limit what the driver reads itself. They are the texts of settings.
     """
 
     columns: str
@@ -340,14 +358,17 @@ class ScanRequest(ReadRequest):
 
 
 class PushAggregates(ScanRequest):
-    """Ask for the rows of aggregates, grouped by columns."""
+    """Ask for the result of aggregates, grouped by columns."""
 
     aggregates: Sequence[Aggregate]
     groups: Sequence[Sequence[str]]
 
 
 class _PlanParts(ScanRequest, total=False):
-    """Keys of the join (`runtime`), and the answers that the caller can take: columns, `grouped` tasks."""
+    """The runtime filters of a join, and the forms of plans that the caller supports.
+
+    `columnar` is for batches of columns, `grouped` for tasks grouped by partition, `files` for a file.
+    """
 
     columnar: bool
     grouped: bool
@@ -363,7 +384,7 @@ class PlanScan(_PlanParts):
 
 
 class PlanWrite(Request):
-    """Plan a write by tasks. `batches` says that tasks get batches of columns in place of rows."""
+    """Plan a write by tasks. With `batches`, tasks get batches of columns instead of rows."""
 
     write: Write
     streams: bool
@@ -371,7 +392,7 @@ class PlanWrite(Request):
 
 
 class PlanUpserts(Request):
-    """Plan a micro-batch of upserts: its number, and the tasks that it may have."""
+    """Plan a micro-batch of upserts. `epoch` is its number, `partitions` the maximum number of tasks."""
 
     write: Write
     epoch: int
@@ -379,7 +400,7 @@ class PlanUpserts(Request):
 
 
 class FinishWrite(Request):
-    """Commit a write, or with `aborts` delete its files. `messages` has None for unfinished tasks."""
+    """Commit a write. With `aborts`, delete its files. `messages` has None for unfinished tasks."""
 
     write: Write
     writer: str
@@ -390,7 +411,7 @@ class FinishWrite(Request):
 
 
 class WriteRows(Request):
-    """Write and commit rows, an Arrow stream."""
+    """Write and commit rows. `arrow` is an Arrow stream in base64."""
 
     write: Write
     arrow: str
@@ -400,7 +421,7 @@ class WriteRows(Request):
 
 
 class Answer(TypedDict, total=False):
-    """The answer, or the kind of an `error`, its `message`, missing `name` and Spark's `condition`."""
+    """The answer, or the kind of an `error`, its `message`, the missing `name` and Spark's `condition`."""
 
     answer: Any
     error: str
@@ -412,10 +433,7 @@ class Answer(TypedDict, total=False):
 
 
 class _TableParts(TypedDict, total=False):
-    """The parts of some tables: pushdown of reads, partition fields, order, and the plan of a staged table.
-
-    `name` replaces the name of the request.
-    """
+    """The keys that only some tables have. `name` replaces the name in the request."""
 
     name: Sequence[str]
     pushdown: Pushdown | None
@@ -428,8 +446,8 @@ class _TableParts(TypedDict, total=False):
 class TableAnswer(_TableParts):
     """A table.
 
-    `declared` is the schema with CHAR and VARCHAR; `hidden` has the columns that a read gets by their names
-    only. `always` are options of every read and write, `pinned` those of reads.
+    `declared` is the schema with CHAR and VARCHAR. `hidden` has the columns that a query must name, because
+    `*` does not contain them. `always` has options of every read and write, `pinned` options of reads.
     """
 
     display_name: str
@@ -449,7 +467,7 @@ class ViewAnswer(TypedDict):
 
 
 class ProcedureAnswer(TypedDict, total=False):
-    """A procedure; `problem` says why it does not exist."""
+    """A procedure. If it does not exist, `problem` is the error."""
 
     name: str
     description: str
@@ -466,7 +484,7 @@ class CallAnswer(TypedDict, total=False):
 
 
 class SearchAnswer(TypedDict):
-    """A search as a relation; `plan` is its line in EXPLAIN, `rows` the most rows that it has."""
+    """A search as a relation. `plan` is its line in EXPLAIN, `rows` the maximum number of rows."""
 
     display_name: str
     schema: str
@@ -476,7 +494,7 @@ class SearchAnswer(TypedDict):
 
 
 class DescribeAnswer(TypedDict):
-    """The schema and version that a read sees, and what Spark may push down."""
+    """The schema and version of a read, and the operations that Spark can push down."""
 
     schema: str
     ref: Sequence[Any]
@@ -484,10 +502,11 @@ class DescribeAnswer(TypedDict):
 
 
 class ScanAnswer(TypedDict, total=False):
-    """The plan of a scan: an Arrow stream of rows, a file of columns or rows that Java deletes, or tasks.
+    """The plan of a scan: an Arrow stream of rows, a file of columns or rows, or tasks.
 
-    A file has several streams (`parts`: their lengths). EXPLAIN shows `about`; `amounts`, `taskAmounts` are
-    metrics. `ordered` tasks have the rows of a top-n query. `rows` and `bytes` are upper bounds, or None.
+    Java deletes the file after it has read it. A file contains several streams; `parts` has their lengths.
+    EXPLAIN shows `about`. `amounts` and `taskAmounts` are metrics. With `ordered`, tasks return the rows of a
+    top-n query. `rows` and `bytes` are upper bounds, or None.
     """
 
     kind: str
@@ -509,13 +528,13 @@ class ScanAnswer(TypedDict, total=False):
 
 
 class StatisticsAnswer(ScanAnswer):
-    """Statistics by column, and two rows: the least and the greatest values."""
+    """Statistics by column, and two rows: the minimum and the maximum of each column."""
 
     columns: Mapping[str, ColumnStatistics]
 
 
 class WriteAnswer(TypedDict, total=False):
-    """The plan of a write: the `function` of its tasks, the `writer` that commits, the route of upserts."""
+    """The plan of a write: the `function` of its tasks, the `writer` that commits, and the upserts' route."""
 
     writer: str
     function: str
@@ -581,7 +600,7 @@ REQUESTS: Mapping[str, type] = {
     "search_each": SearchEach,
     "nearest": Nearest,
 }
-# Verb -> the type of the answer, for those that are objects.
+# Verb -> the type of the answer, if it is an object.
 ANSWERS: Mapping[str, type] = {
     "load_table": TableAnswer,
     # "load_relation" has a TableAnswer or a ViewAnswer.

@@ -1,6 +1,7 @@
-"""Objects inside the requests and answers of `protocol`: JSON objects, one type for each.
+"""The types of JSON objects inside the requests and answers of `protocol`.
 
-Schemas are JSON texts of Spark's StructType. Bytes are base64 texts, pickled Python unless stated otherwise.
+A schema is the JSON text of a Spark StructType. Bytes are base64 texts, of pickled Python objects unless
+stated otherwise.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Constraint(TypedDict, total=False):
 class Read(TypedDict, total=False):
     """The table of a read.
 
-    `token` identifies a table object, whose reads share a snapshot. `ref` is the version, if it is known.
-    `pinned` says that the version among the options is the table's, and not the user's.
+    `token` identifies a Java table object. All its reads share a snapshot. `ref` is the version, if it is
+    known. With `pinned`, the version in `options` comes from the table, not from the user.
     """
 
     options: Mapping[str, str]
@@ -37,9 +38,9 @@ class Read(TypedDict, total=False):
 
 
 class Write(TypedDict, total=False):
-    """The target of a write. Empty where the writer is known already.
+    """The target of a write. It is empty if the request has the writer.
 
-    `declaration` is the setting `partition-fields` of a table that the write makes or replaces.
+    `declaration` is the setting `partition-fields` of a table that the write creates or replaces.
     """
 
     options: Mapping[str, str]
@@ -51,7 +52,8 @@ class Write(TypedDict, total=False):
 class Predicate(TypedDict, total=False):
     """A node of a predicate: a column (`path`), a literal (`type`, `value`), a list, or an operator.
 
-    A DOCUMENT tests (`test`) the result of a `function` at a path of a JSON `column`, in one of some `types`.
+    The operator DOCUMENT applies `test` to the result of `function` at a path of a JSON `column`. `types` are
+    the types that the result can have.
     """
 
     path: Sequence[str] | str
@@ -67,7 +69,7 @@ class Predicate(TypedDict, total=False):
 
 
 class Aggregate(TypedDict):
-    """An aggregate of a column; `path` is None for all rows."""
+    """An aggregate of a column. `path` is None for an aggregate of rows, such as COUNT(*)."""
 
     function: str
     distinct: bool
@@ -84,7 +86,7 @@ class Top(TypedDict):
 
 
 class TableChange(TypedDict, total=False):
-    """A change of ALTER TABLE. `kind` names it; the other keys depend on the kind."""
+    """A change of ALTER TABLE. The other keys depend on its `kind`."""
 
     kind: str
     property: str
@@ -104,10 +106,11 @@ class TableChange(TypedDict, total=False):
 
 
 class Pushdown(TypedDict):
-    """The predicates and limits that Spark may push down into a read.
+    """The predicates and limits that Spark can push down into a read.
 
-    `values` are the paths of columns and fields whose values compare as in Spark, `nulls` those of others
-    whose nulls are the same. `whole` says whether the read is of all rows of a version.
+    `values` are the paths of columns and fields whose values compare as in Spark. `nulls` are the paths of
+    other columns and fields that have the same nulls as in Spark. With `whole`, the read returns all rows of
+    a version.
     """
 
     values: Sequence[Sequence[str]]
@@ -118,8 +121,8 @@ class Pushdown(TypedDict):
 class Resolved(TypedDict):
     """An expression of a statement.
 
-    `column` is its place in the subject's `columns`. `needs` are the columns of the table that it reads.
-    `of_source` is its name if it is a column of the source.
+    `column` is the index of the expression in the subject's `columns`. `needs` are the columns of the table
+    that the expression reads. If the expression is a column of the source, `of_source` is its name.
     """
 
     column: int
@@ -129,7 +132,7 @@ class Resolved(TypedDict):
 
 
 class MergeClause(TypedDict, total=False):
-    """A clause of MERGE: `rows` is matched, not matched, or not matched by source."""
+    """A clause of MERGE. `rows` is "matched", "not matched" or "not matched by source"."""
 
     rows: str
     kind: str
@@ -147,7 +150,7 @@ class Staging(TypedDict, total=False):
 class Staged(TypedDict):
     """A table that a statement creates or replaces when its rows are written.
 
-    `declaration` is its setting `partition-fields`, "" if it has none.
+    `declaration` is the table's setting `partition-fields`; "" if the table has no partitions.
     """
 
     uri: str
@@ -165,14 +168,14 @@ class SortKey(TypedDict):
 
 
 class WriteOrder(TypedDict):
-    """The order of written rows, and whether tasks get ranges of it."""
+    """The order of written rows. With `distributed`, each task gets a range of the order."""
 
     keys: Sequence[SortKey]
     distributed: bool
 
 
 class PartitionFieldAnswer(TypedDict):
-    """A partition field: its name, column, transform, width or 0, and the type of its values."""
+    """A partition field: its name, column, transform, width (0 if it has none), and type of values."""
 
     name: str
     source: str
@@ -182,7 +185,7 @@ class PartitionFieldAnswer(TypedDict):
 
 
 class Parameter(TypedDict):
-    """A parameter of a procedure; `type` is the JSON text of a type of Spark."""
+    """A parameter of a procedure. `type` is the JSON text of a Spark type."""
 
     name: str
     type: str
@@ -191,14 +194,14 @@ class Parameter(TypedDict):
 
 
 class ColumnStatistics(TypedDict):
-    """Statistics of a column; None where they are unknown."""
+    """Statistics of a column. Unknown ones are None."""
 
     nulls: int | None
     distinct: int | None
 
 
 class Route(TypedDict, total=False):
-    """How the rows of upserts are sent to tasks: by the values of a column, or all to one task."""
+    """The distribution of upserted rows: by the values of a column, or all rows to one task."""
 
     partitions: int
     column: int | None
@@ -227,7 +230,7 @@ class ViewMembers(TypedDict):
 
 
 class Subject(TypedDict, total=False):
-    """Objects of a request, in a Java map. Python adds `result`, a DataFrame, and `thrown`, an exception."""
+    """The objects of a request, in a Java map. Python adds a DataFrame `result` or an exception `thrown`."""
 
     session: Any
     columns: Any
@@ -238,7 +241,7 @@ class Subject(TypedDict, total=False):
     thrown: Any
 
 
-# All of them, for the constants of the Java class.
+# All types of this module. The Java class has a constant for each of their keys.
 OBJECTS: Sequence[type] = (
     Constraint,
     Read,

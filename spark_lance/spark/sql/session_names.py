@@ -181,7 +181,9 @@ class SessionNames:
 
         Raises:
             TableExistsError: a table with this name exists.
+            StoreError: the registry fails.
             PySparkException: the registry refuses the table.
+            LanceError: the location has no table that can be read.
         """
         database, table = self._parts(name)
         kind = _EXTERNAL if external else _MANAGED

@@ -1,6 +1,6 @@
-"""Procedures behind statements of other formats: clones, references with a retention, orders of rows.
+"""Procedures for statements of other formats: clones, tags and branches with a retention, sort orders.
 
-Some facts about a table are properties, which other procedures read:
+Statements store some facts about a table as properties, which other procedures read:
 
     sort-order            ALTER TABLE t WRITE ORDERED BY ...       writes, rewrite_data_files, OPTIMIZE t FULL
     clustering-columns    CLUSTER BY (a, b)                        writes (within a task), OPTIMIZE t [FULL]
@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from spark_lance.datasets.versions import version_ref
 from spark_lance.errors import (
     BranchNotFoundError,
     OptionError,
@@ -34,20 +35,20 @@ from spark_lance.spark.options.table_properties import (
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.procedure import REWRITTEN, Parameter, Procedure, current_namespace, number, texts
-from spark_lance.spark.sql.tables import table_at
+from spark_lance.spark.sql.tables import check_changes, table_at
 from spark_lance.spark.table.table import LanceTable
+from spark_lance.table.inserts.clone import replace_branch
 from spark_lance.table.versions.resolve import version_at
 from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN_VERSIONS, set_retention
 
 _UNITS = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _FILES = re.compile(r"(parquet|orc|csv|json|avro|text)\.`(.*)`", re.IGNORECASE)
-_PROPERTY = re.compile(
-    r"\s*['\"]?([\w.-]+)['\"]?\s*=\s*('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[\w.-]+)\s*(?:,|$)"
-)
+_LITERAL = r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\""
+_PROPERTY = re.compile(rf"\s*['\"]?([\w.-]+)['\"]?\s*=\s*({_LITERAL}|[\w.-]+)\s*(?:,|$)", re.DOTALL)
 
 
 def full_order(table: LanceTable) -> tuple[str, list[str]] | None:
-    """Return how OPTIMIZE t FULL orders the rows, "zorder" or "sort", and by what; None if it does not."""
+    """Return the order of OPTIMIZE t FULL: "zorder" or "sort", and the columns. None if there is no order."""
     config = table.config
     columns = clustering_columns(config)
     if columns:
@@ -62,7 +63,7 @@ def _set_sort_order(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -
     for part in order:
         field = find_column(schema, sort_key(part, schema)[0][0])
         if not is_sortable(field):
-            raise SchemaError(f"column {field.name!r} has maps, which have no order: choose another column")
+            raise SchemaError(f"column {field.name!r} has maps, which have no order: use another column")
     mode = ("none" if a["locally"] else "range") if order else None
     table.setConfig({SORT_ORDER: ", ".join(order) or None, DISTRIBUTION: mode})
 
@@ -78,7 +79,7 @@ def _drop_identifiers(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any])
     dropped = {name.lower() for name in texts(a["columns"])}
     if missing := dropped - {name.lower() for name in before}:
         raise SchemaError(
-            f"{', '.join(sorted(missing))} is no identifier field; there are: {', '.join(before) or 'none'}"
+            f"{', '.join(sorted(missing))} is not an identifier field; fields: {', '.join(before) or 'none'}"
         )
     left = [name for name in before if name.lower() not in dropped]
     table.setConfig({IDENTIFIERS: ", ".join(left) or None})
@@ -89,26 +90,51 @@ def _purge(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
     return (work if a["where"] is None else work.where(a["where"])).executeCompaction()
 
 
-def _millis(text: str) -> int:
-    count, unit = text.split()
-    scale = _UNITS.get(unit.lower().removesuffix("s"))
-    if scale is None:
-        raise OptionError(f"a time to keep is a number of DAYS, HOURS or MINUTES, not {text!r}")
-    return int(count) * scale
-
-
 def _retention(a: Mapping[str, Any]) -> dict[str, int]:
-    """Return the numbers of RETAIN and WITH SNAPSHOT RETENTION."""
+    """Return the settings of RETAIN and WITH SNAPSHOT RETENTION; ages are in milliseconds.
+
+    Raises:
+        OptionError: an argument has another form.
+    """
     values: dict[str, int] = {}
-    if a.get("retain") is not None:
-        values[MAX_REF_AGE_MS] = _millis(a["retain"])
-    parts = str(a.get("retain_versions") or "").split()
-    for count, unit in zip(parts[::2], parts[1::2], strict=False):
-        if unit.upper().startswith("SNAPSHOT"):
-            values[MIN_VERSIONS] = int(count)
-        else:
-            values[MAX_AGE_MS] = _millis(f"{count} {unit}")
+    retain, versions = a.get("retain"), a.get("retain_versions")
+    if retain is not None:
+        counts = _parse_counts(retain)
+        if len(counts) != 1 or not counts.keys() <= _UNITS.keys():
+            raise OptionError(
+                f"retain must be a number of DAYS, HOURS or MINUTES, not {retain!r}: write '30 DAYS'"
+            )
+        values[MAX_REF_AGE_MS] = _millis(counts)
+    if versions is not None:
+        counts = _parse_counts(versions)
+        number_of_versions = counts.pop("snapshot", None)
+        if (
+            len(counts) > 1
+            or not counts.keys() <= _UNITS.keys()
+            or (not counts and number_of_versions is None)
+        ):
+            raise OptionError(
+                "retain_versions must be a number of SNAPSHOTS, a number of DAYS, HOURS or MINUTES, or both, "
+                f"not {versions!r}: write '3 SNAPSHOTS 2 DAYS'"
+            )
+        if number_of_versions is not None:
+            values[MIN_VERSIONS] = number_of_versions
+        if counts:
+            values[MAX_AGE_MS] = _millis(counts)
     return values
+
+
+def _parse_counts(text: str) -> dict[str, int]:
+    """Return the numbers in a text such as "3 SNAPSHOTS 2 DAYS" by unit; empty if it has another form."""
+    words = text.lower().split()
+    numbers, units = words[::2], [unit.removesuffix("s") for unit in words[1::2]]
+    if len(numbers) != len(set(units)) or not all(re.fullmatch("[0-9]{1,9}", text) for text in numbers):
+        return {}
+    return dict(zip(units, map(int, numbers), strict=True))
+
+
+def _millis(counts: Mapping[str, int]) -> int:
+    return sum(count * _UNITS[unit] for unit, count in counts.items())
 
 
 def _retain(table: LanceTable, kind: str, name: str, a: Mapping[str, Any]) -> None:
@@ -153,11 +179,9 @@ def _replace_branch(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -
 
 
 def _replace(table: LanceTable, a: Mapping[str, Any]) -> None:
-    version = number(a["version"])
-    if version is not None:
-        table.dataset().checkout_version(version)
-    table.branches.delete(a["branch"])
-    table.branches.create(a["branch"], version)
+    dataset = table.dataset()
+    start = version_ref(dataset, number(a["version"]))
+    replace_branch(dataset.store, dataset.main_root, a["branch"], start)
     _retain(table, "branch", a["branch"], a)
 
 
@@ -177,11 +201,18 @@ def _drop_branch(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> N
             raise
 
 
-def properties_of(text: str | None, clause: str = "TBLPROPERTIES") -> dict[str, str]:
-    """Return the properties of a clause as it stands in a statement: names and values in parentheses.
+def parse_properties(
+    request: BridgeRequest, text: str | None, clause: str = "TBLPROPERTIES"
+) -> dict[str, str]:
+    """Return the properties in the text of a clause.
+
+    Args:
+        request: the request, whose subject is the session.
+        text: names and values in parentheses, as in the statement; None for no properties.
+        clause: the keyword of the clause, for errors.
 
     Raises:
-        OptionError: the text is something else.
+        OptionError: the text has another form.
     """
     inner = (text or "()").strip()[1:-1]
     values: dict[str, str] = {}
@@ -190,37 +221,51 @@ def properties_of(text: str | None, clause: str = "TBLPROPERTIES") -> dict[str, 
         match = _PROPERTY.match(inner, at)
         if match is None:
             raise OptionError(f"{clause} ({inner}) is not understood: write ('name' = 'value', ...)")
-        values[match[1]] = match[2][1:-1] if match[2][0] in "'\"" else match[2]
+        values[match[1]] = _read_literal(request, match[2])
         at = match.end()
     return values
 
 
-def _clone_table(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
-    """Make a table that begins as another one; a table that is replaced gets copies of the rows."""
+def _read_literal(request: BridgeRequest, text: str) -> str:
+    """Return the value of a property, which Spark's parser reads if it has escapes."""
+    if text[0] not in "'\"":
+        return text
+    value = text[1:-1]
+    if "\\" not in value and text[0] not in value:
+        return value
+    parser = request.subject.sessionState().sqlParser()
+    plan = parser.parsePlan(f"CREATE TABLE t (c INT) TBLPROPERTIES ('value' = {text})")
+    return str(plan.tableSpec().properties().apply("value"))
+
+
+def _create_clone(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
+    """Create a clone of a table. If it replaces an existing table, the rows are copied."""
     catalog = request.catalog
     target = catalog_name(catalog, a["target"], current_namespace(request))
-    quoted = _quoted(request, target)
+    quoted_target = _quote_name(request, target)
     if a["location"] is not None:
         raise OptionError(
-            f"tables of catalog {catalog.name} live where the catalog puts them: leave out LOCATION, or name "
-            f"the path itself, CREATE TABLE {catalog.name}.`{a['location']}` SHALLOW CLONE {a['source']}"
+            f"catalog {catalog.name} chooses the location of its tables: leave out LOCATION, or use the path "
+            f"as the name: CREATE TABLE {catalog.name}.`{a['location']}` SHALLOW CLONE {a['source']}"
         )
-    properties = properties_of(a["properties"])
-    exists = request.spark.catalog.tableExists(quoted)
+    properties = parse_properties(request, a["properties"])
+    exists = request.spark.catalog.tableExists(quoted_target)
     if exists and a["if_not_exists"]:
         return
     files = _FILES.fullmatch(a["source"])
     if exists and not a["replace"]:
         raise OptionError(f"there is a table {a['target']} already: write CREATE OR REPLACE TABLE")
-    if files or exists or not _is_ours(request, a["source"]):
-        rows = request.spark.sql(f"SELECT * FROM {a['source']}{_travel(a)}")
-        writer = rows.writeTo(quoted).using("lance")
+    if files or exists or not _is_in_catalog(request, a["source"]):
+        rows = request.spark.sql(f"SELECT * FROM {a['source']}{_time_travel(a)}")
+        writer = rows.writeTo(quoted_target).using("lance")
         for name, value in properties.items():
             writer = writer.tableProperty(name, value)
         (writer.createOrReplace if exists else writer.create)()
         return
     source = table_at(request, catalog_name(catalog, a["source"], current_namespace(request)))
-    version = _version(request, source, a)
+    version = _resolve_version(request, source, a)
+    settings = [{"kind": "set_property", "property": key, "value": text} for key, text in properties.items()]
+    check_changes(source, settings)
     shallow = "DEEP" not in str(a["kind"] or "").upper()
     uri = target[0] if is_path(target) and catalog.paths else catalog.names.place(target)
     clone = source.clone(uri, shallow, version=version)
@@ -230,8 +275,8 @@ def _clone_table(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
         replace(clone, options=source.options).setConfig(properties)
 
 
-def _is_ours(request: BridgeRequest, text: str) -> bool:
-    """Whether a source is a table of this catalog."""
+def _is_in_catalog(request: BridgeRequest, text: str) -> bool:
+    """Return whether a source is a table of this catalog."""
     try:
         table_at(request, catalog_name(request.catalog, text, current_namespace(request)))
     except (TableNotFoundError, OptionError, UnsupportedFormatError):
@@ -239,17 +284,17 @@ def _is_ours(request: BridgeRequest, text: str) -> bool:
     return True
 
 
-def _quoted(request: BridgeRequest, name: Sequence[str]) -> str:
+def _quote_name(request: BridgeRequest, name: Sequence[str]) -> str:
     return ".".join(f"`{part.replace('`', '``')}`" for part in (request.catalog.name, *name))
 
 
-def _travel(a: Mapping[str, Any]) -> str:
+def _time_travel(a: Mapping[str, Any]) -> str:
     if a["version"] is not None:
         return f" VERSION AS OF '{a['version']}'"
     return "" if a["timestamp"] is None else f" TIMESTAMP AS OF '{a['timestamp']}'"
 
 
-def _version(request: BridgeRequest, source: LanceTable, a: Mapping[str, Any]) -> int | str | None:
+def _resolve_version(request: BridgeRequest, source: LanceTable, a: Mapping[str, Any]) -> int | str | None:
     if a["timestamp"] is None:
         return number(a["version"])
     dataset = source.dataset()
@@ -258,14 +303,14 @@ def _version(request: BridgeRequest, source: LanceTable, a: Mapping[str, Any]) -
 
 
 def _analyze(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
-    """Check the names. Rows, bytes and the statistics of columns are written with the rows, and never old."""
+    """Check the names of columns. Statistics need no update, because every write stores them."""
     schema = table.dataset().lance_schema
     for name in texts(a["columns"] or ""):
         find_column(schema, name.strip("`"))
     if a["partition"] is not None:
         raise UnsupportedFormatError(
-            "a Lance table has statistics of its fragments, and none of partitions: write ANALYZE TABLE "
-            "with the table's name and COMPUTE STATISTICS"
+            "a Lance table has no statistics of partitions: leave out PARTITION, as in ANALYZE TABLE t "
+            "COMPUTE STATISTICS"
         )
 
 
@@ -274,7 +319,7 @@ def _analyze_tables(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> No
 
 
 def _convert(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
-    """Make a Lance table of the files in a folder, in this folder."""
+    """Create a Lance table from the files in a folder, in the same folder."""
     LanceTable.convertToLance(request.spark, a["source"], a["partitions"])
 
 
@@ -362,7 +407,7 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
         on_table=False,
     ),
     "clone_table": Procedure(
-        _clone_table,
+        _create_clone,
         (
             Parameter("target", "string", "the new table, as SQL names it inside of the catalog"),
             Parameter("source", "string", "a table, or files such as parquet.`/path`"),

@@ -53,6 +53,7 @@ from spark_lance.spark.schema.read_schema import find_column, system_field
 from spark_lance.spark.schema.string_types import declared_schema
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog, inside, is_path
 from spark_lance.spark.sql.evolution import (
+    VALUE_CHECKED,
     check_evolution,
     column_changes,
     fields_along,
@@ -406,8 +407,9 @@ def alter_table(request: BridgeRequest) -> dict[str, Any]:
     schema = st.StructType.fromJson(json.loads(load_table(request)["declared"]))
     if replaces_columns(schema, changes):
         changes = column_changes(f"{request.catalog.name}.{display_name(request.name)}", schema, changes)
-    _check_changes(table, changes)
-    for change in changes:
+    check_changes(table, changes)
+    # First the changes that the values of rows can forbid.
+    for change in sorted(changes, key=lambda change: change["kind"] not in VALUE_CHECKED):
         _CHANGES[change["kind"]](table, change)
     return load_table(request)
 
@@ -417,7 +419,7 @@ def supports_change(request: BridgeRequest) -> bool:
     return is_supported(table_at(request).dataset().manifest, request.body["change"])
 
 
-def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> None:
+def check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> None:
     """Check all changes before the first one is applied, because each change is a version of its own.
 
     Raises:

@@ -23,7 +23,17 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import open_store
 from spark_lance.spark.driver.arguments import check_running, check_session
 from spark_lance.spark.driver.delta_settings import default_properties
-from spark_lance.spark.options.column_options import VECTOR_SIZE
+from spark_lance.spark.options.column_options import (
+    AS_JSON,
+    BLOB,
+    ENCODINGS,
+    FLOAT16,
+    KEY,
+    KEY_POSITION,
+    LARGE,
+    VECTOR_SIZE,
+    column_option,
+)
 from spark_lance.spark.options.option_fields import WriteOptions
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.options.table_properties import (
@@ -307,8 +317,7 @@ class TableBuilder(Generic[Table]):
         check_setting(key, value)
         if is_fixed(key):
             raise OptionError(
-                f"property {key!r} is no setting of the table: use primaryKey(...), option({key!r}, ...) or "
-                "addColumn(..., encoding={...})"
+                f"property {key!r} is not a setting of the table: write {_call_for(key, value)}"
             )
         self._properties[key] = value
         return self
@@ -346,9 +355,9 @@ class TableBuilder(Generic[Table]):
         options = write_options({**self.options, "path": self._path})
         if options.column_settings:
             column, settings = next(iter(options.column_settings.items()))
+            key, value = next(iter(settings.items()))
             raise OptionError(
-                f"option '{column}.{next(iter(settings))}' is about a column: write "
-                f"addColumn({column!r}, ..., " + "encoding={...}) or vectorSize=..."
+                f"option '{column}.{key}' is about a column: write {_column_call(column, key, str(value))}"
             )
         table = TableRef(*open_store(options.path, options.storage))
         existing = find_latest(table)
@@ -529,6 +538,34 @@ def place_of(spark: SparkSession, name: str) -> tuple[str, dict[str, str]]:
         if key.startswith(prefix) and key.removeprefix(prefix).startswith(parts)
     }
     return str(row[0]), options if f"{prefix}impl" not in settings else {}
+
+
+def _call_for(key: str, value: str) -> str:
+    """Return the call of a builder that has the effect of a property."""
+    if key == PRIMARY_KEY:
+        return f".primaryKey({', '.join(repr(name.strip()) for name in value.split(','))})"
+    parts = column_option(key.lower())
+    if parts is None:
+        return f".option({key!r}, {value!r})"
+    return _column_call(key[: len(parts[0])], parts[1].name, value)
+
+
+def _column_call(column: str, option: str, value: str) -> str:
+    """Return the call that sets an option of a column: of a builder, or else of SQL."""
+    if option in (KEY, KEY_POSITION):
+        return f".primaryKey({column!r})"
+    if option == VECTOR_SIZE:
+        return f".addColumn({column!r}, 'ARRAY<FLOAT>', vectorSize={value})"
+    if option in (FLOAT16, LARGE):
+        return f".addColumn({column!r}, pyarrow.{'float16' if option == FLOAT16 else 'large_string'}())"
+    if option in ENCODINGS or option == BLOB:
+        name, text = (
+            ("blob", "true") if option == BLOB else (ENCODINGS[option].removeprefix(_ENCODING), value)
+        )
+        return f".addColumn({column!r}, 'BINARY', encoding={{{name!r}: {text!r}}})"
+    kind = "STRING" if option == AS_JSON else "BINARY"
+    sql = f"CREATE TABLE t ({column} {kind}) TBLPROPERTIES ('{column}.{option}' = '{value}')"
+    return f'spark.sql("{sql}")'
 
 
 def _literal(text: str) -> str:

@@ -406,7 +406,7 @@ def vacuum(table: TableBase, request: VacuumRequest, words: VacuumWords) -> Data
     dataset = table.dataset()
     if not request.dry_run:
         check_deletion(dataset.manifest)
-        drop_expired_refs(dataset.store, dataset.main_root, expiry_setting(dataset.manifest, MAX_REF_AGE))
+    max_ref_age = expiry_setting(dataset.manifest, MAX_REF_AGE)
     source = f"{words.hours}={hours:g}" if hours is not None else ""
     if hours is None and retain is None:
         hours, retain = _configured_retention(dataset)
@@ -419,6 +419,9 @@ def vacuum(table: TableBase, request: VacuumRequest, words: VacuumWords) -> Data
         source=source,
         remedy=words.allow_short,
     )
+    if not request.dry_run:
+        # Only now, because a refused call must change nothing.
+        drop_expired_refs(dataset.store, dataset.main_root, max_ref_age)
     with operation(table.spark, "clean-up", table.path):
         stats = dataset.cleanup_old_versions(
             older_than=age,

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import BranchExistsError, OptionError, TableNotFoundError
 from spark_lance.spark.driver.arguments import check_running
+from spark_lance.spark.driver.delta_settings import check_repeatable
 from spark_lance.spark.options.options import read_options
 from spark_lance.spark.table.base import TableBase
 
@@ -95,9 +96,11 @@ def check_session_stages(table: TableBase) -> None:
     """Check that a change by `LanceTable` does not bypass the branch of the session's settings.
 
     Raises:
-        OptionError: as `check_staged`, or the session has been stopped.
+        OptionError: as `check_staged`, or the session has been stopped, or relies on Delta's setting
+            against repeated writes.
     """
     check_running(table.spark)
+    check_repeatable(table.spark)
     settings = {name: table.spark.conf.get(f"spark.wap.{name}", None) for name in ("branch", "id")}
     staging = {name: value for name, value in settings.items() if value is not None}
     check_staged({**table.options, "path": table.path}, staging)

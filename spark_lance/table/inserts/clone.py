@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_lance.errors import TableExistsError, UnsupportedFormatError
+from spark_lance.errors import OptionError, TableExistsError, UnsupportedFormatError
 from spark_lance.io.locations import join
 from spark_lance.io.store import Store
 from spark_lance.io.stored_names import check_message
@@ -149,6 +149,37 @@ def create_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Mani
     source = find_version(TableRef(store, ref.root), ref.version)
     branches.record(branch, ref.branch, ref.version, store.size(source.path))
     return first
+
+
+def replace_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Manifest:
+    """Replace a branch with a new one, and delete the versions of the old one.
+
+    If the new branch cannot be created, the old one stays.
+
+    Args:
+        store: the table's store.
+        main: the root path of the main line.
+        branch: the name of the branch.
+        ref: the version with which the new branch begins. It cannot be a version of the old branch.
+
+    Returns:
+        The new branch's first version.
+
+    Raises:
+        BranchNotFoundError: the branch does not exist.
+        BranchInUseError: tags or other branches refer to the branch.
+        VersionNotFoundError: the version does not exist.
+        OptionError: the version is one of the old branch.
+        CommitError: the commit failed; see its subclasses.
+    """
+    if ref.branch == branch:
+        raise OptionError(
+            f"branch {branch!r} cannot be replaced by a version of its own, as its versions are deleted: "
+            f"restore version {ref.version} of the branch instead"
+        )
+    manifest = _load_cloneable_version(TableRef(store, ref.root), ref.version)
+    check_writable(manifest.message, manifest.path)
+    return Branches(store, main).replace(branch, lambda: create_branch(store, main, branch, ref))
 
 
 def _load_cloneable_version(table: TableRef, version: int) -> Manifest:

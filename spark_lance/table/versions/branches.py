@@ -14,11 +14,11 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from spark_lance.errors import (
@@ -40,6 +40,8 @@ from spark_lance.table.format.paths import (
     VERSIONS_DIR,
 )
 from spark_lance.table.versions.ref_files import Kinds, list_tags, pack_ref, read_ref
+
+_Result = TypeVar("_Result")
 
 BRANCHES_DIR = "_refs/branches"
 TREE_DIR = "tree"
@@ -200,34 +202,89 @@ class Branches(TableRepr):
             BranchNotFoundError: there is no such branch.
             BranchInUseError: tags or other branches refer to it.
         """
-        path = self._path(branch)
+        self._path(branch)  # refuses an invalid name
         root = branch_root(self.main, branch)
         names = self._names()
         if branch not in names and not self.store.list(join(root, VERSIONS_DIR)):
             raise self._not_found_error(branch)
         self._check_alone(branch, names)
-        self._check_unused(branch)
-        # The entry is deleted first, so every registered branch is complete. It is restored if a tag or
-        # branch was created meanwhile. Later ones fail, because the entry does not exist.
+        self.check_unused(branch)
         if branch in names:
-            content = self.store.read(path)
-            self.store.delete(path, self.main)
-            try:
-                self._check_unused(branch)
-            except BranchInUseError:
+            self._delete_entry(branch)
+        self.store.delete_many(self._files(branch), self.main)
+
+    def replace(self, branch: str, create: Callable[[], _Result]) -> _Result:
+        """Call a function that creates a branch in place of an existing one, and return its result.
+
+        The number of a new branch's first version can be one of the old branch, so the old versions must be
+        deleted before. If `create` fails, the old branch is restored.
+
+        Args:
+            branch: the name of both branches.
+            create: creates the new branch. It must not read the old one.
+
+        Raises:
+            BranchNotFoundError: there is no such branch.
+            BranchInUseError: tags or other branches refer to the branch.
+        """
+        self._read(branch)
+        self._check_alone(branch, self._names())
+        self.check_unused(branch)
+        entry = self._delete_entry(branch)
+        folder = f"{join(branch_root(self.main, branch), VERSIONS_DIR)}/"
+        old_files = self._files(branch)
+        manifests: dict[str, bytes] = {}
+        try:
+            for path in old_files:
+                if path.startswith(folder):
+                    manifests[path] = self.store.read(path)
+            self.store.delete_many(manifests, self.main)
+            result = create()
+        except BaseException:
+            self.store.delete_many(set(self._files(branch)) - set(old_files), self.main)
+            for path, content in manifests.items():
                 self.store.put(path, content)
-                raise
-        # The directory may have directories of other branches (feat and feat/x, even feat/data), so delete
-        # only files of the branch's own directories.
+            self.store.put(self._path(branch), entry)
+            raise
+        self.store.delete_many([path for path in old_files if path not in manifests], self.main)
+        return result
+
+    def _delete_entry(self, branch: str) -> bytes:
+        """Delete the entry of a branch that is not in use, and return its content.
+
+        The entry is deleted before the files, so every registered branch is complete. It is restored if a tag
+        or branch was created meanwhile. Later ones fail, because the entry does not exist.
+        """
+        path = self._path(branch)
+        content = self.store.read(path)
+        self.store.delete(path, self.main)
+        try:
+            self.check_unused(branch)
+        except BranchInUseError:
+            self.store.put(path, content)
+            raise
+        return content
+
+    def _files(self, branch: str) -> Sequence[str]:
+        """Return the paths of a branch's files.
+
+        The branch's directory may have directories of other branches (feat and feat/x, even feat/data), so
+        only its own directories are listed.
+        """
+        root = branch_root(self.main, branch)
+        paths: tuple[str, ...] = ()
         for part in (VERSIONS_DIR, TRANSACTIONS_DIR, DATA_DIR, DELETIONS_DIR, INDICES_DIR):
             folder = join(root, part)
             objects = self.store.list_to_delete(folder, self.main, recursive=True)
-            self.store.delete_many(
-                _exclude_other_branches(folder, [entry.path for entry in objects]), self.main
-            )
+            paths += tuple(_exclude_other_branches(folder, [entry.path for entry in objects]))
+        return paths
 
-    def _check_unused(self, branch: str) -> None:
-        """Raise an error if tags or other branches refer to a branch."""
+    def check_unused(self, branch: str) -> None:
+        """Check that no tag or other branch refers to a branch.
+
+        Raises:
+            BranchInUseError: a tag or branch refers to it.
+        """
         users = [f"branch {name}" for name, b in self.list().items() if b["parent_branch"] == branch]
         tags = list_tags(self.store, self.main)
         users += [f"tag {name}" for name, tag in tags.items() if tag["branch"] == branch]

@@ -24,7 +24,7 @@ from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JJavaError, get_return_value
 
 from spark_lance.spark.driver import java_classes
-from spark_lance.spark.driver.start import PUBLISHED
+from spark_lance.spark.driver.start import NOT_TAKEN, PUBLISHED
 from spark_lance.spark.java import prepare_environment
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -192,9 +192,14 @@ def test_classes_of_the_call_stack_exist(jvm: Any, request: pytest.FixtureReques
         classes |= {name.removesuffix(".class").replace("/", ".").rstrip("$") for name in files}
     text = java_classes.source("org.lance.spark.shim.Callers")
     names = re.findall(r'"([\w.]+)"', text[text.index("CLASSES = {") : text.index("};")])
-    assert len(names) == 9
+    assert len(names) == 11
     for name in names:
         assert any(one.startswith("org.apache.spark.sql.") and one.endswith(name) for one in classes), name
+
+
+def test_java_and_python_give_the_same_reason() -> None:
+    # `log_missing_parts` recognizes the reason by its text.
+    assert f'"{NOT_TAKEN}"' in java_classes.source("org.lance.spark.load.LanceUnits")
 
 
 def test_javac_compiles_the_sources(jvm: Any, request: pytest.FixtureRequest, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ ANALYZE TABLE h COMPUTE STATISTICS FOR ALL COLUMNS;
 ANALYZE TABLE h COMPUTE STATISTICS FOR COLUMNS nope;
 ! no column 'nope'
 ANALYZE TABLE h PARTITION (m) COMPUTE STATISTICS NOSCAN;
-! write ANALYZE TABLE with the table's name
+! leave out PARTITION, as in ANALYZE TABLE t COMPUTE STATISTICS
 ANALYZE TABLES IN lance.db COMPUTE STATISTICS NOSCAN;
 ANALYZE TABLES IN lance.nope COMPUTE STATISTICS;
 ! SCHEMA_NOT_FOUND
@@ -149,7 +149,7 @@ SELECT count(*) FROM text_search('lance.db.h', 's', "it's", 3);
 SHOW INDEXES IN lance.db.h;
 ~ Inverted
 CREATE INDEX j ON h (id, m);
-! an index is over one column, not over (id, m): create one for each
+! an index has one column, not (id, m): create one index for each column
 CREATE INDEX j ON h (id) OPTIONS (nope = 3);
 ! has no option nope
 CREATE INDEX j ON h;

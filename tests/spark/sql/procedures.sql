@@ -105,7 +105,7 @@ CALL lance.system.create_changelog_view('db.ice', 'log', map('start-snapshot-id'
 SELECT count(*) > 0 FROM log;
 > True
 CALL lance.system.expire_snapshots(table => 'db.ice', snapshot_ids => array(99));
-! there is no snapshot 99
+! snapshot 99 does not exist (available: 
 CALL lance.system.remove_orphan_files(table => 'db.ice', dry_run => true);
 CALL lance.system.create_branch('db.ice', 'audit');
 INSERT INTO lance.db.`ice@audit` VALUES (50, 'fifty');

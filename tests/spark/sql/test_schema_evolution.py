@@ -12,6 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_lance
+from spark_lance import LanceTable
+from spark_lance.spark.sql.evolution import is_supported
 
 RELEASE = tuple(map(int, pyspark.__version__.split(".")[:2]))
 needs_inserts = pytest.mark.skipif(
@@ -40,6 +42,14 @@ def session(spark: SparkSession, tmp_path: Path) -> SparkSession:
     session = spark_lance.enable(spark.newSession(), root=str(tmp_path / "lance"))
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
+
+
+def test_fields_with_the_name_of_a_partition_column_are_widened(session: SparkSession) -> None:
+    session.sql("CREATE TABLE lance.p (k INT, n STRUCT<k: INT>) PARTITIONED BY (k)")
+    manifest = LanceTable.forName(session, "lance.p").dataset().manifest
+    change = {"kind": "column_type", "type": '"long"'}
+    assert is_supported(manifest, {**change, "column": ["n", "k"]})
+    assert not is_supported(manifest, {**change, "column": ["k"]})
 
 
 def types_of(session: SparkSession, table: str) -> str:

@@ -74,7 +74,7 @@ def test_a_tag_that_comes_meanwhile_keeps_its_branch(
     table: spark_lance.LanceDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.tags.delete("keep_dev")
-    check = Branches._check_unused
+    check = Branches.check_unused
     moments = iter([0])
 
     def tagged(branches: Branches, branch: str) -> None:
@@ -83,7 +83,7 @@ def test_a_tag_that_comes_meanwhile_keeps_its_branch(
             (Path(table.uri) / "_refs" / "tags" / "late.json").write_text('{"branch":"dev","version":2}')
 
     with monkeypatch.context() as patch:
-        patch.setattr(Branches, "_check_unused", tagged)
+        patch.setattr(Branches, "check_unused", tagged)
         with pytest.raises(BranchInUseError, match="tag late"):
             table.branches.delete("dev")
     assert table.checkout_version("late").to_table()["a"].to_pylist() == [1, 2]

@@ -1,5 +1,7 @@
 package org.lance.spark.catalog;
 
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
@@ -294,17 +296,29 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
       return ((Bridge.LoadableIdentifier) identifier).load();
     }
     Map<String, Object> question = question(Protocol.LOAD_TABLE, identifier);
-    question.put(Protocol.WRITES, Boolean.TRUE);
+    // A statement that writes creates a missing branch of spark.wap.branch, and EXPLAIN must not change anything.
+    question.put(Protocol.WRITES, Boolean.valueOf(!Callers.isExplaining()));
     return (Table) load(identifier, question);
   }
 
   public Table loadTable(Identifier identifier, String version) {
+    refuseStreamOfVersion("versionAsOf", "startingVersion", identifier, version.matches("\\d+") ? version : "1");
     Map<String, Object> question = question(Protocol.LOAD_TABLE, identifier);
     question.put(Protocol.VERSION, version);
     return (Table) load(identifier, question);
   }
 
+  /** Throws an error if a stream reads a single version. Spark itself only fails an assertion. */
+  private static void refuseStreamOfVersion(String option, String start, Identifier identifier, String value) {
+    if (Callers.isStreamReader()) {
+      throw new IllegalArgumentException("option '" + option + "' chooses one version, and a stream reads versions as they "
+          + "are committed: write spark.readStream.option(\"" + start + "\", \"" + value + "\").table(...) to begin with a "
+          + "version of " + identifier.name());
+    }
+  }
+
   public Table loadTable(Identifier identifier, long micros) {
+    refuseStreamOfVersion("timestampAsOf", "startingTimestamp", identifier, Instant.EPOCH.plus(micros, ChronoUnit.MICROS).toString());
     Map<String, Object> question = question(Protocol.LOAD_TABLE, identifier);
     question.put(Protocol.ASOF, Long.valueOf(micros));
     return (Table) load(identifier, question);

@@ -47,6 +47,8 @@ public final class Bridge {
   private static final ThreadLocal<Object> CURRENT_WRITE = new ThreadLocal<>();
 
   private static final String ZONE = "timeZone";
+  // Delta's setting against repeated writes. It has no effect here, so writes are refused.
+  private static final String DELTA_JOB = "spark.databricks.delta.write.txnAppId";
 
   private Bridge() {}
 
@@ -90,7 +92,7 @@ public final class Bridge {
   }
 
   /**
-   * Returns a new request to Python. It has the session's settings for write-audit-publish.
+   * Returns a new request to Python. It has the session's settings that concern writes.
    *
    * @param verb a verb of {@link Protocol}
    */
@@ -100,6 +102,10 @@ public final class Bridge {
     Map<String, Object> staging = staging();
     if (!staging.isEmpty()) {
       question.put(Protocol.STAGING, staging);
+    }
+    SQLConf conf = (SQLConf) SQLConf$.MODULE$.get();
+    if (conf.contains(DELTA_JOB) && !conf.getConfString("spark.sql.extensions", "").contains("delta")) {
+      question.put(Protocol.IGNORED_SETTING, DELTA_JOB);
     }
     return question;
   }

@@ -4,6 +4,8 @@ import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
+import java.nio.charset.StandardCharsets;
+import java.util.HexFormat;
 import java.util.Map;
 import java.util.WeakHashMap;
 import java.util.function.BiConsumer;
@@ -370,7 +372,15 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     return isQuoted(table) ? table.substring(1, table.length() - 1) : table;
   }
 
+  /**
+   * Returns the SQL of a text. With spark.sql.parser.escapedStringLiterals a literal has no escapes, so it cannot have
+   * quotes.
+   */
   private static String literal(String text) {
+    boolean hasEscapes = text.indexOf('\\') >= 0 || text.indexOf('\'') >= 0;
+    if (hasEscapes && ((SQLConf) SQLConf$.MODULE$.get()).escapedStringLiterals()) {
+      return "CAST(X'" + HexFormat.of().formatHex(text.getBytes(StandardCharsets.UTF_8)) + "' AS STRING)";
+    }
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'";
   }
 

@@ -121,6 +121,7 @@ public final class Protocol {
   public static final String HINT = "hint";
   public static final String ID = "id";
   public static final String IF_EXISTS = "if_exists";
+  public static final String IGNORED_SETTING = "ignored_setting";
   public static final String K = "k";
   public static final String KEYS = "keys";
   public static final String KIND = "kind";

@@ -9,7 +9,8 @@ public final class Callers {
   // Suffixes of the class names that decide. Packages are left out, as some classes moved between releases.
   public static final String[] CLASSES = {
     "DataFrameWriter", "DataFrameReader", "DataSourceV2Utils", "DataStreamWriter", "classic.Catalog",
-    "ShowTablesExtendedExec", "MicroBatchExecution", "ResolveRelations", "SchemaEvolution"
+    "ShowTablesExtendedExec", "MicroBatchExecution", "ResolveRelations", "SchemaEvolution", "ExplainCommand",
+    "DataStreamReader"
   };
   private static final String SPARK_SQL = "org.apache.spark.sql.";
 
@@ -84,6 +85,16 @@ public final class Callers {
   /** Returns whether Spark changes a table for a statement WITH SCHEMA EVOLUTION. ALTER TABLE does not count. */
   public static boolean isSchemaEvolution() {
     return isCalledBy("SchemaEvolution");
+  }
+
+  /** Returns whether EXPLAIN is running. It plans a statement that it must not execute. */
+  public static boolean isExplaining() {
+    return isCalledBy("ExplainCommand");
+  }
+
+  /** Returns whether readStream loads a table by name. */
+  public static boolean isStreamReader() {
+    return isCalledBy("DataStreamReader");
   }
 
   /** Returns whether a stream plans its read: the nearest class of Spark SQL on the stack is MicroBatchExecution. */
