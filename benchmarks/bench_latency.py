@@ -1,12 +1,12 @@
-"""How long small questions take through Spark, and what stays behind after many of them.
+"""Time of small queries through Spark, and memory in use after many of them.
 
     python -m benchmarks.bench_latency [--calls 200] [--own 4] [--many 2000] [--rows 400000] [--keep]
 
-Count, head, look-up by an indexed column and vector search over an index, each asked again and again with
-other values, with the driver planning and, as the peer, with Spark's own way (`--own` calls: each takes
-seconds). Then `--many` calls of all kinds in turn: how many Python processes live, how much memory the
-driver's Python has, how much the JVM has in use after a collection, and for how many of its objects Python
-has names, after a tenth of these calls, a half, and all.
+Repeats count, head, look-up by an indexed column and vector search by an index, with changing values. The
+driver plans; the peer is Spark's own way (`--own` calls: each takes seconds). Then it runs `--many` calls of
+all kinds, alternating. After a tenth, a half and all of these calls it prints three figures: the number of
+Python processes, the memory of the driver's Python and of the JVM after a collection, and the number of JVM
+objects that Python refers to.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def questions(spark: SparkSession, path: Path, rows: int) -> dict[str, Ask]:
 def milliseconds(ask: Ask, calls: int) -> tuple[float, float]:
     """Return the median and the 95th percentile of some calls, after one that is not counted."""
     ask(0)
-    taken = []
+    durations = []
     for number in range(1, calls + 1):
         start = time.perf_counter()
         assert ask(number) > 0
-        taken.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(taken), float(np.percentile(taken, 95))
+        durations.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(durations), float(np.percentile(durations, 95))
 
 
 def descendants() -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""How long micro-batches of 1,000 rows take: into a table, and out of one.
+"""Time of micro-batches of 1,000 rows, written to a table and read from one.
 
     python -m benchmarks.bench_stream [--batches 20] [--rows 1000] [--jars FOLDER] [--keep]
 
@@ -89,9 +89,10 @@ def seconds(writer: DataStreamWriter, batches: int, give: Callable[[int], None])
                 raise TimeoutError(f"batch {number} takes longer than {_MOST_SECONDS} s")
     finally:
         query.stop()
-    taken = [each.durationMs["triggerExecution"] / 1e3 for each in query.recentProgress if each.numInputRows]
-    assert len(taken) >= batches, taken
-    return statistics.median(taken[_COLD:])
+    batches_with_rows = [each for each in query.recentProgress if each.numInputRows]
+    durations = [each.durationMs["triggerExecution"] / 1e3 for each in batches_with_rows]
+    assert len(durations) >= batches, durations
+    return statistics.median(durations[_COLD:])
 
 
 def into(spark: SparkSession, way: Way, folder: Path, batches: int, rows: int) -> float:

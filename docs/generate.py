@@ -63,7 +63,7 @@ def options() -> Iterator[str]:
 
 def types() -> Iterator[str]:
     """Yield the types of Arrow and Spark."""
-    return markdown(("Lance (Arrow)", "Spark", "new tables get it", "note"), type_table())
+    return markdown(("Lance (Arrow)", "Spark", "in new tables", "note"), type_table())
 
 
 def error_tree() -> Iterator[str]:
@@ -264,7 +264,7 @@ _BENCHES = [path.stem for path in (ROOT / "benchmarks").glob("bench*.py")]
 
 
 def _alone(name: str, bench: str, caption: str) -> str:
-    """Return what is said of a picture in place of it: what was measured, and of which table."""
+    """Return the alternative text of a picture: the measurement and the table."""
     table = name.removesuffix(".svg").removeprefix(bench).strip("_")
     return f"{caption}{': ' if table else ''}{table}".replace("[", "(").replace("]", ")")
 
@@ -307,7 +307,8 @@ def large_tables() -> Iterator[str]:
         yield from _large_tables([record for record in records if f" {kind}: " in record.case], kind, caption)
     versions = ", ".join(f"{name} {version}" for name, version in sorted(last.versions.items()))
     load = max(record.load for record in records)
-    yield f"{last.machine}; load at most {load:g} a core when a run began; {last.date[:10]}; {versions}."
+    when = f"load at most {load:g} per core at the start of a run. {last.date[:10]}"
+    yield f"{last.machine}; {when}; {versions}."
 
 
 def _short(value: float) -> str:

@@ -1,4 +1,4 @@
-"""What the examples have in common: a small local session, a folder for tables, and checks that count."""
+"""Helpers of the examples: a small local session, a folder for tables, and checks that are counted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FAILED: list[str] = []
 
 
 def check(what: str, value: Any, expected: Any) -> None:
-    """Compare, and say so."""
+    """Compare a value with the expected value, and print the result."""
     confirm(what, value, value == expected, f", not {expected}")
 
 
 def confirm(what: str, value: Any, good: bool, otherwise: str = "") -> None:
-    """Say what was found and whether it is good, and `otherwise` if it is not."""
+    """Print a value and whether it is good, and `otherwise` if it is not."""
     print(f"{'ok' if good else 'FAILED'}: {what}: {value}{'' if good else otherwise}")
     if not good:
         _FAILED.append(what)
@@ -31,13 +31,13 @@ def run_steps(title: str, name: str, steps: Callable[[SparkSession, str], None])
     """Run an example from the command line; return how many of its checks failed.
 
     Args:
-        title: what `--help` says.
-        name: of the file or folder that the steps write to, in a temporary folder or that of `--dir`.
-        steps: given a session and the path.
+        title: the text of `--help`.
+        name: name of the file or folder that the steps write, in the folder of `--dir` or a temporary one.
+        steps: function of a session and the path.
     """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--dir", help="folder for the tables; by default a temporary one")
-    chosen = parser.parse_args().dir
+    chosen_folder = parser.parse_args().dir
     with tempfile.TemporaryDirectory() as folder:
         prepare_environment()
         spark = (
@@ -49,7 +49,7 @@ def run_steps(title: str, name: str, steps: Callable[[SparkSession, str], None])
         )
         spark.sparkContext.setLogLevel("ERROR")
         try:
-            steps(spark, str(Path(chosen or folder) / name))
+            steps(spark, str(Path(chosen_folder or folder) / name))
         finally:
             spark.stop()
     print("All checks passed." if not _FAILED else f"{len(_FAILED)} checks failed.")

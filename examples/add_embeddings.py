@@ -1,14 +1,14 @@
-"""Adding columns to a table that is there: by an expression, a model and a join, without rewriting the table.
+"""Add columns to an existing table by an expression, a model and a join, without rewriting the table.
 
-The 1,797 handwritten digits of scikit-learn are written as a Lance table of 8 x 8 pixels. Then it gets
+The 1,797 handwritten digits of scikit-learn are a Lance table of 8 x 8 pixels. It gets three new columns:
 
-    ink          by an SQL expression that Spark computes: how much is drawn
+    ink          by an SQL expression that Spark computes: the sum of the pixels
     embedding    by a model that runs in the tasks, batch by batch: 16 principal components, as vectors
-    name         by a join with a DataFrame: what the digit is called
+    name         by a join with a DataFrame: the name of the digit
 
-The job with the model breaks down on the way and is taken up again; what was finished is not computed twice.
-In the end the embeddings are compared with those that numpy computes, and with their nearest neighbours they
-tell the digits. The exit status is 1 if a check fails.
+The job with the model fails halfway and is run again; it does not repeat finished parts. At the end the
+embeddings are compared with those of numpy, and their nearest neighbours classify the digits. The exit status
+is 1 if a check fails.
 
 Run: ``python examples/add_embeddings.py [--dir FOLDER]``
 """
@@ -93,8 +93,8 @@ def main() -> int:
     table = LanceTable.forPath(spark, path)
     print(f"{len(labels):,} digits, {data_bytes(path):,} bytes")
 
-    done = table.addColumns({"ink": "aggregate(pixels, 0D, (total, p) -> total + p)"}).collect()[0]
-    print(f"ink, by an expression: {done.num_files_written} files, {done.bytes_written:,} bytes written")
+    result = table.addColumns({"ink": "aggregate(pixels, 0D, (total, p) -> total + p)"}).collect()[0]
+    print(f"ink, by an expression: {result.num_files_written} files, {result.bytes_written:,} bytes written")
 
     breaks = folder / "breaks"
     breaks.touch()
@@ -102,22 +102,22 @@ def main() -> int:
     schema = pa.schema([pa.field("embedding", pa.list_(pa.float32(), DIMENSIONS))])
     for _ in range(2):
         try:
-            done = table.addColumns(embed, inputs=["id", "pixels"], schema=schema, resume="embed").collect()[
-                0
-            ]
+            result = table.addColumns(
+                embed, inputs=["id", "pixels"], schema=schema, resume="embed"
+            ).collect()[0]
         except PythonException:
-            print("embedding, by a model: broke down")
+            print("embedding, by a model: failed, runs again")
             breaks.unlink()
     print(
-        f"embedding, by a model: {done.num_files_written} files written, {done.num_files_reused} taken from "
-        f"before, {done.bytes_written:,} bytes"
+        f"embedding, by a model: {result.num_files_written} files written, {result.num_files_reused} reused, "
+        f"{result.bytes_written:,} bytes"
     )
 
-    reused = done.num_files_reused
+    reused = result.num_files_reused
 
     names = spark.createDataFrame(list(enumerate(NAMES)), "label bigint, name string")
-    done = table.addColumns(names, on="label").collect()[0]
-    print(f"name, by a join: {done.num_files_written} files, {done.bytes_written:,} bytes written")
+    result = table.addColumns(names, on="label").collect()[0]
+    print(f"name, by a join: {result.num_files_written} files, {result.bytes_written:,} bytes written")
 
     rows = table.toDF().orderBy("id").toArrow()
     embeddings = np.array(rows["embedding"].to_pylist(), np.float32)

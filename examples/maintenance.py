@@ -1,8 +1,8 @@
-"""Looking after a table: many small writes become few sorted files, and old versions go.
+"""Maintain a table: turn many small writes into few sorted files, and delete old versions.
 
-A sensor table is filled in small writes and corrected now and then. Then it is compacted, put in Z-order,
-checked and cleaned up, first through Spark, then from the command line. After each step the rows are
-compared with what they should be. The exit status is 1 if they differ.
+Small writes fill a table of sensor values, and some values are corrected. Then the table is compacted, put in
+Z-order, checked and cleaned up, first through Spark, then on the command line. After each step the rows are
+compared with the expected rows. The exit status is 1 if they differ.
 
 Run: ``python examples/maintenance.py [--dir FOLDER]``
 """

@@ -1,8 +1,8 @@
-"""SQL on a Lance table through views, and what the table knows of itself: history, files, fragments.
+"""Use SQL on a Lance table through views, and read its metadata: history, files, fragments.
 
     python examples/metadata_and_sql.py [--dir FOLDER]
 
-Needs PySpark and Java; runs in a few seconds. FOLDER takes the table, a temporary one by default.
+Needs PySpark and Java; runs in a few seconds. The table is in FOLDER, by default a temporary folder.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Keep pictures in a blob column and read of them what is needed, with a check after every step.
+"""Keep pictures in a blob column and read only the needed bytes, with a check after every step.
 
     python examples/pictures.py [--dir FOLDER]
 
-The handwritten digits of scikit-learn become PNG files in a column of blobs. A query reads 8 bytes of each to
-know its size; only the pictures that are shown are read as a whole. They are laid out in FOLDER/pictures.png.
+The handwritten digits of scikit-learn become PNG files in a blob column. A query reads 8 bytes of each file
+to get its size; only displayed pictures are read completely. The result is FOLDER/pictures.png.
 Needs PySpark, scikit-learn, Pillow and Java; runs in half a minute.
 """
 
@@ -47,12 +47,12 @@ def run(spark: SparkSession, path: str) -> None:
     )
     rows.write.format("lance").mode("overwrite").option("picture.lance.encoding", "blob").save(path)
 
-    # Without a word about bytes, none are read: the column tells where they are.
+    # This reads no bytes of blobs: the column has their sizes.
     frame = spark.read.format("lance").load(path)
-    stored = frame.selectExpr("sum(picture.size)").first()
-    check("bytes of all pictures", stored and stored[0], sum(map(len, files)))
+    total = frame.selectExpr("sum(picture.size)").first()
+    check("bytes of all pictures", total and total[0], sum(map(len, files)))
 
-    # A range of each.
+    # Read a range of each blob.
     header = f"lance_blob(picture, {HEADER}, 8)"
     sizes = frame.selectExpr(
         f"conv(hex(substring({header}, 1, 4)), 16, 10) AS width",
@@ -65,14 +65,14 @@ def run(spark: SparkSession, path: str) -> None:
         "sizes of pictures", blobs, set(blobs) <= {("64", "64"), ("128", "64")} and sum(blobs.values()) == 200
     )
 
-    # All bytes of few.
-    chosen = spark.sql(
+    # Read all bytes of a few blobs.
+    wide = spark.sql(
         f"SELECT digit, lance_blob(picture) AS file FROM lance.`{path}` "
         f"WHERE conv(hex(lance_blob(picture, {HEADER}, 4)), 16, 10) = {SIDE} ORDER BY digit, id"
     )
     sheet = Image.new("L", (SIDE * SHOWN, SIDE * 10), 255)
     columns = [0] * 10
-    for row in chosen.collect():
+    for row in wide.collect():
         if columns[row.digit] < SHOWN:
             sheet.paste(Image.open(io.BytesIO(row.file)), (SIDE * columns[row.digit], SIDE * row.digit))
             columns[row.digit] += 1

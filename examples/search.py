@@ -3,8 +3,8 @@
     python examples/search.py [--dir FOLDER]
 
 The vectors are the handwritten digits of scikit-learn: a digit's nearest neighbours are mostly the same
-digit. Needs PySpark, scikit-learn and Java; runs in half a minute. FOLDER takes the table, a temporary one by
-default.
+digit. Needs PySpark, scikit-learn and Java; runs in half a minute. The table is in FOLDER, by default
+a temporary folder.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def run(spark: SparkSession, path: str) -> None:
     """Index the digits and look for them by picture, by words and by number."""
     data = load_digits()
     pictures = data.data.astype(np.float32)
-    stored, test_rows = slice(0, 1600), slice(1600, 1797)
+    train_rows, test_rows = slice(0, 1600), slice(1600, 1797)
     rows = pa.table(
         {
             "id": np.arange(1600),
-            "digit": data.target[stored],
-            "picture": pa.FixedSizeListArray.from_arrays(pa.array(pictures[stored].reshape(-1)), 64),
+            "digit": data.target[train_rows],
+            "picture": pa.FixedSizeListArray.from_arrays(pa.array(pictures[train_rows].reshape(-1)), 64),
             "text": [
-                f"a handwritten {NAMES[digit]}, number {i}" for i, digit in enumerate(data.target[stored])
+                f"a handwritten {NAMES[digit]}, number {i}" for i, digit in enumerate(data.target[train_rows])
             ],
         }
     )

@@ -2,8 +2,8 @@
 
     python examples/streaming.py [--dir FOLDER]
 
-Needs PySpark 4.1 or newer and Java; runs in some seconds. FOLDER takes the tables, a temporary one by
-default.
+Needs PySpark 4.1 or newer and Java; runs in some seconds. The tables are in FOLDER, by default a
+temporary folder.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python examples/train_digits.py [--dir FOLDER]
 
-The table has the digits as vectors. Each epoch reads them in another order; training is stopped in an epoch
-and goes on from the position that was kept. Then an epoch of 40 times as many rows is timed beside the same
-from Parquet. The model is numpy, so that no package for training is needed: `spark_lance.training.torch`
-gives the same batches as tensors. Needs scikit-learn; runs in seconds. FOLDER takes the tables, a temporary
-one by default.
+The table has the digits as vectors. Each epoch reads them in another order. Training stops in an epoch and
+resumes from the stored position. Then an epoch of 40 times as many rows is timed, and the same epoch from
+Parquet. The model uses numpy and needs no package for training: `spark_lance.training.torch` returns the same
+batches as tensors. Needs scikit-learn; runs in seconds. The tables are in FOLDER, by default a temporary
+folder.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def from_parquet(path: Path, epoch: int) -> Iterator[pa.Table]:
 def beside_parquet(ds: LanceDataset, folder: Path) -> None:
     """Print the processor time of an epoch of training from a table, and from Parquet with the same rows.
 
-    Neither is compressed: what is read in every epoch is better kept so.
+    Neither is compressed, because every epoch reads everything.
     """
     rows = pa.concat_tables([ds.to_table()] * 40)
     many = spark_lance.write_dataset(rows, str(folder / "many.lance"), compression="none")
@@ -127,11 +127,11 @@ def beside_parquet(ds: LanceDataset, folder: Path) -> None:
     def seconds(tables: Iterable[pa.Table]) -> float:
         model, began = Softmax(), time.process_time()
         seen = [(model.step(*arrays(table)), len(table)) for table in tables]
-        taken = time.process_time() - began
+        duration = time.process_time() - began
         assert sum(count for _, count in seen) == len(rows)
-        return taken
+        return duration
 
-    # In turns, and the least of each: what else the machine does is in the others.
+    # Alternate, and take the minimum of each: other runs include other work of the machine.
     turns = [
         (
             seconds(table for table, _ in batches.epoch(epoch)),

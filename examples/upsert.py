@@ -2,7 +2,7 @@
 
     python examples/upsert.py [--dir FOLDER]
 
-Needs PySpark and Java; runs in a few seconds. FOLDER takes the table, a temporary one by default.
+Needs PySpark and Java; runs in a few seconds. The table is in FOLDER, by default a temporary folder.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pyspark.sql import functions as F
 from spark_lance import LanceTable
 
 
-def show(title: str, done: DataFrame) -> dict[str, int]:
-    """Print what an operation did and return it."""
-    numbers: dict[str, int] = done.collect()[0].asDict()
+def show(title: str, result: DataFrame) -> dict[str, int]:
+    """Print the result of an operation and return it."""
+    numbers: dict[str, int] = result.collect()[0].asDict()
     print(f"{title}: {numbers}")
     return numbers
 
 
 def run(spark: SparkSession, path: str) -> None:
-    """Make a table of customers and change it."""
+    """Create a table of customers and change it."""
     customers = spark.range(1000).selectExpr(
         "id",
         "concat('customer ', id) AS name",
@@ -34,19 +34,21 @@ def run(spark: SparkSession, path: str) -> None:
     customers.write.format("lance").mode("append").option("enable_stable_row_ids", "true").save(path)
     table = LanceTable.forPath(spark, path).alias("t")
 
-    done = show("delete", table.delete("visits = 0"))
-    check("deleted rows", done["num_deleted_rows"], 143)
+    result = show("delete", table.delete("visits = 0"))
+    check("deleted rows", result["num_deleted_rows"], 143)
 
-    done = show("update", table.update(F.col("id") < 100, {"visits": "visits + 1", "address.city": "'Köln'"}))
-    check("updated rows", done["num_updated_rows"], 85)
-    moved = table.toDF().where("address.city = 'Köln'").count()
-    check("customers in Köln", moved, 85)
+    result = show(
+        "update", table.update(F.col("id") < 100, {"visits": "visits + 1", "address.city": "'Köln'"})
+    )
+    check("updated rows", result["num_updated_rows"], 85)
+    in_koeln = table.toDF().where("address.city = 'Köln'").count()
+    check("customers in Köln", in_koeln, 85)
 
     changes = spark.sql(
         """SELECT id, concat('renamed ', id) AS name, cast(id % 10 AS int) AS visits
            FROM range(900, 1100)"""
     ).alias("s")
-    done = show(
+    result = show(
         "merge",
         table.merge(changes, "t.id = s.id")
         .whenMatchedDelete("s.visits = 9")
@@ -54,11 +56,11 @@ def run(spark: SparkSession, path: str) -> None:
         .whenNotMatchedInsert("s.id >= 1000", {"id": "s.id", "name": "s.name"})
         .execute(),
     )
-    check("merged rows", [done["num_updated_rows"], done["num_deleted_rows"]], [77, 9])
-    check("inserted rows", done["num_inserted_rows"], 100)
+    check("merged rows", [result["num_updated_rows"], result["num_deleted_rows"]], [77, 9])
+    check("inserted rows", result["num_inserted_rows"], 100)
     check("rows", table.toDF().count(), 857 - 9 + 100)
 
-    # The same source again: what was inserted is found now.
+    # The same source again: its rows exist now, so none is inserted.
     again = table.merge(changes, "t.id = s.id").whenNotMatchedInsert("s.id >= 1000", {"id": "s.id"})
     check("inserted again", show("merge", again.execute())["num_inserted_rows"], 0)
 

@@ -39,8 +39,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
     return folder
 
 
@@ -68,17 +68,17 @@ class Opened:
         self.page = browser.new_page(viewport={"width": 1280, "height": 900})
         self.wrong: list[str] = []
         self._address = address
-        self.page.on("console", lambda said: self._note(said.type == "error", said.text))
+        self.page.on("console", lambda message: self._note(message.type == "error", message.text))
         self.page.on("pageerror", lambda error: self._note(True, str(error)))
         self.page.on("response", lambda answer: self._note(answer.status >= 400, answer.url))
-        self.page.on("request", lambda asked: self._note(self._leaves(asked.url), asked.url))
+        self.page.on("request", lambda request: self._note(self._leaves(request.url), request.url))
 
     def _note(self, wrong: bool, what: str) -> None:
         if wrong:
             self.wrong.append(what)
 
     def _leaves(self, url: str) -> bool:
-        """Whether something is asked of the network, without which the site must work."""
+        """Return whether a request leaves this machine: the site must work without the network."""
         return not url.startswith((self._address, "data:"))
 
 
@@ -145,13 +145,13 @@ def test_navigation_leads_through_the_site(address: str, opened: Opened) -> None
     assert opened.wrong == []
 
 
-# What people search for, and the pages of which one should be the first result.
+# Frequent searches, each with the pages that may be the first result.
 HEADINGS = {
     "time travel": ("reading.html",),
     "schema evolution": ("writing.html",),
     "exactly once": ("writing.html", "streaming.html"),
     "upsert": ("upserts.html", "runbooks/nightly-upsert.html"),
-    "partitions": ("sql.html",),
+    "partitions": ("sql/partitions.html",),
     "clustering": ("tables.html",),
     "OPTIMIZE": ("tables.html", "runbooks/upkeep.html"),
     "VACUUM": ("tables.html", "runbooks/upkeep.html"),
@@ -181,11 +181,11 @@ def test_the_search_finds_pages(words: str, page: str, address: str, opened: Ope
     opened.page.locator("input[name=query]").click()
     # The search listens to keys; fill() presses none.
     opened.page.locator("input[name=query]").press_sequentially(words)
-    found = opened.page.locator(".md-search-result__item a")
-    found.first.wait_for(timeout=30_000)
-    links = found.evaluate_all("all => all.map(one => one.href)")
+    results = opened.page.locator(".md-search-result__item a")
+    results.first.wait_for(timeout=30_000)
+    links = results.evaluate_all("all => all.map(one => one.href)")
     assert any(page in link for link in links)
-    found.first.click()
+    results.first.click()
     opened.page.wait_for_url(links[0].partition("?")[0] + "*")
     opened.page.wait_for_load_state()
     assert words.lower() in opened.page.locator("article").inner_text().lower()

@@ -73,58 +73,63 @@ COMMON = (
         ["--storage"],
         multiple=True,
         metavar="NAME=VALUE",
-        help="Option of the store, such as aws_region=eu-central-1; may be repeated.",
+        help="Option of the store, such as aws_region=eu-central-1. Can be given more than once.",
     ),
     click.Option(
         ["--allowed-bases"],
         multiple=True,
         metavar="URI",
-        help="Place outside the table that it may use, with all that is below it; may be repeated.",
+        help="Location outside the table that the table may use. Can be given more than once.",
     ),
     click.Option(["--json"], is_flag=True, help="Print JSON."),
-    click.Option(["--wide"], is_flag=True, help="Cut nothing to the width of the window."),
+    click.Option(["--wide"], is_flag=True, help="Do not cut tables to the width of the terminal."),
 )
-_BRANCH = click.Option(["--branch"], help="A branch instead of the main line.")
+_BRANCH = click.Option(["--branch"], help="Use this branch instead of main.")
 _NAME = click.Argument(["name"])
 _SOURCE = click.Argument(["source"])
 _AT = (
     click.Option(
-        ["--version"], metavar="VERSION", help="Number or tag of the version.", show_default="the newest"
+        ["--version"],
+        metavar="VERSION",
+        help="Version to read: a number or a tag.",
+        show_default="the newest",
     ),
     click.Option(
-        ["--asof"], metavar="TIME", help="The newest version at this time, in UTC if it has no zone."
+        ["--asof"], metavar="TIME", help="Read the newest version at this time (UTC if it has no zone)."
     ),
 )
 _TO = click.Argument(["to"], required=False, metavar="[VERSION]")
-_COLUMNS = click.Option(["--columns"], metavar="A,B", help="The columns, in this order.", show_default="all")
+_COLUMNS = click.Option(
+    ["--columns"], metavar="A,B", help="Columns to show, in this order.", show_default="all"
+)
 _WHERE = click.Option(
-    ["where", "--where", "--filter"], metavar="SQL", help="Only rows for which this condition is true."
+    ["where", "--where", "--filter"], metavar="SQL", help="Use only rows for which this condition is true."
 )
 _TEXT_AS = click.Option(
     ["--text-as"],
     type=click.Choice(("string", "binary")),
-    help="Read text as binary, for text that is not UTF-8.",
+    help="Read text columns as bytes, for text that is not UTF-8.",
     show_default="string",
 )
 _ROWS = click.Option(
-    ["-n", "--rows"], type=click.IntRange(min=0), default=10, show_default=True, help="How many."
+    ["-n", "--rows"], type=click.IntRange(min=0), default=10, show_default=True, help="Number of rows."
 )
 _FORMAT = click.Option(
     ["--format"],
     type=click.Choice(("parquet", "csv", "arrow", "jsonl")),
-    help="Format of the file.",
-    show_default="what its ending says",
+    help="File format.",
+    show_default="by the file's extension",
 )
 _FILE_ROWS = click.Option(
     ["--max-rows-per-file"],
     type=click.IntRange(min=1),
-    help="Rows of a new file at most.",
+    help="Maximum number of rows in a new file.",
     show_default="1048576",
 )
 _FILE_VERSION = click.Option(
-    ["--file-version"], help="Version of the new data files.", show_default="the table's"
+    ["--file-version"], help="File version of the new data files.", show_default="the table's"
 )
-_DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Change nothing, show what would be.")
+_DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Show the result, but change nothing.")
 
 
 def _older_than(what: str, default: str) -> click.Option:
@@ -132,79 +137,92 @@ def _older_than(what: str, default: str) -> click.Option:
 
 
 COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
-    "Look at a table": {
+    "Inspect a table": {
         "inspect": Command(
             "html_commands.inspect",
-            "A table's columns, rows, files and indices.",
+            "Show a table's columns, rows, files and indexes.",
             "inspect flights.lance --html flights.html",
             (
-                click.Option(["--html"], metavar="FILE", help="Write a page that draws the table."),
+                click.Option(
+                    ["--html"], metavar="FILE", help="Write an HTML page with pictures of the table."
+                ),
                 *_AT,
             ),
         ),
         "schema": Command(
             "inspect_commands.schema",
-            "Columns and the fields inside them, with their ids.",
+            "Show columns and nested fields with their ids.",
             "schema flights.lance --version 1",
             _AT,
         ),
         "stats": Command(
             "inspect_commands.stats",
-            "Size and encoding of each column.",
+            "Show the size and encoding of each column.",
             "stats flights.lance --json",
             _AT,
         ),
         "history": Command(
             "inspect_commands.history",
-            "The operation behind each version, newest first.",
+            "Show the operation of each version, newest first.",
             "history flights.lance --limit 5",
             (
                 *_AT,
-                click.Option(["--limit"], type=int, default=20, show_default=True, help="Versions to show."),
+                click.Option(
+                    ["--limit"], type=int, default=20, show_default=True, help="Number of versions to show."
+                ),
             ),
         ),
         "doctor": Command(
             "inspect_commands.doctor",
-            "A table's features, the engines that can use it, and advice.",
+            "Show a table's features, the engines that can use it, and advice.",
             "doctor flights.lance",
         ),
     },
     "Read rows": {
         "head": Command(
             "row_commands.head",
-            "The first rows.",
+            "Show the first rows.",
             'head flights.lance -n 5 --where "delay > 60"',
             (_ROWS, _COLUMNS, _WHERE, _TEXT_AS, *_AT),
         ),
         "sample": Command(
             "row_commands.sample",
-            "Rows chosen at random.",
+            "Show random rows.",
             "sample flights.lance -n 3 --seed 7",
-            (_ROWS, _COLUMNS, click.Option(["--seed"], type=int, help="Choose the same again."), *_AT),
+            (
+                _ROWS,
+                _COLUMNS,
+                click.Option(["--seed"], type=int, help="Seed: the same seed chooses the same rows."),
+                *_AT,
+            ),
         ),
         "count": Command(
             "row_commands.count",
-            "The number of rows.",
+            "Count the rows.",
             "count flights.lance --where \"carrier = 'UA'\"",
             (_WHERE, *_AT),
         ),
         "sql": Command(
             "row_commands.sql",
-            "Run a DuckDB query; the table is called t in it.",
+            "Run a DuckDB query on the table, whose name in SQL is t.",
             'sql flights.lance "SELECT carrier, avg(delay) FROM t GROUP BY carrier"',
             (click.Argument(["query"]), *_AT),
         ),
         "search": Command(
             "row_commands.search",
-            "The rows nearest to a vector, or with words, best first.",
+            "Search by vector or by words; show the best rows first.",
             'search flights.lance --column vector --vector "[0.1,0.2,0.3]" -n 5',
             (
-                click.Option(["--vector"], metavar="NUMBERS", help="The vector, such as [0.1,0.2]."),
-                click.Option(["--like-row"], type=int, help="The vector of the row at this place."),
-                click.Option(["--text"], help="Words; a phrase in double quotes."),
-                click.Option(["--column"], help="What is searched; needed if there are several."),
-                click.Option(["--nprobes"], type=int, help="Partitions of a vector index to look into."),
-                click.Option(["--refine-factor"], type=int, help="Measure so many times k rows exactly."),
+                click.Option(
+                    ["--vector"], metavar="NUMBERS", help="Vector to search for, such as [0.1,0.2]."
+                ),
+                click.Option(
+                    ["--like-row"], type=int, help="Search for the vector of the row at this position."
+                ),
+                click.Option(["--text"], help="Words to search for; a phrase in double quotes."),
+                click.Option(["--column"], help="Column to search; required if several can be searched."),
+                click.Option(["--nprobes"], type=int, help="Number of index partitions to search."),
+                click.Option(["--refine-factor"], type=int, help="Compare this many times k rows exactly."),
                 _ROWS,
                 _COLUMNS,
                 _WHERE,
@@ -213,13 +231,13 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
         ),
         "diff": Command(
             "row_commands.diff",
-            "How many rows changed between two versions, or which.",
+            "Count the rows that changed between two versions, or show them.",
             "diff flights.lance 1 2 --show inserted",
             (
                 click.Argument(["begin"], metavar="FROM"),
                 click.Argument(["end"], required=False, metavar="[TO]"),
                 click.Option(
-                    ["--show"], type=click.Choice(("inserted", "updated", "deleted")), help="These rows."
+                    ["--show"], type=click.Choice(("inserted", "updated", "deleted")), help="Show these rows."
                 ),
                 _ROWS,
                 _COLUMNS,
@@ -228,18 +246,18 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
     },
     "Versions": {
         "tags": Group(
-            "Names of versions.",
+            "List, create, move and delete tags.",
             {
-                "list": Command("upkeep_commands.list_tags", "The tags.", "tags list flights.lance"),
+                "list": Command("upkeep_commands.list_tags", "List the tags.", "tags list flights.lance"),
                 "create": Command(
                     "upkeep_commands.create_tag",
-                    "Give a version a name.",
+                    "Create a tag for a version.",
                     "tags create flights.lance monday 2",
                     (_NAME, _TO),
                 ),
                 "update": Command(
                     "upkeep_commands.update_tag",
-                    "Move a tag to a version.",
+                    "Move a tag to another version.",
                     "tags update flights.lance good 2",
                     (_NAME, _TO),
                 ),
@@ -252,14 +270,14 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             },
         ),
         "branches": Group(
-            "Lines of versions.",
+            "List, create and delete branches.",
             {
                 "list": Command(
-                    "upkeep_commands.list_branches", "The branches.", "branches list flights.lance"
+                    "upkeep_commands.list_branches", "List the branches.", "branches list flights.lance"
                 ),
                 "create": Command(
                     "upkeep_commands.create_branch",
-                    "Begin a branch at a version.",
+                    "Create a branch from a version.",
                     "branches create flights.lance june 2",
                     (_NAME, _TO),
                 ),
@@ -273,7 +291,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
         ),
         "restore": Command(
             "upkeep_commands.restore",
-            "Make the content of an old version the newest version.",
+            "Restore an old version: its content becomes the newest version.",
             "restore flights.lance 1",
             (click.Argument(["to"], metavar="VERSION"),),
         ),
@@ -281,29 +299,34 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
     "Upkeep": {
         "compact": Command(
             "upkeep_commands.compact",
-            "Merge small fragments and drop deleted rows.",
+            "Merge small fragments and remove deleted rows.",
             "compact flights.lance --dry-run",
             (
                 _DRY_RUN,
                 click.Option(
-                    ["--target-rows"], type=int, help="Rows of a new fragment.", show_default="1048576"
+                    ["--target-rows"],
+                    type=int,
+                    help="Target number of rows in a new fragment.",
+                    show_default="1048576",
                 ),
-                click.Option(["--max-bytes"], type=int, help="Bytes to rewrite at most in this run."),
+                click.Option(
+                    ["--max-bytes"], type=int, help="Maximum number of bytes to rewrite in this run."
+                ),
                 click.Option(
                     ["--materialize-deletions-threshold"],
                     type=click.FloatRange(0, 1),
                     metavar="SHARE",
-                    help="Rewrite fragments with a larger share of deleted rows; 0: with any.",
+                    help="Rewrite fragments with a larger share of deleted rows; 0: with any deleted row.",
                     show_default="0.1",
                 ),
                 _FILE_VERSION,
                 click.Option(
                     ["--defer-index-remap"],
                     is_flag=True,
-                    help="Keep the files of indices, which follow the rows.",
+                    help="Record moved rows now, and rewrite index files later.",
                 ),
                 click.Option(
-                    ["--threads"], type=int, help="Groups to rewrite at the same time.", show_default="1"
+                    ["--threads"], type=int, help="Number of groups to rewrite in parallel.", show_default="1"
                 ),
             ),
         ),
@@ -313,109 +336,111 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             "vacuum flights.lance --older-than 30days --dry-run",
             (
                 _DRY_RUN,
-                _older_than("Age of what goes, such as 36h or 7days.", "2weeks"),
-                click.Option(["--retain-versions"], type=int, help="How many of the newest versions stay."),
+                _older_than("Delete versions older than this, such as 36h or 7days.", "2weeks"),
+                click.Option(["--retain-versions"], type=int, help="Number of newest versions to keep."),
                 click.Option(
                     ["--allow-short-retention"],
                     is_flag=True,
-                    help="Let versions go that are younger than 24h; only while nothing reads them.",
+                    help="Delete versions younger than 24h, too. Safe only while nothing reads them.",
                 ),
                 click.Option(
                     ["--delete-unverified"],
                     is_flag=True,
-                    help="Delete files that no version names whatever their age; only while nobody writes.",
+                    help="Delete unreferenced files of any age. Safe only while nobody writes.",
                 ),
             ),
         ),
         "wal": Group(
-            "Rows that writers have logged and that are not in the table yet (MemWAL).",
+            "Show and compact logged rows that are not in the table yet (MemWAL).",
             {
                 "shards": Command(
                     "wal_commands.shards",
-                    "The shards, and what is not in the table yet.",
+                    "List the shards and their rows that are not in the table yet.",
                     "wal shards bookings.lance",
                 ),
                 "compact": Command(
                     "wal_commands.compact",
-                    "Bring logged rows into the table, and delete what nobody needs any more.",
+                    "Move logged rows into the table, and delete unneeded log files.",
                     "wal compact bookings.lance --dry-run",
                     (
                         _DRY_RUN,
                         click.Option(
                             ["--flush"],
                             is_flag=True,
-                            help="Bring what is only in logs, too; writers that are at work are displaced.",
+                            help="Include rows that are only in logs. This displaces running writers.",
                         ),
-                        _older_than(
-                            "Age of what is deleted after it came into the table, such as 10m.", "1h"
-                        ),
+                        _older_than("Delete merged log files older than this, such as 10m.", "1h"),
                     ),
                 ),
             },
         ),
         "verify": Command(
             "upkeep_commands.check",
-            "Read a version as a whole and check everything.",
+            "Read a whole version and check everything.",
             "verify flights.lance --version 1",
             (
                 *_AT,
                 click.Option(
                     ["--repair"],
                     is_flag=True,
-                    help="First move manifests that are not whole to _torn/ and restore the version before.",
+                    help="First move damaged manifests to _torn/ and restore the version before them.",
                 ),
             ),
             codes="0 all is well, 1 something is damaged, 2 it failed",
         ),
         "index": Group(
-            "List, build, optimize and drop indices.",
+            "List, build, optimize and drop indexes.",
             {
                 "list": Command(
                     "upkeep_commands.list_indices",
-                    "The indices, and how many rows they know.",
+                    "List the indexes, with the number of rows in each.",
                     "index list flights.lance",
                     _AT,
                 ),
                 "build": Command(
                     "upkeep_commands.build_index",
-                    "Build an index over a column.",
+                    "Build an index on a column.",
                     "index build flights.lance id BTREE",
                     (
                         click.Argument(["column"]),
                         click.Argument(["type"]),
-                        click.Option(["--name"], help="Of the index.", show_default="the column's and _idx"),
+                        click.Option(
+                            ["--name"], help="Index name.", show_default="the column name with _idx"
+                        ),
                         click.Option(
                             ["--replace/--no-replace"],
                             default=True,
                             show_default=True,
-                            help="Replace one of this name.",
+                            help="Replace an index of the same name.",
                         ),
                         click.Option(
-                            ["--metric"], help="Of vectors: l2, cosine, dot or hamming.", show_default="l2"
+                            ["--metric"],
+                            help="Distance metric of vectors: l2, cosine, dot or hamming.",
+                            show_default="l2",
                         ),
                         click.Option(
                             ["--partitions"],
                             type=int,
-                            help="Of a vector index.",
+                            help="Number of partitions of a vector index.",
                             show_default="by the number of rows",
                         ),
                         click.Option(
                             ["--option"],
                             multiple=True,
                             metavar="NAME=VALUE",
-                            help="Of this kind; may be repeated.",
+                            help="Option of this index type. Can be given more than once.",
                         ),
                     ),
                 ),
                 "optimize": Command(
                     "upkeep_commands.optimize_indices",
-                    "Index the rows that are not covered yet.",
+                    "Add rows to the indexes that these do not cover yet.",
                     "index optimize flights.lance",
                     (click.Argument(["name"], required=False),),
                 ),
                 "drop": Command(
                     "upkeep_commands.drop_index",
-                    "Take an index out of the table.",
+                    "Drop an index.",
                     "index drop flights.lance carrier_idx",
                     (_NAME,),
                 ),
@@ -425,22 +450,22 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
     "Move data": {
         "export": Command(
             "transfer_commands.export_rows",
-            "Write rows to a file, or with - to standard output.",
+            "Write rows to a file, or to standard output if FILE is -.",
             'export flights.lance june.csv --columns id,delay --where "id > 10"',
             (
                 click.Argument(["target"], metavar="FILE"),
                 _FORMAT,
-                click.Option(["--overwrite"], is_flag=True, help="Replace a file that exists."),
+                click.Option(["--overwrite"], is_flag=True, help="Replace an existing file."),
                 _COLUMNS,
                 _WHERE,
-                click.Option(["--limit"], type=click.IntRange(min=0), help="Rows at most."),
+                click.Option(["--limit"], type=click.IntRange(min=0), help="Maximum number of rows."),
                 _TEXT_AS,
                 *_AT,
             ),
         ),
         "import": Command(
             "transfer_commands.import_rows",
-            "Bring rows of a file or folder into a table.",
+            "Write the rows of a file or folder to a table.",
             "import more.parquet flights.lance",
             (
                 _SOURCE,
@@ -457,15 +482,17 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
         ),
         "convert": Command(
             "transfer_commands.convert",
-            "Make a table of a Parquet folder or of a Delta table.",
+            "Create a table from a Parquet folder or a Delta table.",
             "convert flights_parquet new.lance --stable-row-ids",
             (
                 _SOURCE,
                 _FILE_ROWS,
                 click.Option(["--batch-rows"], type=click.IntRange(min=1), default=1 << 17, hidden=True),
-                click.Option(["--file-version"], help="Version of the data files.", show_default="2.2"),
+                click.Option(["--file-version"], help="File version of the data files.", show_default="2.2"),
                 click.Option(
-                    ["--stable-row-ids"], is_flag=True, help="Let rows keep their ids when they move."
+                    ["--stable-row-ids"],
+                    is_flag=True,
+                    help="Keep the ids of rows when they move (stable row ids).",
                 ),
             ),
             branches=False,
@@ -474,7 +501,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
     "This program": {
         "completion": Command(
             "completion_command.completion",
-            "Print what makes a shell complete commands: add it to its start file.",
+            "Print the completion script of a shell: add it to the shell's start file.",
             "completion bash",
             (click.Argument(["shell"], type=click.Choice(("bash", "zsh", "fish"))),),
             opens=False,

@@ -23,7 +23,7 @@ from spark_lance.release import RELEASE
 
 _FAILED = 2
 _INTERRUPTED = 130
-_ABOUT = "Look at Lance tables, change them, keep them small. Exit code 2 means that a command failed."
+_ABOUT = "Inspect, change and maintain Lance tables. Exit code 2 means that a command failed."
 
 
 class _Sections(click.Group):
@@ -115,10 +115,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _usage_text(error: click.ClickException) -> str:
-    """Return click's message of an error as text, so that secrets and control characters can be removed."""
-    stream = io.StringIO()
-    error.show(stream)
-    return redacted(stream.getvalue().rstrip("\n"))
+    """Return the message of a usage error as one line without secrets. Without arguments, return the help."""
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        stream = io.StringIO()
+        error.show(stream)
+        return stream.getvalue().rstrip("\n")
+    message = redacted(" ".join(error.format_message().split()))
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        return f"error: {message}"
+    usage = " ".join(context.get_usage().split())
+    return f"error: {message} {usage} (help: {context.command_path} --help)"
 
 
 def _as_package_error(error: LanceError | OSError) -> LanceError | OSError:

@@ -192,15 +192,15 @@ _TYPE_MAPPINGS: tuple[_TypeMapping, ...] = (
         "json (extension arrow.json)",
         st.StringType,
         test=lambda t: getattr(t, "extension_name", "") == "arrow.json",
-        note=f"column metadata {AS_JSON} = true, also to make one; checked when written; read as variant on "
-        "request; variants are written, too",
+        note=f"column metadata {AS_JSON} = true marks it, also in a new table; text is checked when written; "
+        "json_as=variant reads variants; variants can be written",
     ),
     _plain("binary", st.BinaryType, pa.binary()),
     _plain(
         "binary (extension geoarrow.wkb or ogc.wkb)",
         st.BinaryType,
         test=lambda t: getattr(t, "extension_name", "") in WELL_KNOWN_BINARY,
-        note="geometry or geography of Spark 4.1 on request, and so written",
+        note="geometry_as=geometry reads geometry or geography (Spark 4.1); both can be written",
     ),
     _plain(
         "large_binary",
@@ -325,7 +325,7 @@ _TYPE_MAPPINGS: tuple[_TypeMapping, ...] = (
         pa.types.is_fixed_size_list,
         _array,
         None,
-        note=f"column metadata {VECTOR_SIZE} = n, also to make one; lengths are checked when written",
+        note=f"column metadata {VECTOR_SIZE} = n marks it, also in a new table; writes check lengths",
     ),
     _TypeMapping(
         "struct(value: binary, metadata: binary), marked",
