@@ -8,7 +8,8 @@
                change, so an active writer is not affected
     collect    after a grace period, delete files that nothing refers to: SSTables, old shard manifests, and
                log entries whose rows are in SSTables. The last entry of a log is never deleted: a displaced
-               writer detects its successor there
+               writer detects its successor there. The grace period of an SSTable and of a log entry starts
+               when a newer shard manifest replaces the last manifest that refers to it
 
 Without a primary key, rows are appended. The same commit records the SSTables, so the rows are appended only
 once. (MemWAL, compaction and garbage collection.)
@@ -35,7 +36,7 @@ from spark_lance.memwal.entries import wal_fields
 from spark_lance.memwal.fresh import compacted_generations
 from spark_lance.memwal.fresh_sources import SstablePart, choose, open_sstable
 from spark_lance.memwal.names import GRACE, ShardPaths, list_shards, numbers_in, sstable_generation
-from spark_lance.memwal.shard_manifest import change_shard, load_shard
+from spark_lance.memwal.shard_manifest import change_shard, load_shard, read_shard
 from spark_lance.memwal.staged import collectable_stages
 from spark_lance.memwal.writer import ShardWriter
 from spark_lance.proto import table_pb2
@@ -321,8 +322,14 @@ def _collect_shard(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalColle
     manifest = load_shard(store, paths)
     if manifest is None:
         return WalCollection()
+    versions = _files_by_number(store, paths.manifests, paths.root)
+    old_versions = [version for version, item in versions.items() if _is_old(item, limit)]
+    # Readers may still use the manifest that was the newest at `limit`, and every newer manifest.
+    oldest_used = read_shard(store, paths, old_versions[-1]) if old_versions else None
+    if oldest_used is None:
+        return WalCollection()
     compacted_generation = (compacted_generations(at) or {}).get(paths.shard, 0)
-    listed = {entry.path.rpartition("/")[2] for entry in manifest.sstables}
+    listed = {entry.path.rpartition("/")[2] for each in (oldest_used, manifest) for entry in each.sstables}
     old_files: list[StoredObject] = []
     sstables = 0
     for name in store.list_directories(paths.directory):
@@ -330,16 +337,17 @@ def _collect_shard(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalColle
         # An active flush has not listed its SSTable yet.
         if generation is None or name in listed or generation >= manifest.current_generation:
             continue
+        # An SSTable that is neither listed nor compacted is left over from a failed flush. A flush of the
+        # newest generation may still be active.
+        if generation > compacted_generation and generation >= manifest.current_generation - 1:
+            continue
         files = store.list_to_delete(paths.sstable(name), paths.root, recursive=True)
-        if (
-            files
-            and (generation <= compacted_generation or name not in listed)
-            and all(_is_old(f, limit) for f in files)
-        ):
+        if files and all(_is_old(file, limit) for file in files):
             old_files += files
             sstables += 1
-    entries = _old_entries(store, paths, manifest.replay_after_wal_entry_position, limit)
-    manifests = _old_manifests(store, paths, limit)
+    entries = _old_entries(store, paths, oldest_used.replay_after_wal_entry_position, limit)
+    superseded = set(old_versions[:-1])
+    manifests = [versions[version] for version in list(versions)[:-_MIN_MANIFESTS] if version in superseded]
     everything = [*old_files, *entries, *manifests]
     return WalCollection(
         sstables,
@@ -362,29 +370,25 @@ def _is_old(item: StoredObject, limit: datetime) -> bool:
     return item.modified is not None and item.modified < limit
 
 
-def _old_entries(store: Store, paths: ShardPaths, flushed: int, limit: datetime) -> list[StoredObject]:
-    """Return the old entries whose rows are in SSTables, except the last file of the log."""
+def _files_by_number(store: Store, directory: str, root: str) -> dict[int, StoredObject]:
+    """Return the manifests or log entries of a directory by their numbers, ascending."""
     files = {
         numbers[0]: item
-        for item in store.list_to_delete(paths.entries, paths.root)
+        for item in store.list_to_delete(directory, root)
         if (numbers := numbers_in([item.name]))
     }
+    return dict(sorted(files.items()))
+
+
+def _old_entries(store: Store, paths: ShardPaths, flushed: int, limit: datetime) -> list[StoredObject]:
+    """Return the old entries whose rows are in SSTables, except the last file of the log."""
+    files = _files_by_number(store, paths.entries, paths.root)
     highest = max(files, default=0)
     return [
         item
-        for position, item in sorted(files.items())
+        for position, item in files.items()
         if position <= flushed and position != highest and _is_old(item, limit)
     ]
-
-
-def _old_manifests(store: Store, paths: ShardPaths, limit: datetime) -> list[StoredObject]:
-    """Return the old manifests of a shard, except the newest `_MIN_MANIFESTS`."""
-    files = {
-        numbers[0]: item
-        for item in store.list_to_delete(paths.manifests, paths.root)
-        if (numbers := numbers_in([item.name]))
-    }
-    return [files[version] for version in sorted(files)[:-_MIN_MANIFESTS] if _is_old(files[version], limit)]
 
 
 def _remove_empty(snapshot: Snapshot, paths: Iterable[str]) -> None:

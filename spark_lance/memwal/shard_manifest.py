@@ -108,23 +108,34 @@ def load_shard(store: Store, paths: ShardPaths) -> ShardManifest | None:
         versions = numbers_in(list(store.list(paths.manifests)))
         if not versions:
             return None
-        path = paths.manifest(versions[-1])
-        try:
-            data = store.read(path)
-        except FileNotFoundError:
-            continue  # collected after the listing, because a newer one exists
-        try:
-            message = ShardManifest.FromString(data)
-        except DecodeError as error:
-            raise FormatError(f"undecodable shard manifest: {error}", path=path) from error
-        check_message(message, path)
-        if message.version != versions[-1] or message.shard_id.uuid != paths.shard.bytes:
-            raise FormatError(
-                f"the shard manifest says that it is version {message.version} of another shard or version",
-                path=path,
-            )
-        return message
+        message = read_shard(store, paths, versions[-1])
+        if message is not None:  # else collected after the listing, because a newer one exists
+            return message
     raise FormatError("the newest shard manifest vanishes each time before it is read", path=paths.manifests)
+
+
+def read_shard(store: Store, paths: ShardPaths, version: int) -> ShardManifest | None:
+    """Return one version of a shard's manifest; None if it does not exist.
+
+    Raises:
+        FormatError: the manifest cannot be decoded, has another version or shard id, or refers to files
+            outside the shard.
+    """
+    path = paths.manifest(version)
+    try:
+        message = ShardManifest.FromString(store.read(path))
+    except FileNotFoundError:
+        return None
+    except DecodeError as error:
+        raise FormatError(f"undecodable shard manifest: {error}", path=path) from error
+    check_message(message, path)
+    if message.version != version or message.shard_id.uuid != paths.shard.bytes:
+        raise FormatError(
+            f"the shard manifest has version {message.version} and shard id {message.shard_id.uuid.hex()}, "
+            f"not version {version} and the shard id in its path",
+            path=path,
+        )
+    return message
 
 
 def publish_shard(

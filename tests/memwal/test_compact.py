@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from datetime import timedelta
@@ -214,6 +215,56 @@ def test_what_is_collected(tmp_path: Path) -> None:
     assert highest[0] >= 5
     with pytest.raises(OptionError, match="no shard"):
         dataset.wal.collect([OTHER])
+
+
+def test_left_over_sstables_are_collected_after_the_next_flush(tmp_path: Path) -> None:
+    dataset = make(tmp_path, (1, "a"))
+    generations(tmp_path, SHARD, {1: "b"}, {2: "c"})
+    paths = ShardPaths(dataset.root, SHARD)
+    # Two failed flushes of the generation that another writer has flushed, and a flush that is still active.
+    for name in ("00000000_gen_1", "00000000_gen_2", "00000000_gen_3"):
+        dataset.store.put(f"{paths.sstable(name)}/data/x.lance", b"rows")
+
+    def leftovers() -> list[str]:
+        dataset.wal.collect(older_than=timedelta(0))
+        return sorted(name for name in dataset.store.list_directories(paths.directory) if name[:8] == "0" * 8)
+
+    assert leftovers() == ["00000000_gen_2", "00000000_gen_3"], "the newest generation may still be flushed"
+    dataset.wal.compact()
+    assert leftovers() == ["00000000_gen_3"], "generation 2 is in the table"
+    generations(tmp_path, SHARD, {1: "d"})
+    assert leftovers() == ["00000000_gen_3"]
+    generations(tmp_path, SHARD, {1: "e"})
+    assert leftovers() == []
+
+
+def test_readers_can_use_a_shard_manifest_during_the_grace_period(tmp_path: Path) -> None:
+    dataset = make(tmp_path, (1, "a"))
+    generations(tmp_path, SHARD, {1: "b"}, {2: "c"})
+    paths = ShardPaths(dataset.root, SHARD)
+
+    def make_older(hours: float) -> None:
+        for file in (tmp_path / "_mem_wal").rglob("*"):
+            moment = file.stat().st_mtime - hours * 3600
+            os.utime(file, (moment, moment))
+
+    make_older(2)
+    with dataset.mem_wal_writer(SHARD) as log:
+        log.put(rows((3, "logged")))
+        log.abandon()
+    make_older(2)
+    dataset.wal.collect()
+    reader = dataset.fresh()
+    dataset.wal.compact(flush=True)
+    # All files of the reader are old, but the manifest that lists them was replaced a moment ago.
+    done = dataset.wal.collect()
+    assert (done.sstables, done.wal_entries) == (0, 0)
+    assert as_rows(reader.to_table()) == {1: "b", 2: "c", 3: "logged"}
+    make_older(2)
+    done = dataset.wal.collect()
+    assert (done.sstables, done.wal_entries > 0) == (3, True)
+    assert dataset.store.list_directories(paths.directory) in (["manifest", "wal"], ["wal", "manifest"])
+    assert seen(tmp_path) == plain(tmp_path) == {1: "b", 2: "c", 3: "logged"}
 
 
 def test_marks_of_others_that_came_in_between() -> None:
