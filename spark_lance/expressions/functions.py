@@ -34,10 +34,11 @@ The parts of a timestamp with a time zone are in that zone.
 from __future__ import annotations
 
 import datetime
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,8 @@ _NAMES = (
 _NARROW, _WIDE = 38, 76
 # The number of digits that a decimal division adds after the decimal point.
 _MORE_DIGITS = 4
+# More digits than any result of the arithmetic of two decimals has before it is rounded.
+_ANY_DIGITS = Context(prec=4 * _WIDE)
 
 
 def number(value: Value) -> Value:
@@ -179,10 +182,7 @@ def arithmetic(name: str) -> Callable[[Value, Value], Value]:
         if not pa.types.is_decimal(left.type):
             return function(left, right)
         kind = _result(name, left.type, right.type)
-        # Arrow's product has one digit more than its factors in total, and at most 76 digits. Operands of a
-        # sum get at most 38 digits.
-        most = (_WIDE - 1) // 2 if name == "multiply" else _NARROW
-        return _as_decimal(function(_widened(left, most), _widened(right, most)), kind)
+        return _exactly(name, left, right, kind, lambda: _add_or_multiply(name, left, right))
 
     return compute
 
@@ -191,9 +191,10 @@ def divide(left: Value, right: Value) -> Value:
     """Return the quotient. Integer division truncates; a float divided by zero is infinite."""
     left, right = _operands(left, right)
     if pa.types.is_decimal(left.type):
-        scale = left.type.scale + _MORE_DIGITS
-        digits = left.type.precision + right.type.scale + _MORE_DIGITS
-        return _quotient(left, right, _decimal(left.type, right.type, digits, scale))
+        scale = min(left.type.scale + _MORE_DIGITS, _most_digits(left.type, right.type))
+        digits = left.type.precision - left.type.scale + right.type.scale + scale
+        kind = _decimal(left.type, right.type, digits, scale)
+        return _exactly("divide", left, right, kind, lambda: _quotient(left, right, kind))
     return pc.divide(left, right) if pa.types.is_floating(left.type) else pc.divide_checked(left, right)
 
 
@@ -206,10 +207,8 @@ def modulo(left: Value, right: Value) -> Value:
         one, other = left.type, right.type
         scale = max(one.scale, other.scale)
         digits = min(one.precision - one.scale, other.precision - other.scale) + scale
-        # The product has one digit more than its factors in total, and the difference has one more again.
-        whole = _quotient(left, right, pa.decimal256(min(_NARROW, _WIDE - 2 - other.precision), 0))
-        rest = pc.subtract_checked(_widened(left), pc.multiply_checked(whole, _widened(right)))
-        return _as_decimal(rest, _decimal(one, other, digits, scale))
+        kind = _decimal(one, other, digits, scale)
+        return _exactly("modulo", left, right, kind, lambda: _remainder(left, right))
     return pc.subtract_checked(left, pc.multiply_checked(pc.divide_checked(left, right), right))
 
 
@@ -303,14 +302,37 @@ def _decimal(left: pa.DataType, right: pa.DataType, digits: int, scale: int) -> 
     return pa.decimal128(min(digits, _NARROW), scale)
 
 
+def _most_digits(left: pa.DataType, right: pa.DataType) -> int:
+    return _WIDE if pa.types.is_decimal256(left) or pa.types.is_decimal256(right) else _NARROW
+
+
+def _exactly(name: str, left: Any, right: Any, kind: pa.DataType, compute: Callable[[], Any]) -> Value:
+    """Return the result of `compute` as `kind`, or compute it with Python's integers if Arrow cannot.
+
+    Arrow rejects operands whose types allow a result of more than 76 digits, whatever their values are.
+    """
+    try:
+        result = compute()
+    except ValueError:  # pyarrow's for a type of more than 76 digits; pa.ArrowInvalid is one, too
+        return _with_integers(name, left, right, kind)
+    return cast(result, kind)
+
+
+def _add_or_multiply(name: str, left: Any, right: Any) -> Any:
+    if name == "multiply":
+        # The product has one digit more than its factors in total.
+        pair = [_widened(value, (_WIDE - 1) // 2) for value in (left, right)]
+    else:
+        # The sum has one digit more than its operands.
+        wide = pa.decimal256(_WIDE - 1, max(left.type.scale, right.type.scale))
+        pair = [pc.cast(value, wide) for value in (left, right)]
+    return getattr(pc, f"{name}_checked")(*pair)
+
+
 def _widened(value: Any, most: int = _WIDE) -> Any:
     """Return decimals as decimal256 with at most `most` digits."""
     kind = value.type
     return pc.cast(value, pa.decimal256(min(kind.precision, most), kind.scale))
-
-
-def _as_decimal(value: Any, kind: pa.DataType) -> Value:
-    return cast(value, kind)
 
 
 def _quotient(left: Any, right: Any, kind: pa.DataType) -> Value:
@@ -319,6 +341,59 @@ def _quotient(left: Any, right: Any, kind: pa.DataType) -> Value:
     dividend = pc.cast(left, pa.decimal256(one.precision + _MORE_DIGITS, one.scale + _MORE_DIGITS))
     result = pc.divide_checked(dividend, _widened(right))
     return pc.cast(result, options=pc.CastOptions(kind, allow_decimal_truncate=True))
+
+
+def _remainder(left: Any, right: Any) -> Any:
+    # The product has one digit more than its factors in total, and the difference has one more again.
+    digits = min(_NARROW, _WIDE - 2 - right.type.precision)
+    whole = _quotient(left, right, pa.decimal256(digits, 0))
+    return pc.subtract_checked(_widened(left), pc.multiply_checked(whole, _widened(right)))
+
+
+def _truncated(dividend: int, divisor: int) -> int:
+    quotient = abs(dividend) // abs(divisor)
+    return quotient if (dividend < 0) == (divisor < 0) else -quotient
+
+
+_ON_INTEGERS: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": _truncated,
+    "modulo": lambda dividend, divisor: dividend - divisor * _truncated(dividend, divisor),
+}
+
+
+def _with_integers(name: str, left: Any, right: Any, kind: pa.DataType) -> Value:
+    """Return the result of decimal arithmetic with any number of digits, as decimals of type `kind`.
+
+    Raises:
+        ExpressionError: a result has too many digits, or a divisor is zero.
+    """
+    scales = [left.type.scale, right.type.scale]
+    if name == "divide":
+        scales[0] = kind.scale + right.type.scale
+    elif name != "multiply":
+        scales = [max(scales)] * 2
+    rows = max([len(value) for value in (left, right) if not isinstance(value, pa.Scalar)], default=1)
+    columns = [as_column(value, rows).to_pylist() for value in (left, right)]
+    results: list[Decimal | None] = []
+    for pair in zip(*columns, strict=True):
+        if None in pair:
+            results.append(None)
+            continue
+        integers = [int(each.scaleb(scale, _ANY_DIGITS)) for each, scale in zip(pair, scales, strict=True)]
+        try:
+            result = _ON_INTEGERS[name](*integers)
+        except ZeroDivisionError:
+            raise ExpressionError(f"{name} of {left.type} and {right.type}: divide by zero") from None
+        if abs(result) >= 10**kind.precision:
+            raise ExpressionError(
+                f"{name} of {left.type} and {right.type} overflows {kind}: cast the operands to fewer digits"
+            )
+        results.append(Decimal(result).scaleb(-kind.scale, _ANY_DIGITS))
+    array = pa.array(results, kind)
+    return array[0] if isinstance(left, pa.Scalar) and isinstance(right, pa.Scalar) else array
 
 
 def _fmod(left: Any, right: Any) -> Value:
