@@ -178,6 +178,18 @@ def test_images_go_through_a_table(tmp_path: Path) -> None:
     assert read.to_pylist() == rows.to_pylist()
     with pytest.raises(TypeError, match="cannot hold images"):
         ImageArray.from_array(pa.array([1]))
+    with_null = ImageArray.from_array([tmp_path / "0.png", None]).read_uris()
+    assert with_null.to_pylist() == [data[0], None]
+    problem = r"image 1 is null, and a tensor has no nulls: call drop_null\(\) on the images"
+    with pytest.raises(ValueError, match=problem):
+        with_null.to_tensor()
+    padded = pa.ExtensionArray.from_storage(
+        decoded.type, pa.array([decoded.storage[0].as_py(), None], decoded.type.storage_type)
+    )
+    for convert in (padded.to_numpy, padded.to_encoded):
+        with pytest.raises(ValueError, match=problem):
+            convert()
+    assert np.array_equal(with_null.drop_null().to_tensor().to_numpy(), pixels[:1])
 
 
 def test_bfloat16_in_other_types_and_in_pandas() -> None:

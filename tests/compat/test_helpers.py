@@ -123,6 +123,20 @@ def test_fixed_batches_are_lists_of_row_numbers(lance: Any) -> None:
 
 
 @LIBRARIES
+@pytest.mark.parametrize(("n", "takes"), [(6, 2048), (6, 2), (5, 4)])
+def test_every_row_can_be_chosen(lance: Any, tmp_path: Path, n: int, takes: int) -> None:
+    dataset, sampler = numbers(lance, tmp_path / "t", 7), part_of(lance, "sampler")
+    if lance is theirs and n > takes:
+        return  # Pylance's runs never have the last row, and it returns fewer rows than n.
+    counts = np.zeros(7, np.int64)
+    for _ in range(60):
+        rows = flat(read(sampler.maybe_sample(dataset, n, "n", max_takes=takes)))
+        assert len(set(rows)) == len(rows) == n
+        counts[rows] += 1
+    assert counts.min() > 60 * n / 7 / 3
+
+
+@LIBRARIES
 def test_rows_at_random(lance: Any, tmp_path: Path) -> None:
     dataset, sampler = numbers(lance, tmp_path / "t", 1000), part_of(lance, "sampler")
     for n, takes in ((10, 2048), (300, 20), (5000, 2048)):
@@ -214,3 +228,61 @@ def test_the_modules_have_the_names_of_pylances() -> None:
             assert hasattr(part_of(ours, module), name)
     assert part_of(ours, "dependencies").numpy.arange(3).tolist() == [0, 1, 2]
     assert issubclass(part_of(ours, "commit").CommitConflictError, Exception)
+
+
+@LIBRARIES
+def test_hooks_are_called_around_the_write_of_each_file(lance: Any, tmp_path: Path) -> None:
+    uri, calls = tmp_path / "t", []
+    kind = part_of(lance, "progress").FragmentWriteProgress
+
+    def files() -> int:
+        return len(list(uri.glob("data/*.lance")))
+
+    class Progress(kind):  # type: ignore[misc]
+        def begin(self, fragment: Any, **_: Any) -> None:
+            calls.append(("begin", fragment.id, fragment.physical_rows or 0, files()))
+
+        def complete(self, fragment: Any, **_: Any) -> None:
+            assert (uri / "data" / fragment.files[0].path).exists()
+            calls.append(("complete", fragment.id, fragment.physical_rows, files()))
+
+    data = pa.table({"n": range(10)})
+    part_of(lance, "fragment").LanceFragment.create(str(uri), data, 7, progress=Progress())
+    # The beginning of a file may create an empty file.
+    assert [call[:3] for call in calls] == [("begin", 7, 0), ("complete", 7, 10)]
+    expected = [
+        ("begin", 0, 0), ("complete", 0, 4), ("begin", 0, 0), ("complete", 0, 4), ("begin", 0, 0),
+        ("complete", 0, 2),
+    ]  # fmt: skip
+    for write in (
+        lambda: part_of(lance, "fragment").write_fragments(
+            data, str(uri), mode="create", max_rows_per_file=4, progress=Progress()
+        ),
+        lambda: lance.write_dataset(data, str(uri), max_rows_per_file=4, progress=Progress()),
+    ):
+        calls.clear()
+        before = files()
+        write()
+        # Pylance does not call the hook at the end of the last file.
+        assert [call[:3] for call in calls] == (expected if lance is ours else expected[:-1])
+        if lance is ours:
+            assert [call[3] - before for call in calls if call[0] == "complete"] == [1, 2, 3]
+    with pytest.raises(TypeError, match="external_blob_mode"):
+        part_of(lance, "fragment").LanceFragment.create(str(uri), data, external_blob_mode="ingest")
+    with pytest.raises(TypeError, match="max_row_per_file"):
+        part_of(lance, "fragment").write_fragments(data, str(uri), max_row_per_file=4)
+
+
+def test_a_hook_that_fails_leaves_no_files(tmp_path: Path) -> None:
+    class Progress(ours.progress.FragmentWriteProgress):
+        def begin(self, fragment: Any, **_: Any) -> None:
+            pass
+
+        def complete(self, fragment: Any, **_: Any) -> None:
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        ours.fragment.write_fragments(
+            pa.table({"n": range(10)}), str(tmp_path), mode="create", max_rows_per_file=4, progress=Progress()
+        )
+    assert not list(tmp_path.glob("data/*.lance"))

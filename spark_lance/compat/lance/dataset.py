@@ -24,7 +24,7 @@ from spark_lance.compat.lance.blob import BLOB_BUFFER_BYTES, with_blob_bytes
 from spark_lance.compat.lance.changes import Changes, IndexConfig, MergeInsertBuilder
 from spark_lance.compat.lance.fragment import LanceFragment
 from spark_lance.compat.lance.optimize import DatasetOptimizer
-from spark_lance.compat.lance.progress import FragmentWriteProgress
+from spark_lance.compat.lance.progress import listener
 from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.compat.lance.scanning import LanceScanner, ScannerBuilder, exact_rows, scan_arguments
 from spark_lance.compat.lance.sql import SqlQueryBuilder
@@ -54,6 +54,7 @@ from spark_lance.table.reading.blobs import BlobFile, read_blobs
 from spark_lance.table.versions.branches import Branches as _Branches
 from spark_lance.table.versions.drop import drop_table
 from spark_lance.table.versions.tags import Tags as _Tags
+from spark_lance.table.writing.write import reporting_fragments
 
 __all__ = [
     "LANCE_COMMIT_MESSAGE_KEY",
@@ -539,24 +540,19 @@ def write_dataset(
 ) -> LanceDataset:
     """Write a table and return its new version. An open dataset moves to the new version.
 
-    Each `memory://` URI creates a separate location. `progress` receives the fragments after the commit.
+    Each `memory://` URI creates a separate location.
     """
     by_name = options.get("namespace_client"), options.get("table_id")
     if uri is None or by_name[0] is not None:
         uri, options["storage_options"] = _locate(uri, options.get("storage_options"), *by_name, mode)
-    progress: FragmentWriteProgress | None = options.get("progress")
     opened = uri if isinstance(uri, LanceDataset) else None
     if isinstance(uri, str) and uri.startswith("memory://"):
         uri = f"memory://{uuid.uuid4()}/{uri.removeprefix('memory://')}"
     target = opened.value if opened is not None else uri
     options.setdefault("enable_stable_row_ids", False)  # as pylance, also with a primary key
     data_obj, schema = with_blob_bytes(data_obj, schema, target, options)
-    written = values.write_dataset(data_obj, target, mode, schema=schema, **writing_options(options))
-    if progress is not None:
-        transaction = transaction_or_none(lambda: written.read_transaction(written.version))
-        for fragment in getattr(getattr(transaction, "operation", None), "fragments", ()):
-            progress._do_begin(fragment)
-            progress._do_complete(fragment)
+    with reporting_fragments(listener(options.get("progress"))):
+        written = values.write_dataset(data_obj, target, mode, schema=schema, **writing_options(options))
     if opened is not None:
         opened.value = written
         return opened

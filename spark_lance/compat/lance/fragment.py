@@ -10,7 +10,7 @@ import pyarrow.dataset
 
 from spark_lance.compat.lance.answers import writing_options
 from spark_lance.compat.lance.blob import with_blob_bytes
-from spark_lance.compat.lance.progress import FragmentWriteProgress
+from spark_lance.compat.lance.progress import FragmentWriteProgress, listener
 from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.compat.lance.scanning import LanceScanner, exact_rows, scan_arguments
 from spark_lance.datasets import building
@@ -25,6 +25,7 @@ from spark_lance.datasets.fragment_metadata import (
 from spark_lance.datasets.lance_schema import LanceSchema
 from spark_lance.datasets.operations import Transaction
 from spark_lance.table.writing.targets import MAX_ROWS_PER_FILE
+from spark_lance.table.writing.write import reporting_fragments
 
 __all__ = [
     "DEFAULT_MAX_BYTES_PER_FILE",
@@ -84,26 +85,24 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
         mode: str = "append",
         *,
         data_storage_version: str | None = None,
+        use_legacy_format: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        **options: Any,
+        namespace_client: Any = None,  # noqa: ARG004
+        table_id: list[str] | None = None,  # noqa: ARG004
+        session: Any = None,  # noqa: ARG004
     ) -> FragmentMetadata:
         """Write data as one fragment, without a commit."""
-        writing_options(options)
-        empty = FragmentMetadata(fragment_id or 0, [], 0)
-        if progress is not None:
-            progress._do_begin(empty)
-        fragment = values.LanceFragment.create(
-            getattr(dataset_uri, "value", dataset_uri),
-            data,
-            fragment_id,
-            schema,
-            mode=mode,
-            data_storage_version=data_storage_version,
-            storage_options=storage_options,
-        )
-        if progress is not None:
-            progress._do_complete(fragment)
-        return fragment
+        options = {"data_storage_version": data_storage_version, "use_legacy_format": use_legacy_format}
+        with reporting_fragments(listener(progress, fragment_id or 0)):
+            return values.LanceFragment.create(
+                getattr(dataset_uri, "value", dataset_uri),
+                data,
+                fragment_id,
+                schema,
+                mode=mode,
+                storage_options=storage_options,
+                **writing_options(options),
+            )
 
     @property
     def fragment_id(self) -> int:
@@ -269,23 +268,17 @@ def write_fragments(
         "external_blob_mode": external_blob_mode,
         "allow_external_blob_outside_bases": allow_external_blob_outside_bases,
     }
-    progress = options.get("progress")
     options.pop("enable_stable_row_ids", None)
     target = getattr(dataset_uri, "value", dataset_uri)
     data, schema = with_blob_bytes(data, schema, target, {**options, "storage_options": storage_options})
-    result = building.write_fragments(
-        data,
-        target,
-        schema,
-        mode=mode,
-        max_rows_per_file=max_rows_per_file,
-        storage_options=storage_options,
-        return_transaction=return_transaction,
-        **writing_options(options),
-    )
-    if progress is not None:
-        fragments = result if isinstance(result, list) else getattr(result.operation, "fragments", [])
-        for fragment in fragments:
-            progress._do_begin(fragment)
-            progress._do_complete(fragment)
-    return result
+    with reporting_fragments(listener(options.get("progress"))):
+        return building.write_fragments(
+            data,
+            target,
+            schema,
+            mode=mode,
+            max_rows_per_file=max_rows_per_file,
+            storage_options=storage_options,
+            return_transaction=return_transaction,
+            **writing_options(options),
+        )

@@ -45,9 +45,7 @@ class ImageArray(pa.ExtensionArray):  # type: ignore[misc]
             kind = FixedShapeImageTensorType(images.type.value_type, images.type.shape)
             return _typed_array(kind, images.storage, FixedShapeImageTensorArray)
         if isinstance(images, Iterable) and not isinstance(images, pa.Array):
-            return _typed_array(
-                ImageURIType(), pa.array([str(image) for image in images], pa.string()), ImageURIArray
-            )
+            return ImageURIArray.from_uris(images)
         raise OptionTypeError(f"an array of {type(images).__name__} cannot hold images")
 
 
@@ -99,7 +97,8 @@ class EncodedImageArray(ImageArray):
                 first axis; by default the package Pillow decodes.
 
         Raises:
-            OptionError: the images have different shapes, or Pillow is needed and not installed.
+            OptionError: an image is null, the images have different shapes, or Pillow is needed and not
+                installed.
         """
         pixels = np.asarray(_decoded(self.storage) if decoder is None else decoder(self.storage))
         kind = FixedShapeImageTensorType(pa.from_numpy_dtype(pixels.dtype), pixels.shape[1:])
@@ -115,7 +114,12 @@ class FixedShapeImageTensorArray(ImageArray):
     """Images as pixels."""
 
     def to_numpy(self, zero_copy_only: bool = False) -> np.ndarray[Any, Any]:
-        """Return the pixels as an array with the images along its first axis."""
+        """Return the pixels as an array with the images along its first axis.
+
+        Raises:
+            OptionError: an image is null.
+        """
+        _check_no_nulls(self.storage)
         flat = self.storage.flatten().to_numpy(zero_copy_only=zero_copy_only)
         return flat.reshape(len(self), *self.type.shape)  # type: ignore[no-any-return]
 
@@ -126,7 +130,7 @@ class FixedShapeImageTensorArray(ImageArray):
             encoder: a function from pixels to an array of bytes; by default Pillow encodes PNG.
 
         Raises:
-            OptionError: Pillow is needed and not installed.
+            OptionError: an image is null, or Pillow is needed and not installed.
         """
         encoded = _encoded(self.to_numpy()) if encoder is None else encoder(self.to_numpy())
         return _typed_array(EncodedImageType(encoded.type), encoded, EncodedImageArray)
@@ -141,7 +145,19 @@ def _pillow() -> Any:
         ) from error
 
 
+def _check_no_nulls(images: pa.Array) -> None:
+    """Check that no image is null, because a tensor cannot represent it.
+
+    Raises:
+        OptionError: an image is null.
+    """
+    if images.null_count:
+        place = images.is_null().index(True).as_py()
+        raise OptionError(f"image {place} is null, and a tensor has no nulls: call drop_null() on the images")
+
+
 def _decoded(images: pa.Array) -> np.ndarray[Any, Any]:
+    _check_no_nulls(images)
     image = _pillow()
     pixels = [np.asarray(image.open(io.BytesIO(data))) for data in images.to_pylist()]
     shapes = {one.shape for one in pixels}

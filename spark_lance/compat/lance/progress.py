@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from spark_lance.datasets.fragment_metadata import FragmentMetadata
 from spark_lance.io.locations import join
 from spark_lance.io.store import Store, open_store
+from spark_lance.proto import table_pb2
 
 __all__ = [
     "FileSystemFragmentWriteProgress",
@@ -52,6 +53,26 @@ class FragmentWriteProgress(ABC):
     @abstractmethod
     def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
         """Handle the end of the write of a fragment."""
+
+
+def listener(
+    progress: FragmentWriteProgress | None, fragment_id: int = 0
+) -> Callable[[bytes, bool], None] | None:
+    """Return a function for `reporting_fragments` that calls the hooks of `progress`.
+
+    Args:
+        progress: the hooks; None for no hooks.
+        fragment_id: the id of the fragments in the calls.
+    """
+    if progress is None:
+        return None
+
+    def call(message: bytes, complete: bool) -> None:
+        fragment = FragmentMetadata.of(table_pb2.DataFragment.FromString(message))
+        fragment.id = fragment_id
+        (progress._do_complete if complete else progress._do_begin)(fragment)
+
+    return call
 
 
 class NoopFragmentWriteProgress(FragmentWriteProgress):

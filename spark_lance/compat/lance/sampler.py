@@ -73,8 +73,15 @@ def maybe_sample(
         return
     run = max(1, -(-n // max(1, max_takes)))
     blocks = -(-total // run)
-    starts = sorted(random.sample(range(blocks), min(blocks, -(-n // run) + 1)))
-    positions = np.concatenate([np.arange(s * run, min((s + 1) * run, total)) for s in starts])[:n]
+    # The last block of the table can have fewer rows, so one more block than usual can be needed.
+    runs, missing = [], n
+    for block in random.sample(range(blocks), min(blocks, -(-n // run) + 1)):
+        first, stop = block * run, min((block + 1) * run, total)
+        size = min(stop - first, missing)
+        first += random.randint(0, stop - first - size)
+        runs.append(np.arange(first, first + size))
+        missing -= size
+    positions = np.sort(np.concatenate(runs))
     for start in range(0, len(positions), batch_size):
         yield from ds.take(positions[start : start + batch_size], names).combine_chunks().to_batches()
 

@@ -6,7 +6,9 @@ File names are unique for each attempt, so a retried task leaves at worst files 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -30,6 +32,20 @@ from spark_lance.table.writing.references import bounded
 from spark_lance.table.writing.targets import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, FileTarget, own_target
 
 logger = logging.getLogger(__name__)
+
+# Called with a serialized `DataFragment`, and whether its file is complete.
+FragmentListener = Callable[[bytes, bool], None]
+_listener: ContextVar[FragmentListener | None] = ContextVar("spark_lance_fragments", default=None)
+
+
+@contextmanager
+def reporting_fragments(listener: FragmentListener | None) -> Iterator[None]:
+    """Call a function at the start and at the end of each file that the block writes, for this thread."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 def write_fragments(
@@ -93,6 +109,12 @@ def write_fragments(
     return files.fragments
 
 
+def _report(fragment: bytes, *, complete: bool) -> None:
+    listener = _listener.get()
+    if listener is not None:
+        listener(fragment, complete)
+
+
 @dataclass
 class _FragmentWriter:
     """Writes the files of one call of `write_fragments`, one at a time.
@@ -128,6 +150,7 @@ class _FragmentWriter:
         """Write rows to the open file, or start a new file."""
         if self._writer is None:
             target = self._target()
+            _report(table_pb2.DataFragment().SerializeToString(), complete=False)
             self._writer = FileWriter(
                 target.store,
                 join(target.folder, new_data_file_name(self.operation, self.ending)),
@@ -149,6 +172,7 @@ class _FragmentWriter:
         self._writer = None
         self._written.append((target.store, file.path))
         self.fragments.append(_serialize_fragment(file, target.base_id))
+        _report(self.fragments[-1], complete=True)
 
     def abort(self) -> None:
         """Delete all files."""
