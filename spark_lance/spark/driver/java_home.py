@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spark_lance.errors import JavaNotFoundError
+from spark_lance.io.user_cache import temporary_folder
 
 MINIMUM_VERSION = 17
 PROBE_SECONDS = 60
@@ -177,7 +178,7 @@ def _shim(home: Path) -> Path:
     except (OSError, RuntimeError) as error:  # no home folder, or one that cannot be written
         # A private folder: a name in /tmp that others can guess must never hold a program to run.
         logger.debug("no shim in the cache folder: %s", error)
-        return _write_shim(Path(tempfile.mkdtemp(prefix="spark-lance-java-")), script)
+        return _write_shim(temporary_folder("spark-lance-java-"), script)
 
 
 def _write_shim(folder: Path, script: str) -> Path:

@@ -6,13 +6,13 @@ can enter the folders of this module, whatever the umask is.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
-import shutil
 import stat
 import tempfile
 from pathlib import Path
+
+from spark_lance.io.user_cache import temporary_folder
 
 # Spark passes the folder of its socket to the daemon of workers in this variable.
 _FOLDER = "PYTHON_WORKER_FACTORY_SOCK_DIR"
@@ -24,14 +24,11 @@ _MAX_PARENT_BYTES = 104 - 42 - 21
 def private_folder() -> Path | None:
     """Create a folder of mode 0700 for sockets; return None if the path of each possible parent is too long.
 
-    `mkdtemp` creates a new folder with a name that nobody can guess. It is deleted when the process ends.
+    It is deleted when the process ends.
     """
     for parent in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/tmp"):
         if parent and len(os.fsencode(parent)) <= _MAX_PARENT_BYTES and os.access(parent, os.W_OK | os.X_OK):
-            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-            folder.chmod(0o700)
-            atexit.register(_remove, folder, os.getpid())
-            return folder
+            return temporary_folder(_PREFIX, parent)
     return None
 
 
@@ -48,8 +45,3 @@ def _is_private(folder: str) -> bool:
         mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
         return mine and not stat.S_IMODE(status.st_mode) & 0o077
     return False
-
-
-def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # not in a forked process, which ends earlier
-        shutil.rmtree(folder, ignore_errors=True)

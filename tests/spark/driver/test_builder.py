@@ -133,11 +133,11 @@ def test_a_daemon_moves_its_socket_out_of_a_shared_folder(
         moved = Path(os.environ[sockets._FOLDER])
         assert moved != folder
         assert stat.S_IMODE(moved.stat().st_mode) == 0o700
-        sockets._remove(moved, os.getpid())
+        moved.rmdir()
     monkeypatch.setenv(sockets._FOLDER, str(own))
     sockets.protect_daemon()
     assert os.environ[sockets._FOLDER] == str(own)
-    sockets._remove(own, os.getpid())
+    own.rmdir()
 
 
 @pytest.mark.slow
