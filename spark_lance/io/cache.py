@@ -113,6 +113,11 @@ class CacheSection(Generic[Value]):
         """The bytes of the values of this section."""
         return self._bytes
 
+    @property
+    def max_value_bytes(self) -> int:
+        """The size of the largest value that this section caches; negative if it caches none."""
+        return int(self._cache.budget * self._share) - _ENTRY_BYTES
+
     def find(self, key: Hashable) -> Value | None:
         """Return the value of a key; None if it is not cached."""
         with self._cache._lock:

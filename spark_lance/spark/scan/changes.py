@@ -115,7 +115,7 @@ class ChangeFeedReader(DataSourceReader):
         # From the newest version to the oldest, because the columns are traced in this direction.
         for version in range(self._last, self._first - 1, -1):
             if (self._last - version) % _PREFETCHED_VERSIONS == 0:
-                self._walk.prefetch(range(max(1, version - _PREFETCHED_VERSIONS), version + 1))
+                self._walk.prefetch(range(version, max(0, version - _PREFETCHED_VERSIONS - 1), -1))
             tasks += [feed.task(version, change) for change in reversed(feed.changes(version))]
         return pack_changes(tasks[::-1], self._columns.fields, self._reference, self._options)
 

@@ -128,7 +128,7 @@ _MAX_TOP_ROWS = 10_000
 
 # Open versions by token and options. A version never changes, and a table that replaces another one has
 # another token.
-_OPEN_VERSIONS: CacheSection[tuple[VersionRef, Snapshot]] = CacheSection("open versions", CACHE, share=1 / 8)
+_OPEN_VERSIONS: CacheSection[tuple[VersionRef, Snapshot]] = CacheSection("open versions", CACHE, share=1 / 2)
 # The minimum memory of a cached version, and the memory for each byte of its manifest.
 _MIN_OPEN_BYTES, _OPEN_PER_BYTE = 1 << 20, 4
 

@@ -10,13 +10,15 @@ A branch is a separate table in `tree/{name}` below the root of the main line. T
 of tags and branches. (Lance table format, branches and tags.)
 
 `Walk` reads the versions of a branch one by one. The changes of a version are computed by comparison with the
-previous version, so both must exist. Recently read manifests are cached, because a walk needs each one twice.
+previous version, so both must exist. Recently read manifests are cached, because a walk needs each one
+several times. If the cache has no room for two manifests of this size, the walk itself keeps the last two.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
+from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -155,6 +157,7 @@ def parse_moment(moment: datetime | str, zone: tzinfo | None = timezone.utc) -> 
 
 _MAX_PREFETCHED = 64
 _PARALLEL_READS = 16
+_MAX_LARGE = 2
 # Approximate memory of a manifest per byte of its message.
 _MEMORY_PER_BYTE = 6
 _VERSIONS: CacheSection[Manifest] = CacheSection("versions of walks", CACHE, share=1 / 2, counted=False)
@@ -171,6 +174,9 @@ class Walk(OfTable):
         self.table = table
         # The key of the walk in the cache: if another table replaces this one, its versions are different.
         self._name = uuid.uuid4().hex
+        # The last manifests, if the cache has no room for two: changes are computed from two versions.
+        self._large: OrderedDict[int, Manifest] = OrderedDict()
+        self._largest_bytes = 0
 
     def manifest(self, version: int) -> Manifest:
         """Return a version.
@@ -180,7 +186,7 @@ class Walk(OfTable):
                 versions.
             TableNotFoundError, FormatError, UnsupportedFormatError: see `load_version`.
         """
-        manifest = _VERSIONS.find((self._name, version))
+        manifest = self._find(version)
         if manifest is None:
             try:
                 manifest = load_version(self.table, version)
@@ -194,8 +200,21 @@ class Walk(OfTable):
             self._cache(version, manifest)
         return manifest
 
+    def _find(self, version: int) -> Manifest | None:
+        if version in self._large:
+            self._large.move_to_end(version)
+            return self._large[version]
+        return _VERSIONS.find((self._name, version))
+
     def _cache(self, version: int, manifest: Manifest) -> None:
-        _VERSIONS.put((self._name, version), manifest, _MEMORY_PER_BYTE * manifest.message.ByteSize())
+        size = _MEMORY_PER_BYTE * manifest.message.ByteSize()
+        self._largest_bytes = max(self._largest_bytes, size)
+        if _MAX_LARGE * size <= _VERSIONS.max_value_bytes:
+            _VERSIONS.put((self._name, version), manifest, size)
+            return
+        self._large[version] = manifest
+        while len(self._large) > _MAX_LARGE:
+            self._large.popitem(last=False)
 
     def before(self, version: int) -> Manifest | None:
         """Return the version before a version; None for the empty table before the first version.
@@ -225,11 +244,19 @@ class Walk(OfTable):
         return isinstance(error, TornManifestError) or is_set_aside(self.table, version)
 
     def prefetch(self, versions: Iterable[int]) -> None:
-        """Read versions in parallel into the cache of `manifest`; raises like `manifest`."""
-        missing = [version for version in versions if _VERSIONS.find((self._name, version)) is None]
+        """Read versions in parallel into the cache of `manifest`; raises like `manifest`.
+
+        Args:
+            versions: the versions, in the order in which the caller needs them. If they do not all fit into
+                the cache, only the first of them are read.
+        """
+        missing = [version for version in versions if self._find(version) is None]
+        # The two versions that the caller compares stay in the cache.
+        room = max(0, _VERSIONS.max_value_bytes // max(1, self._largest_bytes) - _MAX_LARGE)
+        missing = missing[: min(room, _MAX_PREFETCHED)]
         if len(missing) > 1:
             with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-                for manifest in pool.map(self._load_if_present, missing[-_MAX_PREFETCHED:]):
+                for manifest in pool.map(self._load_if_present, missing):
                     if manifest is not None:
                         self._cache(manifest.version, manifest)
 
