@@ -82,10 +82,11 @@ def _has_text(kind: pa.DataType) -> bool:
         return _has_text(kind.storage_type)
     if kind.num_fields:
         return any(_has_text(kind.field(place).type) for place in range(kind.num_fields))
-    return _is_text(kind)
+    return is_text(kind)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether values of a type are strings."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 

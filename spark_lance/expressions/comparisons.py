@@ -14,8 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import one_array
+from spark_lance.arrow.texts import is_text
 from spark_lance.errors import ExpressionError
-from spark_lance.expressions.values import TYPED, Value, common, is_list, is_typed, plain
+from spark_lance.expressions.values import (
+    TYPED,
+    Value,
+    common,
+    integer_range,
+    is_list,
+    is_typed,
+    plain,
+)
 
 
 def equal(left: Value, right: Value) -> Value:
@@ -118,12 +127,12 @@ def is_in(value: Value, *options: Value) -> Value:
     groups: dict[pa.DataType, tuple[Any, list[Any]]] = {}
     if pa.types.is_integer(value.type) and kinds <= {int}:
         # Many numbers are the usual case. Numbers outside of the column's range match nothing.
-        low, high = _integer_range(value.type)
+        low, high = integer_range(value.type)
         if literals and not low <= min(literals) <= max(literals) <= high:
             literals = [option for option in literals if low <= option <= high]
         groups[value.type] = (value, literals)
         known_pairs: list[tuple[Value, Value]] = []
-    elif _is_text(value.type) and kinds <= {str}:
+    elif is_text(value.type) and kinds <= {str}:
         groups[value.type] = (value, literals)
         known_pairs = []
     else:
@@ -139,17 +148,6 @@ def is_in(value: Value, *options: Value) -> Value:
     if has_null:
         unknown = pc.or_(unknown, pc.invert(result))
     return pc.if_else(unknown, pa.scalar(None, pa.bool_()), result)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _integer_range(kind: pa.DataType) -> tuple[int, int]:
-    bits = kind.bit_width
-    return (
-        (-(1 << bits - 1), (1 << bits - 1) - 1) if pa.types.is_signed_integer(kind) else (0, (1 << bits) - 1)
-    )
 
 
 def _lists_equal(left: Any, right: Any) -> Value:

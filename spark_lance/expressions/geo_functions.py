@@ -44,6 +44,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.arrow.numpy_types import Ints
+from spark_lance.arrow.texts import is_text
 from spark_lance.errors import ExpressionError, OptionError
 from spark_lance.expressions.values import Value, cast, is_typed, typed
 from spark_lance.file.base.extensions import BOX, NATIVE_DEPTHS, WELL_KNOWN_BINARY, WELL_KNOWN_TEXT
@@ -93,7 +94,7 @@ def is_geometry(extension: str, kind: pa.DataType) -> bool:
     """
     if _is_binary(kind):
         return extension in WELL_KNOWN_BINARY or not extension
-    if _is_text(kind):
+    if is_text(kind):
         return extension in WELL_KNOWN_TEXT or not extension
     if extension == BOX:
         return bool(pa.types.is_struct(kind)) and {"xmin", "ymin", "xmax", "ymax"} <= {f.name for f in kind}
@@ -120,7 +121,7 @@ def stored_type(extension: str, kind: pa.DataType) -> pa.DataType:
         extension: the name of the extension type.
         kind: a type for which `is_geometry` is true.
     """
-    if _is_binary(kind) or _is_text(kind):
+    if _is_binary(kind) or is_text(kind):
         return kind
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, pa.float64(), nullable=False) for field in kind])
@@ -145,10 +146,6 @@ def _is_binary(kind: pa.DataType) -> bool:
     )
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
 def geometries_of(values: pa.Array, extension: str) -> Geometries:
     """Return values as shapely geometries, with None for nulls.
 
@@ -169,7 +166,7 @@ def geometries_of(values: pa.Array, extension: str) -> Geometries:
     try:
         if _is_binary(values.type):
             return np.asarray(shapely.from_wkb(_objects(values)), dtype=object)
-        if _is_text(values.type):
+        if is_text(values.type):
             return np.asarray(shapely.from_wkt(_objects(values)), dtype=object)
         result = _boxes(values) if extension == BOX else _native(values, extension)
     except (shapely.errors.GEOSException, ValueError) as error:

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.texts import is_text
 from spark_lance.errors import ExpressionError
 
 _ISO = re.compile(
@@ -259,7 +260,7 @@ def _with_literal(column: Any, literal: Any) -> tuple[Value, Value]:
         literal = literal.encode()
     fits = (
         (isinstance(literal, bool) and pa.types.is_boolean(kind))
-        or (isinstance(literal, str) and _is_text(kind))
+        or (isinstance(literal, str) and is_text(kind))
         or (isinstance(literal, bytes) and _is_bytes(kind))
         or (isinstance(literal, datetime.date) and pa.types.is_date(kind))
     )
@@ -291,7 +292,7 @@ def _with_number(column: Any, literal: Any) -> tuple[Value, Value]:
     exact = Decimal(literal)
     kind: pa.DataType = column.type
     if pa.types.is_integer(kind) and exact == exact.to_integral_value():
-        low, high = _integer_range(kind)
+        low, high = integer_range(kind)
         if low <= exact <= high:
             return column, pa.scalar(int(exact), kind)
     if pa.types.is_integer(kind) and abs(exact) < 10**18:
@@ -356,7 +357,7 @@ def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
         return _common_integer(left, right)
     if pa.types.is_decimal(left) and pa.types.is_decimal(right):
         return _common_decimal(left, right)
-    if _is_text(left) and _is_text(right):
+    if is_text(left) and is_text(right):
         return pa.large_string()
     if _is_bytes(left) and _is_bytes(right):
         return pa.large_binary()
@@ -368,8 +369,8 @@ def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 def _common_integer(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if pa.types.is_unsigned_integer(left) and pa.types.is_unsigned_integer(right):
         return max(left, right, key=lambda kind: int(kind.bit_width))
-    low = min(_integer_range(left)[0], _integer_range(right)[0])
-    high = max(_integer_range(left)[1], _integer_range(right)[1])
+    low = min(integer_range(left)[0], integer_range(right)[0])
+    high = max(integer_range(left)[1], integer_range(right)[1])
     return next((kind for kind in _INTEGERS if _holds(kind, low, high)), pa.decimal128(20, 0))
 
 
@@ -383,13 +384,14 @@ def _common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint64())
 
 
-def _integer_range(kind: pa.DataType) -> tuple[int, int]:
+def integer_range(kind: pa.DataType) -> tuple[int, int]:
+    """Return the smallest and the largest number of an integer type."""
     bits = kind.bit_width
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if pa.types.is_signed_integer(kind) else (0, 2**bits - 1)
 
 
 def _holds(kind: pa.DataType, low: int, high: int) -> bool:
-    least, most = _integer_range(kind)
+    least, most = integer_range(kind)
     return least <= low and high <= most
 
 
@@ -399,10 +401,6 @@ def _to(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_decimal(value.type):
         return cast(value, kind)
     return pc.cast(value, kind, safe=not pa.types.is_floating(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

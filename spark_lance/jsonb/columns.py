@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.arrow.arrays import numpy_type
+from spark_lance.arrow.texts import is_text
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.jsonb.binary import JSON_EXTENSION, json_documents, json_texts
 
@@ -33,7 +34,7 @@ def is_json_text(field: pa.Field) -> bool:
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType):
         return bool(kind.extension_name == _ARROW_JSON.decode())
-    return _is_text(kind) and _name(field) == _ARROW_JSON
+    return is_text(kind) and _name(field) == _ARROW_JSON
 
 
 def json_field(name: str, nullable: bool = True) -> pa.Field:
@@ -44,10 +45,6 @@ def json_field(name: str, nullable: bool = True) -> pa.Field:
 
 def _name(field: pa.Field) -> bytes:
     return bytes((field.metadata or {}).get(_NAME, b""))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def holds_json(field: pa.Field) -> bool:
@@ -144,7 +141,7 @@ def documents_of(array: pa.Array) -> pa.Array | None:
         return documents_of(array.storage) if kind.extension_name == _ARROW_JSON.decode() else None
     if pa.types.is_dictionary(kind):
         return documents_of(array.dictionary_decode())
-    if _is_text(kind):
+    if is_text(kind):
         return json_documents(array)
     if not pa.types.is_large_binary(kind):
         return None

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from spark_lance.errors import OptionError
-from spark_lance.file.base.schema import Field, Schema, split_path
 from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.options.foreign_options import close_name, close_suffix
 from spark_lance.table.format.partitions import PARTITION_FIELDS
@@ -33,11 +33,8 @@ SORT_ORDER = "sort-order"
 DISTRIBUTION = "write.distribution-mode"
 CLUSTERING = "clustering-columns"
 IDENTIFIERS = "identifier-fields"
-# An item of a list of names or sort keys, and a sort key: a path with a direction, as in ORDER BY.
+# An item of a list of names or sort keys.
 _ITEM = re.compile(r"(?:`(?:[^`]|``)*`|[^,])+")
-_SORT_KEY = re.compile(
-    r"((?:`(?:[^`]|``)*`|[^\s`])+)(?:\s+(ASC|DESC))?(?:\s+NULLS\s+(FIRST|LAST))?", re.IGNORECASE
-)
 # Options of a new table, next to the options of its columns.
 TABLE_OPTIONS = frozenset({"compression", "enable_stable_row_ids", "data_storage_version"})
 
@@ -59,58 +56,9 @@ def join_names(names: Iterable[str]) -> str:
     )
 
 
-def sort_key(text: str, schema: Schema) -> tuple[list[str], bool, bool]:
-    """Return the path of a sort key, whether it descends, and whether its nulls are last.
-
-    Args:
-        text: a column, or a path with dots into a struct, and a direction as in ORDER BY. The whole text can
-            also be the name of a column.
-        schema: schema of the table.
-    """
-    columns = [field.name for field in schema.fields]
-    match = _SORT_KEY.fullmatch(text)
-    if text in columns or match is None:
-        return [text], False, False
-    descends = (match[2] or "").upper() == "DESC"
-    path = [match[1]] if match[1] in columns else split_path(match[1])
-    return path, descends, (match[3] or ("LAST" if descends else "FIRST")).upper() == "LAST"
-
-
 def clustering_columns(config: Mapping[str, str]) -> list[str]:
     """Return the columns of CLUSTER BY in a table's config, as sort keys."""
     return split_names(config.get(CLUSTERING, ""))
-
-
-def is_sortable(field: Field) -> bool:
-    """Return whether Spark can sort by a column, which it cannot if the column contains maps."""
-    return all(node.kind != "map" for node in field.walk())
-
-
-def sort_keys(config: Mapping[str, str], schema: Schema) -> list[tuple[list[str], bool, bool]]:
-    """Return the order of written rows: for each key its path, whether it descends, whether nulls are last.
-
-    WRITE ORDERED BY decides the order, or else CLUSTER BY.
-    A key that does not fit the table and all later keys are left out: another writer may have changed the
-    table's columns.
-    """
-    keys: list[tuple[list[str], bool, bool]] = []
-    for text in split_names(config.get(SORT_ORDER, "")) or clustering_columns(config):
-        path, descends, nulls_last = sort_key(text, schema)
-        top = next((field for field in schema.fields if field.name.lower() == path[0].lower()), None)
-        if top is None or not is_sortable(top) or not _path_exists(top, path[1:]):
-            break
-        keys.append(([top.name, *path[1:]], descends, nulls_last))
-    return keys
-
-
-def _path_exists(field: Field, path: Sequence[str]) -> bool:
-    for name in path:
-        children = field.children if field.kind == "struct" else ()
-        child = next((child for child in children if child.name.lower() == name.lower()), None)
-        if child is None:
-            return False
-        field = child
-    return True
 
 
 def is_fixed(name: str) -> bool:
@@ -118,13 +66,22 @@ def is_fixed(name: str) -> bool:
     return name == PRIMARY_KEY or name in TABLE_OPTIONS or column_option(name.lower()) is not None
 
 
-# Properties of Delta and Iceberg that have an effect here -> the pattern of their values; None for durations.
+@dataclass(frozen=True)
+class _ValueForm:
+    """The allowed values of a property: their description for errors, and their pattern."""
+
+    description: str
+    pattern: re.Pattern[str]
+
+
 _ROW_TRACKING, _CHANGE_FEED = "delta.enableRowTracking", "delta.enableChangeDataFeed"
-_BOOLEAN, _NUMBER = re.compile("true|false", re.IGNORECASE), re.compile("[0-9]{1,18}")
-_EFFECTIVE: dict[str, re.Pattern[str] | None] = {
+_BOOLEAN = _ValueForm("true or false", re.compile("true|false", re.IGNORECASE))
+_NUMBER = _ValueForm("a number", re.compile("[0-9]{1,18}"))
+# Properties of Delta and Iceberg that have an effect here -> the form of their values; None for durations.
+_EFFECTIVE: dict[str, _ValueForm | None] = {
     **dict.fromkeys(("delta.appendOnly", "appendOnly", "write.wap.enabled", "gc.enabled"), _BOOLEAN),
     **dict.fromkeys((_ROW_TRACKING, _CHANGE_FEED), _BOOLEAN),
-    DISTRIBUTION: re.compile("none|hash|range"),
+    DISTRIBUTION: _ValueForm("none, hash or range", re.compile("none|hash|range")),
     **dict.fromkeys(("delta.logRetentionDuration", "logRetentionDuration")),
     **dict.fromkeys(("delta.deletedFileRetentionDuration", "deletedFileRetentionDuration")),
     "history.expire.max-snapshot-age-ms": _NUMBER,
@@ -221,9 +178,8 @@ def _check_foreign(name: str, value: str | None) -> bool:
         form = _EFFECTIVE[name]
         if value is not None and form is None:
             _check_duration(name, value)
-        elif value is not None and form is not None and not form.fullmatch(value.strip()):
-            expected = {_BOOLEAN: "true or false", _NUMBER: "a number"}.get(form, "none, hash or range")
-            raise OptionError(f"table property {name} must be {expected}, not {value!r}")
+        elif value is not None and form is not None and not form.pattern.fullmatch(value.strip()):
+            raise OptionError(f"table property {name} must be {form.description}, not {value!r}")
         return True
     if re.fullmatch(_WITHOUT_EFFECT, name):
         if value is not None:

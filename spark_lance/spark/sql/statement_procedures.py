@@ -29,10 +29,9 @@ from spark_lance.spark.options.table_properties import (
     IDENTIFIERS,
     SORT_ORDER,
     clustering_columns,
-    is_sortable,
-    sort_key,
 )
 from spark_lance.spark.schema.read_schema import find_column
+from spark_lance.spark.schema.sort_keys import sort_key
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.procedure import REWRITTEN, Parameter, Procedure, current_namespace, number, texts
 from spark_lance.spark.sql.tables import check_changes, table_at
@@ -61,9 +60,7 @@ def _set_sort_order(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -
     order = texts(a["columns"] or "")
     schema = table.dataset().lance_schema
     for part in order:
-        field = find_column(schema, sort_key(part, schema)[0][0])
-        if not is_sortable(field):
-            raise SchemaError(f"column {field.name!r} has maps, which have no order: use another column")
+        sort_key(part, schema)  # raises an error if the key does not fit the table
     mode = ("none" if a["locally"] else "range") if order else None
     table.setConfig({SORT_ORDER: ", ".join(order) or None, DISTRIBUTION: mode})
 

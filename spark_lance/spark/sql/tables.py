@@ -41,15 +41,14 @@ from spark_lance.spark.options.table_properties import (
     is_fixed,
     is_row_tracking,
     join_names,
-    sort_key,
-    sort_keys,
 )
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
 from spark_lance.spark.scan.kinds import read_kind
 from spark_lance.spark.scan.predicates import conjunction_of, pushdown_of
 from spark_lance.spark.schema.new_fields import new_field
-from spark_lance.spark.schema.read_schema import find_column, system_field
+from spark_lance.spark.schema.read_schema import system_field
+from spark_lance.spark.schema.sort_keys import sort_key, valid_sort_keys, write_order
 from spark_lance.spark.schema.string_types import declared_schema
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog, inside, is_path
 from spark_lance.spark.sql.evolution import (
@@ -322,7 +321,7 @@ def answer(
 def _write_order(config: Mapping[str, str], schema: Schema) -> WriteOrder:
     keys = [
         SortKey(path=path, descending=descends, nulls="last" if nulls_last else "first")
-        for path, descends, nulls_last in sort_keys(config, schema)
+        for path, descends, nulls_last in write_order(config, schema)
     ]
     return WriteOrder(keys=keys, distributed=config.get(DISTRIBUTION) == "range")
 
@@ -489,8 +488,7 @@ def _check_ordering_columns(table: LanceTable, changed: Sequence[Sequence[str]])
     paths = [[part.lower() for part in path] for path in changed]
     schema = table.dataset().lance_schema
     for setting, statement in ((CLUSTERING, "CLUSTER BY NONE"), (SORT_ORDER, "WRITE UNORDERED")):
-        for part in texts(table.config.get(setting, "")):
-            key = sort_key(part, schema)[0]
+        for key, _, _ in valid_sort_keys(texts(table.config.get(setting, "")), schema):
             if any([name.lower() for name in key[: len(path)]] == path for path in paths):
                 raise UnsupportedFormatError(
                     f"column {'.'.join(key)!r} orders the rows of the table ({setting}): run ALTER TABLE ... "
@@ -578,8 +576,10 @@ def _unset_property(table: LanceTable, change: Mapping[str, Any]) -> None:
 
 def _set_clustering(table: LanceTable, change: Mapping[str, Any]) -> None:
     schema = table.dataset().lance_schema
-    paths = [".".join(sort_key(name, schema)[0]) for name in change["columns"]]
-    names = [find_column(schema, path).name for path in paths]
+    paths = [sort_key(name, schema)[0] for name in change["columns"]]
+    if nested := next((".".join(path) for path in paths if len(path) > 1), None):
+        raise SchemaError(f"CLUSTER BY {nested}: cluster by whole columns, not by a field of a struct")
+    names = [path[0] for path in paths]
     table.setConfig({CLUSTERING: join_names(names) or None})
 
 

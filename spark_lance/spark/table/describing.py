@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.io.display import TableRepr
-from spark_lance.spark.options.table_properties import CLUSTERING, sort_key, split_names
+from spark_lance.spark.options.table_properties import clustering_columns
+from spark_lance.spark.schema.sort_keys import valid_sort_keys
 from spark_lance.spark.table.base import TableBase
 from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.metadata.detail import table_detail
@@ -50,8 +51,8 @@ def detail_frame(table: TableBase) -> DataFrame:
             for field in PartitionSpec.of_config(dataset.config()).present(dataset.lance_schema).fields
         ],
         "clusteringColumns": [
-            sort_key(name, dataset.lance_schema)[0][-1]
-            for name in split_names(details.properties.get(CLUSTERING, ""))
+            path[-1]
+            for path, _, _ in valid_sort_keys(clustering_columns(details.properties), dataset.lance_schema)
         ],
         "numFiles": details.num_files,
         "sizeInBytes": details.size_bytes,

@@ -36,9 +36,9 @@ from spark_lance.proto import table_pb2
 from spark_lance.spark.driver.arguments import check_number
 from spark_lance.spark.driver.jobs import collect_answers, local_bytes, map_tasks, run_to_frame
 from spark_lance.spark.driver.progress import operation, step
-from spark_lance.spark.options.table_properties import clustering_columns, sort_key
+from spark_lance.spark.options.table_properties import clustering_columns
 from spark_lance.spark.schema.convert import BatchConverter
-from spark_lance.spark.schema.read_schema import find_column
+from spark_lance.spark.schema.sort_keys import sort_key
 from spark_lance.spark.schema.types import arrow_schema, spark_field
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.expressions import (
@@ -264,9 +264,7 @@ class Clustering:
 
     def _path(self, key: str) -> list[str]:
         """Return the path of a key: a column name and the names of nested fields."""
-        schema = self.snapshot.manifest.schema
-        top, *inner = sort_key(key, schema)[0]
-        return [find_column(schema, top).name, *inner]
+        return sort_key(key, self.snapshot.manifest.schema)[0]
 
     def _value(self, key: str, names: Sequence[str]) -> Column:
         top, *inner = self._path(key)

@@ -35,6 +35,7 @@ from spark_lance.table.format.rowids import (
 )
 from spark_lance.table.operations.index_upkeep import keep_relevant, remove_fragments_from_bitmaps
 from spark_lance.table.operations.mem_wal_marks import mark_compacted
+from spark_lance.table.operations.merge import drop_dead_files
 from spark_lance.table.operations.next_version import (
     Stamp,
     finish_version,
@@ -45,8 +46,6 @@ from spark_lance.table.operations.next_version import (
 
 pb = transaction_pb2.Transaction
 UInt64Array = npt.NDArray[np.uint64]
-
-_TOMBSTONE = -2
 
 
 def update_message(
@@ -100,7 +99,7 @@ def update(base: Manifest, operation: pb.Update, stamp: Stamp) -> Manifest:
     if operation.update_mode == pb.Update.REWRITE_COLUMNS:
         for fragment in message.fragments:
             if fragment.id in updated:
-                _drop_dead_files(fragment)
+                drop_dead_files(fragment)
                 if base.uses_stable_row_ids:
                     _set_update_versions(fragment, before[fragment.id], operation, message.version)
     first_new = len(message.fragments)
@@ -112,15 +111,6 @@ def update(base: Manifest, operation: pb.Update, stamp: Stamp) -> Manifest:
         keep_relevant(section, message), operation.compacted_sstables, message.version, stamp
     )
     return finish_version(message, section, base.naming, stamp)
-
-
-def _drop_dead_files(fragment: table_pb2.DataFragment) -> None:
-    """Remove the data files whose columns have all been replaced."""
-    alive = [file for file in fragment.files if any(number != _TOMBSTONE for number in file.fields)]
-    if len(alive) < len(fragment.files):
-        copies = table_pb2.DataFragment(files=alive)
-        fragment.ClearField("files")
-        fragment.files.extend(copies.files)
 
 
 def _set_update_versions(

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import make_filterable, normalise_offsets
+from spark_lance.arrow.texts import is_text
 from spark_lance.errors import NullValueError, SchemaError, suggestion
 from spark_lance.file.base.extensions import EXTENSION_NAME, known_schema
 from spark_lance.file.base.schema import Field, Schema
@@ -418,10 +419,6 @@ def _cast_decimal_to_uint64(array: pa.Array, target: pa.DataType) -> pa.Array:
     return array.cast(pa.decimal128(38, 0), safe=True).cast(target, safe=True)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
 def _is_bytes(kind: pa.DataType) -> bool:
     plain = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
     return bool(plain or pa.types.is_fixed_size_binary(kind))
@@ -456,7 +453,7 @@ _CASTS: Sequence[tuple[_Applies, Callable[[pa.Array, pa.DataType], pa.Array]]] =
     (_widens_integer, _cast_safely),
     (_widens_float, _cast_safely),
     (lambda s, t: pa.types.is_float32(s) and pa.types.is_float16(t), _cast_to_half),
-    (lambda s, t: _is_text(s) and _is_text(t), _cast_safely),
+    (lambda s, t: is_text(s) and is_text(t), _cast_safely),
     (lambda s, t: _is_bytes(s) and _is_bytes(t), _cast_safely),
     (_are_both_instants_or_local, _cast_safely),
     (lambda s, t: pa.types.is_date(s) and pa.types.is_date(t), _cast_safely),

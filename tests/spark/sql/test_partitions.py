@@ -275,6 +275,9 @@ def test_declared_columns_keep_name_and_type(run: Run) -> None:
     run("ALTER TABLE lance.t WRITE UNORDERED")
     run("CREATE TABLE lance.o (`a b` INT, `c, d` INT, a INT, s STRUCT<x: INT>) CLUSTER BY (`A b`, `c, d`)")
     run("INSERT INTO lance.o VALUES (1, 4, 5, null), (2, 1, 1, null)")
+    for key, message in (("s.z", "column 's' has no field 'z'"), ("a.x", "column 'a' has no field 'x'")):
+        with pytest.raises(PySparkException, match=message):
+            run(f"ALTER TABLE lance.o WRITE ORDERED BY {key}")
     for order, names, statement in (
         (None, ("`a b`", "`C, d`"), "CLUSTER BY NONE"),
         ("CLUSTER BY (`c, d`, `a b`)", ("`a b`", "`c, d`"), "CLUSTER BY NONE"),
