@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import logging
+from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -232,13 +233,14 @@ def test_the_modules_have_the_names_of_pylances() -> None:
 
 @LIBRARIES
 def test_hooks_are_called_around_the_write_of_each_file(lance: Any, tmp_path: Path) -> None:
-    uri, calls = tmp_path / "t", []
-    kind = part_of(lance, "progress").FragmentWriteProgress
+    uri = tmp_path / "t"
+    calls: list[tuple[str, int, int, int]] = []
+    hooks: Any = part_of(lance, "progress").FragmentWriteProgress
 
     def files() -> int:
         return len(list(uri.glob("data/*.lance")))
 
-    class Progress(kind):  # type: ignore[misc]
+    class Progress(hooks):  # type: ignore[misc]
         def begin(self, fragment: Any, **_: Any) -> None:
             calls.append(("begin", fragment.id, fragment.physical_rows or 0, files()))
 
@@ -254,12 +256,13 @@ def test_hooks_are_called_around_the_write_of_each_file(lance: Any, tmp_path: Pa
         ("begin", 0, 0), ("complete", 0, 4), ("begin", 0, 0), ("complete", 0, 4), ("begin", 0, 0),
         ("complete", 0, 2),
     ]  # fmt: skip
-    for write in (
+    writes: list[Callable[[], Any]] = [
         lambda: part_of(lance, "fragment").write_fragments(
             data, str(uri), mode="create", max_rows_per_file=4, progress=Progress()
         ),
         lambda: lance.write_dataset(data, str(uri), max_rows_per_file=4, progress=Progress()),
-    ):
+    ]
+    for write in writes:
         calls.clear()
         before = files()
         write()

@@ -11,6 +11,7 @@ import pytest
 import spark_lance
 from spark_lance.io.cache import Cache, CacheSection
 from spark_lance.table.versions import resolve
+from spark_lance.table.versions import versions as versions_module
 from spark_lance.table.versions.resolve import Walk
 
 
@@ -18,7 +19,7 @@ from spark_lance.table.versions.resolve import Walk
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The versions that walks load, in order."""
     versions: list[int] = []
-    load = resolve.load_version
+    load = versions_module.load_version
 
     def record(table: Any, version: int) -> Any:
         versions.append(version)
