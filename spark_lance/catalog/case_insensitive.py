@@ -4,17 +4,18 @@
 
 - An exact spelling always has precedence, so two names that differ only in case stay usable.
 - Another spelling is looked for in the list of the namespace. If two names match, the error names both.
-- A new name that differs from a stored one only in case is refused.
+- A new name that differs from a stored one only in case is refused. If two programs create two spellings at
+  the same moment, a directory keeps the one that its list had first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from spark_lance.catalog.directory import DirectoryCatalog
-from spark_lance.catalog.names import Catalog, Name, TableEntry, display_name
+from spark_lance.catalog.names import Catalog, Name, TableEntry, display_name, fold_case
 from spark_lance.catalog.views import Views
 from spark_lance.errors import (
     NamespaceExistsError,
@@ -27,17 +28,6 @@ from spark_lance.errors import (
 )
 
 _Result = TypeVar("_Result")
-
-
-def fold_case(text: str) -> str:
-    """Return a text in which case is removed as Spark does when it compares names (`equalsIgnoreCase`)."""
-    return "".join(_single(_single(char, str.upper), str.lower) for char in text)
-
-
-def _single(char: str, convert: Callable[[str], str]) -> str:
-    """Return a converted character; unchanged if the result has several characters, as in Java."""
-    result = convert(char)
-    return result if len(result) == 1 else char
 
 
 @dataclass(frozen=True)
@@ -188,6 +178,9 @@ class CaseInsensitiveDirectory(CaseInsensitiveCatalog):
     """A directory namespace that ignores the case of names of tables, views and namespaces."""
 
     catalog: DirectoryCatalog
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "catalog", replace(self.catalog, ignores_case=True))
 
     def register(self, name: Name, location: str, properties: Mapping[str, str]) -> str:
         """Give a name to a location below the root; see `DirectoryCatalog.register`."""

@@ -20,14 +20,22 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.catalog.names import SEPARATOR, Name, TableEntry, can_be_part, check_part, display_name
+from spark_lance.catalog.names import (
+    SEPARATOR,
+    Name,
+    TableEntry,
+    can_be_part,
+    check_part,
+    display_name,
+    fold_case,
+)
 from spark_lance.catalog.views import VIEWS_DIR, Views
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
@@ -95,10 +103,13 @@ class DirectoryCatalog:
     Attributes:
         root: the folder, a path or an fsspec URI. The first table creates it.
         storage_options: storage options of the root.
+        ignores_case: whether a new name that differs from another one only in case is removed again, because
+            another program created the other one at the same moment.
     """
 
     root: str
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    ignores_case: bool = False
 
     def namespaces(self, parent: Name = ()) -> list[Name]:
         """Return the namespaces directly in a namespace, sorted."""
@@ -270,7 +281,7 @@ class DirectoryCatalog:
         entries = self._entries()
         self._check_namespace(new[:-1], entries)
         self._check_free(new, entries)
-        self._insert(new, _TABLE, self._location(entry.uri), entry.properties)
+        self._insert(new, _TABLE, self._location(entry.uri), entry.properties, replaced=old)
         if old in entries:
             self._list().delete(_name_condition(old))
 
@@ -310,11 +321,45 @@ class DirectoryCatalog:
         """
         self._check_free_for_view(name)
         self.views.create(name, view, lambda: self._is_taken(name))
+        self._check_view_spelling(name)
 
     def rename_view(self, old: Name, new: Name) -> None:
-        """Rename a view. See `create_view` for errors."""
+        """Rename a view. A failure in between leaves both names. See `create_view` for errors.
+
+        Raises:
+            ViewNotFoundError: no view has the old name.
+        """
         self._check_free_for_view(new)
-        self.views.rename(old, new, lambda: self._is_taken(new))
+        self.views.create(new, self.views.load(old), lambda: self._is_taken(new))
+        self._check_view_spelling(new, replaced=old)
+        self.views.drop(old)
+
+    def _check_view_spelling(self, name: Name, replaced: Name | None = None) -> None:
+        """Remove a new view whose name differs from another one only in case.
+
+        Raises:
+            ViewExistsError: the other name exists.
+        """
+        other = self._other_spelling(name, [*self._entries(), *self.views.all_names()], replaced)
+        if other is not None:
+            self.views.drop(name)
+            raise _spelled_otherwise(ViewExistsError, name, other)
+
+    def _other_spelling(self, name: Name, names: Iterable[Name], replaced: Name | None = None) -> Name | None:
+        """Return a name that differs from another one only in case; None if this catalog compares case."""
+        if not self.ignores_case:
+            return None
+        folded = fold_case(name[-1])
+        return next(
+            (
+                other
+                for other in names
+                if other not in (name, replaced)
+                and other[:-1] == name[:-1]
+                and fold_case(other[-1]) == folded
+            ),
+            None,
+        )
 
     def _check_free_for_view(self, name: Name) -> None:
         _check_new(name)
@@ -475,13 +520,33 @@ class DirectoryCatalog:
         )
         return entries
 
-    def _insert(self, name: Name, kind: str, location: str | None, properties: Mapping[str, str]) -> None:
+    def _insert(
+        self,
+        name: Name,
+        kind: str,
+        location: str | None,
+        properties: Mapping[str, str],
+        *,
+        replaced: Name | None = None,
+    ) -> None:
         """Add a row to the list.
+
+        Args:
+            name, kind, location, properties: the row.
+            replaced: the old name of a renamed table.
 
         Raises:
             TableExistsError, NamespaceExistsError: the name is taken; another writer was faster.
         """
-        self._add_row(name, kind, location, properties)
+        added = self._add_row(name, kind, location, properties)
+        if self.ignores_case:
+            # Rows of this version were added before this row, so of two spellings the first one stays.
+            names = [*_entries_of(added), *self.views.all_names()]
+            other = self._other_spelling(name, names, replaced)
+            if other is not None:
+                self._list().delete(_name_condition(name))
+                error = TableExistsError if kind == _TABLE else NamespaceExistsError
+                raise _spelled_otherwise(error, name, other)
         # The creator of a view checks for a table after writing the view. This method checks for a view
         # after writing the row. So at least one of them detects the other.
         if self.views.exists(name):
@@ -490,7 +555,10 @@ class DirectoryCatalog:
                 f"view {display_name(name)} exists in {self.root}: drop it first, or choose another name"
             )
 
-    def _add_row(self, name: Name, kind: str, location: str | None, properties: Mapping[str, str]) -> None:
+    def _add_row(
+        self, name: Name, kind: str, location: str | None, properties: Mapping[str, str]
+    ) -> LanceDataset:
+        """Add a row to the list, and return the version of the list with the row."""
         metadata = json.dumps(dict(properties)) if properties else None
         row = {"object_id": _object_id(name), "object_type": kind, "location": location, "metadata": metadata}
         table = pa.Table.from_pylist([{**row, "base_objects": None}], schema=_SCHEMA)
@@ -498,12 +566,10 @@ class DirectoryCatalog:
         for _ in range(2):
             try:
                 merge = self._list().merge_insert("object_id").when_matched_fail()
-                merge.when_not_matched_insert_all().execute(table)
-                return
+                return merge.when_not_matched_insert_all().execute(table).dataset
             except TableNotFoundError:
                 try:
-                    write_dataset(table, uri, storage_options=self.storage_options)
-                    return
+                    return write_dataset(table, uri, storage_options=self.storage_options)
                 except TableExistsError:
                     logger.info("another writer made the list of tables %s at the same time", uri)
             except MergeError:
@@ -576,6 +642,18 @@ def _check_new(name: Name) -> None:
         check_part(part)
     if len(name) == 1 and name[0] == _LIST:
         raise OptionError(f"{_LIST!r} is the catalog's own list of tables: choose another name")
+
+
+def _spelled_otherwise(
+    kind: type[TableExistsError | ViewExistsError | NamespaceExistsError], name: Name, other: Name
+) -> TableExistsError | ViewExistsError | NamespaceExistsError:
+    """Return the error for a new name that differs from another one only in case."""
+    error = kind(
+        f"{display_name(other)} exists, and {display_name(name)} differs from it only in case: use the "
+        "existing name, or choose another one"
+    )
+    error.existing = other
+    return error
 
 
 def _overlap(place: str, other: str) -> bool:

@@ -5,7 +5,7 @@ A name is a sequence of parts: ("db", "t") is table t of namespace db, () the ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -109,3 +109,14 @@ def check_part(part: str) -> None:
 def display_name(name: Name) -> str:
     """Return a name in SQL syntax: parts joined by dots, in backquotes where needed."""
     return ".".join(part if part.isidentifier() else "`" + part.replace("`", "``") + "`" for part in name)
+
+
+def fold_case(text: str) -> str:
+    """Return a text in which case is removed as Spark does when it compares names (`equalsIgnoreCase`)."""
+    return "".join(_single(_single(char, str.upper), str.lower) for char in text)
+
+
+def _single(char: str, convert: Callable[[str], str]) -> str:
+    """Return a converted character; unchanged if the result has several characters, as in Java."""
+    result = convert(char)
+    return result if len(result) == 1 else char

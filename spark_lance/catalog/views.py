@@ -150,16 +150,6 @@ class Views:
             raise self._missing(name)
         self.store.put(self._path(name), data)
 
-    def rename(self, old: Name, new: Name, has_table: Callable[[], bool]) -> None:
-        """Rename a view. A failure in between leaves both names.
-
-        Raises:
-            ViewNotFoundError: no view has the old name.
-            ViewExistsError: the new name is taken.
-        """
-        self.create(new, self.load(old), has_table)
-        self.drop(old)
-
     def drop(self, name: Name) -> bool:
         """Drop a view; return False if it does not exist."""
         if not self.exists(name):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import spark_lance
-from spark_lance.catalog.case_insensitive import CaseInsensitiveCatalog, CaseInsensitiveDirectory, fold_case
+from spark_lance.catalog.case_insensitive import CaseInsensitiveCatalog, CaseInsensitiveDirectory
 from spark_lance.catalog.directory import DirectoryCatalog
-from spark_lance.catalog.names import Name
+from spark_lance.catalog.names import Name, fold_case
+from spark_lance.catalog.views import VIEWS_DIR
 from spark_lance.errors import (
     LanceError,
     NamespaceExistsError,
@@ -201,3 +204,62 @@ def test_random_names_in_a_directory_follow_a_lower_case_model(tmp_path: Path) -
         for parent in exact.namespaces():
             everything += [*exact.tables(parent), *exact.namespaces(parent), *exact.list_views(parent)]
         assert sorted(map(folded, everything)) == sorted(model)
+
+
+def test_of_two_spellings_created_at_one_moment_the_first_stays(
+    exact: DirectoryCatalog, catalog: CaseInsensitiveDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other program writes its entry after this one has looked at the list."""
+    add_row, put = DirectoryCatalog._add_row, type(catalog.views.store).put_if_absent
+    late: list[Callable[[], object]] = []
+
+    def add_late(self: DirectoryCatalog, *arguments: Any) -> Any:
+        while late:
+            late.pop()()
+        return add_row(self, *arguments)
+
+    def put_late(store: Any, path: str, data: bytes, *, sync: bool = False) -> None:
+        while late and VIEWS_DIR in path:
+            late.pop()()
+        put(store, path, data, sync=sync)
+
+    monkeypatch.setattr(DirectoryCatalog, "_add_row", add_late)
+    monkeypatch.setattr(type(catalog.views.store), "put_if_absent", put_late)
+    for create, error in (
+        (lambda name: write(catalog, "db", name), TableExistsError),
+        (lambda name: catalog.create_namespace(("db", name), {}), NamespaceExistsError),
+        (lambda name: catalog.create_view(("db", name), VIEW), ViewExistsError),
+    ):
+        for other in (
+            lambda: write(catalog, "db", "T"),
+            lambda: catalog.create_namespace(("db", "T"), {}),
+            lambda: catalog.create_view(("db", "T"), VIEW),
+        ):
+            late.append(other)
+            with pytest.raises(error, match=r"db\.T exists, and db\.t differs from it only in case"):
+                create("t")
+            names = [*exact.tables(("db",)), *exact.namespaces(("db",)), *exact.list_views(("db",))]
+            assert names == [("db", "T")]
+            if not exact.views.drop(("db", "T")):
+                drop = exact.drop if exact.tables(("db",)) else exact.drop_namespace
+                drop(("db", "T"))
+    write(catalog, "db", "old")
+    catalog.rename(("db", "OLD"), ("db", "Old"))
+    assert exact.tables(("db",)) == [("db", "Old")]
+    late.append(lambda: write(catalog, "db", "NEW"))
+    with pytest.raises(TableExistsError, match=r"db\.NEW exists, and db\.new differs"):
+        catalog.rename(("db", "old"), ("db", "new"))
+    assert exact.tables(("db",)) == [("db", "NEW"), ("db", "Old")]
+
+
+def test_threads_create_a_name_once(exact: DirectoryCatalog, catalog: CaseInsensitiveDirectory) -> None:
+    spellings = ["name", "Name", "NAME", "nAME"]
+
+    def create(name: str) -> bool:
+        return not fails(catalog.create_namespace, ("db", name), {})
+
+    for _ in range(4):
+        with ThreadPoolExecutor(4) as pool:
+            assert sum(pool.map(create, spellings)) == 1
+        (stored,) = exact.namespaces(("db",))
+        exact.drop_namespace(stored)
