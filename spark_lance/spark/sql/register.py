@@ -37,7 +37,12 @@ CHOICES = {
         [f"{_CATALOG}.LanceViewCatalog", f"{_SPARK}.RelationCatalog"],
         [f"{_CATALOG}.LanceConstraintCatalog", f"{_SPARK}.TableInfo"],
         [f"{_CATALOG}.LanceTableCatalog", f"{_SPARK}.TableCatalog"],
-    ]
+    ],
+    f"{_CATALOG}.LanceSessionCatalog": [
+        [f"{_CATALOG}.LanceSessionChangelogCatalog", f"{_SPARK}.ChangelogContext"],
+        [f"{_CATALOG}.LanceSessionConstraintCatalog", f"{_SPARK}.TableInfo"],
+        [f"{_CATALOG}.LanceSessionTableCatalog", f"{_SPARK}.TableCatalog"],
+    ],
 }
 
 

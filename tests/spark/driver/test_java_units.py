@@ -67,11 +67,12 @@ NEEDED = (
         for name, needed in (
             ("LanceViewCatalog", "RelationCatalog"),
             ("LanceChangelogCatalog", "ChangelogContext"),
+            ("LanceSessionChangelogCatalog", "ChangelogContext"),
         )
     }
     | {
         f"org.lance.spark.catalog.{name}": "org.apache.spark.sql.connector.catalog.TableInfo"
-        for name in ("LanceConstrainedTable", "LanceConstraintCatalog")
+        for name in ("LanceConstrainedTable", "LanceConstraintCatalog", "LanceSessionConstraintCatalog")
     }
 )
 

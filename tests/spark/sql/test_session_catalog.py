@@ -171,6 +171,66 @@ def test_columns_that_are_computed(run: Run) -> None:
     run("DROP TABLE g")
 
 
+def test_constraints(session: SparkSession, run: Run) -> None:
+    run("CREATE TABLE c (id INT, v INT DEFAULT 3) USING lance")
+    run("INSERT INTO c (id) VALUES (1)")
+    run("ALTER TABLE c ADD CONSTRAINT small CHECK (v < 10)")
+    for write in (
+        "INSERT INTO c VALUES (2, 11)",
+        "UPDATE c SET v = 12",
+        "MERGE INTO c USING (SELECT 5 AS id) AS s ON c.id = s.id "
+        "WHEN NOT MATCHED THEN INSERT (id, v) VALUES (5, 13)",
+    ):
+        with pytest.raises(PySparkException, match="CHECK constraint small"):
+            run(write)
+    with pytest.raises(PySparkException, match="violated"):
+        run("ALTER TABLE mixed.c ADD CONSTRAINT more CHECK (v > 3)")
+    run("ALTER TABLE spark_catalog.mixed.c DROP CONSTRAINT small")
+    run("UPDATE c SET v = 12")
+    run("ALTER TABLE c ALTER COLUMN v SET DEFAULT 4")
+    run("INSERT INTO c (id) VALUES (2)")
+    assert run("SELECT * FROM c ORDER BY id") == [(1, 12), (2, 4)]
+    run("DROP TABLE c")
+    columns = (
+        "(id INT NOT NULL PRIMARY KEY, v INT CONSTRAINT big CHECK (v > 1), "
+        "CONSTRAINT f FOREIGN KEY (v) REFERENCES o (id))"
+    )
+    if session.version.startswith("4.0"):
+        return
+    for create in ("CREATE", "CREATE OR REPLACE"):
+        run(f"{create} TABLE c {columns} USING lance")
+        with pytest.raises(PySparkException, match="CHECK constraint big"):
+            run("INSERT INTO c VALUES (1, 1)")
+        run("INSERT INTO c VALUES (1, 2)")
+        described = {row[0]: row[1] for row in run("DESCRIBE EXTENDED c")}
+        assert described["c_pk"].startswith("PRIMARY KEY (id) NOT ENFORCED")
+        assert described["big"].startswith("CHECK (v > 1) ENFORCED")
+        with pytest.raises(PySparkException, match="has the primary key c_pk"):
+            run("ALTER TABLE c ADD CONSTRAINT other PRIMARY KEY (v)")
+        with pytest.raises(PySparkException, match=r"(?i)constraint"):
+            run("CREATE TABLE other (id INT, CONSTRAINT p CHECK (id > 1)) USING parquet")
+    assert names(run, "other") == []
+    shown = run("SHOW CREATE TABLE c")[0][0]
+    run("DROP TABLE c")
+    run(shown)
+    assert run("SHOW CREATE TABLE c")[0][0] == shown
+    run("DROP TABLE c")
+
+
+def test_changes(session: SparkSession, run: Run) -> None:
+    run("CREATE TABLE ch USING lance AS SELECT 1 AS id")
+    run("INSERT INTO ch VALUES (2)")
+    queries = [
+        "SELECT id FROM table_changes('mixed.ch', 2)",
+        "SELECT id FROM ch.changes WHERE _commit_version = 2",
+    ]
+    if not session.version.startswith(("4.0", "4.1", "4.2")):
+        queries.append("SELECT id FROM ch CHANGES FROM VERSION 2 TO VERSION 2")
+    for query in queries:
+        assert run(query) == [(2,)], query
+    run("DROP TABLE ch")
+
+
 def test_writers(session: SparkSession, run: Run) -> None:
     rows = session.sql("SELECT 1 AS a")
     rows.write.format("lance").saveAsTable("w")

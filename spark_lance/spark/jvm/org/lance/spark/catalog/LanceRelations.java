@@ -117,7 +117,7 @@ public final class LanceRelations {
         names[count++] = name.mkString(".");
       }
     }
-    if (count == 2 && catalogOf(parts[0]) instanceof LanceSessionCatalog && createsLanceTable(statement, Seqs.<String>cast(parts[1]))) {
+    if (count == 2 && catalogOf(parts[0]) instanceof LanceSessionTableCatalog && createsLanceTable(statement, Seqs.<String>cast(parts[1]))) {
       throw new UnsupportedOperationException("CREATE TABLE LIKE makes no Lance tables: write CREATE TABLE " + names[0]
           + " USING lance AS SELECT * FROM " + names[1] + " LIMIT 0");
     }

@@ -41,11 +41,20 @@ import org.slf4j.LoggerFactory;
  *
  * <p>Spark's own catalog keeps the registry: names, formats and locations of all tables. Calls about tables of other
  * formats go to it. LanceTableCatalog handles Lance tables. Python finds their locations in the registry
- * (spark/sql/session_names.py).
+ * (spark/sql/session_names.py). The class LanceSessionCatalog, which the settings name, extends this class.
  */
-public final class LanceSessionCatalog extends DelegatingCatalogExtension implements StagingTableCatalog, ProcedureCatalog {
+public class LanceSessionTableCatalog extends DelegatingCatalogExtension implements StagingTableCatalog, ProcedureCatalog {
   private static final String FORMAT = "lance";
-  private final LanceTableCatalog lance = new LanceTableCatalog();
+  final LanceTableCatalog lance;
+
+  public LanceSessionTableCatalog() {
+    this(new LanceTableCatalog());
+  }
+
+  /** Creates the catalog with the catalog of its Lance tables. */
+  LanceSessionTableCatalog(LanceTableCatalog lance) {
+    this.lance = lance;
+  }
 
   public void initialize(String name, CaseInsensitiveStringMap options) {
     lance.initialize(name, options);
@@ -60,8 +69,8 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
 
   /** Returns the catalog of Lance tables that a catalog is or contains; null if there is none. */
   public static LanceTableCatalog lanceOf(CatalogPlugin catalog) {
-    if (catalog instanceof LanceSessionCatalog) {
-      return ((LanceSessionCatalog) catalog).lance;
+    if (catalog instanceof LanceSessionTableCatalog) {
+      return ((LanceSessionTableCatalog) catalog).lance;
     }
     return catalog instanceof LanceTableCatalog ? (LanceTableCatalog) catalog : null;
   }
@@ -69,10 +78,10 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
   /** Rewrites SHOW TABLES for Spark's own catalog class: only that class lists temporary views. */
   public static LogicalPlan showTables(LogicalPlan statement) {
     LogicalPlan namespace = (LogicalPlan) statement.children().apply(0);
-    if (!(namespace instanceof ResolvedNamespace) || !(((ResolvedNamespace) namespace).catalog() instanceof LanceSessionCatalog)) {
+    if (!(namespace instanceof ResolvedNamespace) || !(((ResolvedNamespace) namespace).catalog() instanceof LanceSessionTableCatalog)) {
       return statement;
     }
-    LanceSessionCatalog catalog = (LanceSessionCatalog) ((ResolvedNamespace) namespace).catalog();
+    LanceSessionTableCatalog catalog = (LanceSessionTableCatalog) ((ResolvedNamespace) namespace).catalog();
     LogicalPlan sparkNamespace = copyOf(namespace, catalog, catalog.delegate);
     return copyOf(statement, namespace, sparkNamespace);
   }
@@ -138,7 +147,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     }
   }
 
-  private boolean isLance(Identifier identifier) {
+  final boolean isLance(Identifier identifier) {
     Table entry = registryTable(identifier);
     return entry != null && isLance(entry);
   }
@@ -147,7 +156,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     return FORMAT.equalsIgnoreCase((String) entry.properties().get(TableCatalog.PROP_PROVIDER));
   }
 
-  private static boolean isLance(Map<String, String> properties) {
+  static boolean isLance(Map<String, String> properties) {
     return FORMAT.equalsIgnoreCase((String) properties.get(TableCatalog.PROP_PROVIDER));
   }
 
@@ -276,7 +285,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
   }
 
   /** Throws TableAlreadyExistsException if the name belongs to a table of another format. */
-  private void checkNotOtherFormat(Identifier identifier) {
+  final void checkNotOtherFormat(Identifier identifier) {
     Table entry = registryTable(identifier);
     if (entry != null && !isLance(entry)) {
       Platform.throwException(Bridge.exists(identifier));
@@ -287,7 +296,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
    * Refuses to replace a table of another format, or a Lance table by another format: only Lance tables are replaced
    * in one step.
    */
-  private void checkReplacement(Identifier identifier, Map<String, String> properties) {
+  final void checkReplacement(Identifier identifier, Map<String, String> properties) {
     Table entry = registryTable(identifier);
     String name = identifier.namespace().length == 1 ? identifier.namespace()[0] + "." + identifier.name() : identifier.name();
     if (entry != null && !isLance(entry)) {
@@ -365,11 +374,11 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
 
   /** A table of another format, which is created before its rows are written, as in Spark's own catalog. */
   public static final class CreatedTable implements StagedTable, SupportsWrite {
-    private final LanceSessionCatalog catalog;
+    private final LanceSessionTableCatalog catalog;
     private final Identifier identifier;
     private final Table table;
 
-    CreatedTable(LanceSessionCatalog catalog, Identifier identifier, Table table) {
+    CreatedTable(LanceSessionTableCatalog catalog, Identifier identifier, Table table) {
       this.catalog = catalog;
       this.identifier = identifier;
       this.table = table;

@@ -46,7 +46,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
-import org.lance.spark.catalog.LanceSessionCatalog;
+import org.lance.spark.catalog.LanceSessionTableCatalog;
 import org.lance.spark.catalog.LanceTableCatalog;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Json;
@@ -163,16 +163,16 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
   private Map<String, Object> question(String function, String table) {
     SessionState session = ((SparkSession) SparkSession.active()).sessionState();
     CatalogManager catalogs = session.catalogManager();
-    LanceTableCatalog current = LanceSessionCatalog.lanceOf(catalogs.currentCatalog());
+    LanceTableCatalog current = LanceSessionTableCatalog.lanceOf(catalogs.currentCatalog());
     boolean isPath = table.startsWith("/") || table.contains("://");
     List<Object> parts = isPath ? new ArrayList<>(Collections.singletonList(table)) : parts(session, table);
     CatalogPlugin first = parts.size() > 1 ? catalog(catalogs, (String) parts.get(0)) : null;
-    LanceTableCatalog lanceCatalog = LanceSessionCatalog.lanceOf(first);
+    LanceTableCatalog lanceCatalog = LanceSessionTableCatalog.lanceOf(first);
     if (lanceCatalog != null) {
       return lanceCatalog.question(Protocol.SEARCH, texts(parts.subList(1, parts.size())));
     }
     if (current == null) {
-      return LanceSessionCatalog.lanceOf(catalogs.catalog(catalog)).question(Protocol.SEARCH, texts(parts));
+      return LanceSessionTableCatalog.lanceOf(catalogs.catalog(catalog)).question(Protocol.SEARCH, texts(parts));
     }
     if (!isPath && parts.size() == 1) {
       parts.addAll(0, Arrays.asList((Object[]) catalogs.currentNamespace()));
