@@ -6,6 +6,7 @@ Every scan needs these functions, so this module imports little.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -45,4 +46,6 @@ def partition_text(value: Any) -> str | None:
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return format(value, "f") if isinstance(value, Decimal) else str(value)

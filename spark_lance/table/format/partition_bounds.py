@@ -15,11 +15,13 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -78,6 +80,55 @@ def ordinal(value: Any) -> Value | None:
     return value if isinstance(value, (bool, int, str, Decimal)) else None
 
 
+def stored_value(value: pa.Scalar) -> Value | None:
+    """Return a value of a partition as stored in bounds; None for null and for types without bounds.
+
+    Days and times outside the years 1 to 9999 have no Python object, so this function reads their numbers.
+
+    Raises:
+        UnicodeDecodeError: a text is not valid UTF-8.
+    """
+    kind = value.type
+    if not value.is_valid or not _has_order(storage_type(kind)):
+        return None
+    if pa.types.is_date32(kind):
+        return int(value.value)
+    if pa.types.is_timestamp(kind):
+        return int(value.value) * {"s": 1_000_000, "ms": 1000}.get(kind.unit, 1)
+    return ordinal(value.as_py())
+
+
+def partition_key(value: pa.Scalar) -> Any:
+    """Return a hashable object that is equal for equal values of a partition, also for null and NaN."""
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+        return value.value
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return value.as_buffer().to_pybytes()
+    result = value.as_py()
+    return "NaN" if isinstance(result, float) and math.isnan(result) else result
+
+
+def partition_display(value: pa.Scalar) -> str | None:
+    """Return a value of a partition as text for users; None for null."""
+    if not value.is_valid:
+        return None
+    try:
+        result = value.as_py()
+    except (ValueError, OverflowError):
+        if pa.types.is_date32(value.type) or pa.types.is_timestamp(value.type):
+            unit = getattr(value.type, "unit", "D")
+            return str(np.datetime64(value.value, unit)).replace("T", " ")
+        return str(value.as_buffer().to_pybytes(), errors="replace")
+    if isinstance(result, bytes):
+        return result.hex()
+    if isinstance(result, bool):
+        return str(result).lower()
+    return format(result, "f") if isinstance(result, Decimal) else str(result)
+
+
 def _has_order(kind: pa.DataType) -> bool:
     if pa.types.is_timestamp(kind):
         return bool(kind.unit != "ns")
@@ -100,7 +151,10 @@ def bounds_of_rows(spec: PartitionSpec, values: pa.Table, places: Mapping[str, i
         if field.source not in places or not _has_order(storage_type(column.type)):
             continue
         extremes = pc.min_max(column)
-        low, high = (ordinal(extremes[end].as_py()) for end in ("min", "max"))
+        try:
+            low, high = (stored_value(extremes[end]) for end in ("min", "max"))
+        except UnicodeDecodeError:
+            continue
         if field.transform == "truncate" and _may_overflow(high, column.type, field.width):
             continue
         transform = f"{field.transform}[{field.width}]" if field.width else field.transform

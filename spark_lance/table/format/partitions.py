@@ -120,7 +120,7 @@ class PartitionField:
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if self.transform == "identity":
-            return column
+            return _normalize_floats(column)
         chunks = [self._apply_transform(chunk) for chunk in column.chunks]
         return pa.chunked_array(chunks, self.type(column.type))
 
@@ -237,6 +237,14 @@ class PartitionSpec:
 NO_PARTITIONS = PartitionSpec()
 
 
+def _normalize_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column in which equal floats have equal bits: -0.0 becomes 0.0, and every NaN the same NaN."""
+    kind = column.type
+    if not (pa.types.is_float32(kind) or pa.types.is_float64(kind)):
+        return column
+    return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), kind), pc.add(column, pa.scalar(0.0, kind)))
+
+
 def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column as text (or binary), with a text for null that no value can have."""
     kind = column.type
@@ -246,6 +254,9 @@ def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = pc.add(column.cast(pa.float64()), pa.scalar(0.0, pa.float64()))
     elif pa.types.is_fixed_size_binary(kind):
         column = column.cast(pa.binary())
+    elif pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+        # Arrow has no text for days and times outside the years 1 to 9999.
+        column = column.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
     kind = column.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         texts = column.cast(pa.large_binary())
@@ -345,21 +356,20 @@ _ACCEPTS: Mapping[str, Any] = {
 
 
 def _to_micros(values: pa.Array) -> Int64Array:
-    """Return times, or starts of days, in microseconds since 1970 (int64); 0 for nulls."""
+    """Return times in microseconds since 1970 (int64); 0 for nulls."""
     kind = values.type
-    numbers: Int64Array = (
-        values.view(pa.int32() if pa.types.is_date32(kind) else pa.int64()).fill_null(0).to_numpy()
-    ).astype(np.int64)
-    if pa.types.is_date32(kind):
-        return numbers * _DAY_MICROS
+    numbers: Int64Array = values.view(pa.int64()).fill_null(0).to_numpy().astype(np.int64)
     return numbers // 1000 if kind.unit == "ns" else numbers * _MICROS[kind.unit]
 
 
 def _compute_periods(values: pa.Array, transform: str) -> Int64Array:
-    times = _to_micros(values)
-    if transform == "hour":
-        return times // _HOUR_MICROS
-    days = times // _DAY_MICROS
+    if pa.types.is_date32(values.type):
+        days: Int64Array = values.view(pa.int32()).fill_null(0).to_numpy().astype(np.int64)
+    else:
+        times = _to_micros(values)
+        if transform == "hour":
+            return times // _HOUR_MICROS
+        days = times // _DAY_MICROS
     if transform == "day":
         return days
     unit = "M" if transform == "month" else "Y"

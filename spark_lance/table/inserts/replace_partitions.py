@@ -19,7 +19,13 @@ import pyarrow.compute as pc
 from spark_lance.errors import IncompatibleConflictError
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.format.partition_bounds import FieldBounds, ordinal, single_partition
+from spark_lance.table.format.partition_bounds import (
+    FieldBounds,
+    Value,
+    partition_display,
+    single_partition,
+    stored_value,
+)
 from spark_lance.table.format.partitions import PartitionSpec, partition_texts
 from spark_lance.table.format.row_keys import KeyIndex
 from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
@@ -32,6 +38,7 @@ _WINDOW_BYTES = 64 << 20
 _PROBABILITY = 0.00058
 _MAX_INT32 = 0x7FFFFFFF
 _MAX_SHOWN_PARTITIONS = 3
+_MAX_SHOWN_CHARS = 60
 
 
 class PartitionKeys:
@@ -47,7 +54,8 @@ class PartitionKeys:
         self.rows = distinct_partitions(values)
         self._types = self.rows.schema
         self._index = KeyIndex(_null_safe(self.rows)) if self.rows.num_rows else None
-        self._ordinals = {tuple(ordinal(value) for value in row.values()) for row in self.rows.to_pylist()}
+        columns = [[_bound(value) for value in column] for column in self.rows.columns]
+        self._ordinals = set(zip(*columns, strict=True))
 
     def mask(self, values: pa.Table) -> npt.NDArray[np.bool_]:
         """Return a mask of the rows that are in one of the partitions."""
@@ -64,6 +72,14 @@ class PartitionKeys:
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
+
+
+def _bound(value: pa.Scalar) -> Value | None:
+    """Return a value as stored in bounds; None also for text that is not valid UTF-8, which has no bounds."""
+    try:
+        return stored_value(value)
+    except UnicodeDecodeError:
+        return None
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -150,8 +166,8 @@ class PartitionMatch:
         if before == after:
             return
         names = "; ".join(
-            ", ".join(f"{name}={value}" for name, value in row.items())
-            for row in partitions.slice(0, _MAX_SHOWN_PARTITIONS).to_pylist()
+            ", ".join(f"{name}={_excerpt(partitions[name][row])}" for name in partitions.column_names)
+            for row in range(min(len(partitions), _MAX_SHOWN_PARTITIONS))
         )
         more = (
             ""
@@ -162,6 +178,15 @@ class PartitionMatch:
             f"version {at.version} of {at.root} changed rows of a partition that this statement overwrites "
             f"({names}{more}), and nothing was written: run the statement again"
         )
+
+
+def _excerpt(value: pa.Scalar) -> str:
+    """Return a value as text for a message: one line, and not long."""
+    text = partition_display(value)
+    if text is None:
+        return "null"
+    short = text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."
+    return short if short.isprintable() else repr(short)
 
 
 def find_partitions(at: Snapshot, keys: PartitionKeys) -> RowSet:

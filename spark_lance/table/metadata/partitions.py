@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.partition_bounds import FieldBounds, single_partition
+from spark_lance.table.format.partition_bounds import FieldBounds, partition_display, single_partition
 from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.metadata.columns import TEXT_MAP, TIME, Column, MetadataTable, history_version
 from spark_lance.table.metadata.versions import VersionRow, version_rows, version_time
@@ -72,7 +71,7 @@ def fragment_partition(
         return None
     empty = spec.values(snapshot.scan(spec.sources()).arrow_schema.empty_table())
     return {
-        name: _text(_scalar_column(each, column.type)[0].as_py())
+        name: partition_display(_scalar_column(each, column.type)[0])
         for name, each, column in zip(empty.column_names, bounds, empty.columns, strict=True)
     }
 
@@ -184,30 +183,18 @@ def _partitions(snapshot: Snapshot) -> Iterator[_Partition]:
     empty = spec.values(snapshot.scan(spec.sources()).arrow_schema.empty_table())
     for fragment, counts in _fragment_counts(snapshot, spec, empty):
         total = snapshot.live_rows(fragment)
-        for row in counts.to_pylist():
-            if row["record_count"]:
-                key = tuple(_text(row[name]) for name in names)
+        for place, count in enumerate(counts["record_count"].to_pylist()):
+            if count:
+                key = tuple(partition_display(counts[name][place]) for name in names)
                 partition = partitions.setdefault(
                     key, _Partition(history, dict(zip(names, key, strict=True)))
                 )
-                partition.add(snapshot, fragment, row["record_count"], total)
+                partition.add(snapshot, fragment, count, total)
     yield from (partitions[key] for key in sorted(partitions, key=_order))
 
 
 def _order(key: tuple[str | None, ...]) -> list[tuple[bool, str]]:
     return [(text is not None, text or "") for text in key]
-
-
-def _text(value: Any) -> str | None:
-    if value is None:
-        return None
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return str(value + 0.0)
-    return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
 def _updated_at(row: _Partition) -> datetime | None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.table.format.partition_bounds import bounds_of_rows, bounds_text
+from spark_lance.table.format.partition_bounds import bounds_of_rows, bounds_text, partition_key
 from spark_lance.table.format.partitions import PartitionSpec
 
 FEW_ROWS = 10_000
@@ -79,7 +79,7 @@ class PartitionCutter:
         values = self._values([batch])
         starts = [0, *_find_borders(values).tolist()]
         for start, stop in zip(starts, [*starts[1:], batch.num_rows], strict=True):
-            key = tuple(column[start].as_py() for column in values.columns)
+            key = tuple(partition_key(column[start]) for column in values.columns)
             if key == self._key:
                 yield batch.slice(start, stop - start), None
                 continue

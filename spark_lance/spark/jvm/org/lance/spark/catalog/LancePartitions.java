@@ -120,14 +120,24 @@ public final class LancePartitions {
       for (int j = 0; matches && j < names.length; j++) {
         int ordinal = schema.fieldIndex(names[j]);
         DataType type = schema.fields()[ordinal].dataType();
-        String other = values.isNullAt(j) ? null : text(values.get(j, type), type);
-        matches = other == null ? texts.get(ordinal) == null : other.equals(texts.get(ordinal));
+        matches = isEqual((String) texts.get(ordinal), values.isNullAt(j) ? null : values.get(j, type), type);
       }
       if (matches) {
         result.add(row(texts));
       }
     }
     return (InternalRow[]) result.toArray(new InternalRow[0]);
+  }
+
+  /** Returns whether a text of Python is a value, or both are null. Floats are compared as SQL compares them. */
+  private static boolean isEqual(String text, Object value, DataType type) {
+    if (text == null || value == null) {
+      return text == null && value == null;
+    }
+    if (type instanceof DoubleType || type instanceof FloatType) {
+      return Double.compare(Double.parseDouble(text) + 0.0, ((Number) value).doubleValue() + 0.0) == 0;
+    }
+    return text.equals(text(value, type));
   }
 
   /** Returns the partition values from an answer of Python as a row of {@link #schema}. */
