@@ -5,10 +5,15 @@
     <root>/__manifest                       a Lance table that lists both, and the namespaces
     <root>/__views/<object id>.json         views; see `spark_lance.catalog.views`
 
-Columns of `__manifest`: object_id (the parts of the name joined by "$"; the primary key), object_type
-("table" or "namespace"), location (path of a table, relative to the root, not percent-encoded), metadata (a
-JSON object of strings: the properties), base_objects (list of strings, unused here). Verified with the
-directory namespace of pylance 14, which reads and writes the same folders.
+Columns of `__manifest`:
+
+    object_id       the parts of the name joined by "$"; the primary key
+    object_type     "table" or "namespace"
+    location        path of a table, relative to the root, not percent-encoded
+    metadata        a JSON object of strings: the properties
+    base_objects    list of strings, unused here
+
+Verified with the directory namespace of pylance 14, which reads and writes the same folders.
 
 A folder `<table>.lance` that is not in the list is also a table of the root namespace, because older writers
 have no list. A folder with `.lance-reserved` and without versions is a table that is only declared.
