@@ -261,5 +261,5 @@ def test_threads_create_a_name_once(exact: DirectoryCatalog, catalog: CaseInsens
     for _ in range(4):
         with ThreadPoolExecutor(4) as pool:
             assert sum(pool.map(create, spellings)) == 1
-        (stored,) = exact.namespaces(("db",))
-        exact.drop_namespace(stored)
+        (name,) = exact.namespaces(("db",))
+        exact.drop_namespace(name)

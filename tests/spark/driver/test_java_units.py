@@ -1,6 +1,6 @@
-"""Every Java source of the package compiles against every release of Spark that is at hand.
+"""Every Java source of the package compiles against every installed release of Spark.
 
-At hand is the installed release, and those in the environments of `make test-spark-versions`
+These are the release of PySpark, and those in the environments of `make test-spark-versions`
 (.venv-spark-<release>, in this folder or in those that SPARK_LANCE_RELEASES names). A JVM with Spark's
 classes compiles them, by the compiler and in the way that a driver does it, and javac does. A session
 without Python tries the shim. All but the installed release are slow tests.
@@ -35,13 +35,13 @@ SOURCES = sorted(".".join(path.relative_to(FOLDER).with_suffix("").parts) for pa
 
 def releases() -> dict[str, Path]:
     """Return the folders of Spark's classes by release."""
-    found = {pyspark.__version__: Path(pyspark.__file__).parent / "jars"}
+    result = {pyspark.__version__: Path(pyspark.__file__).parent / "jars"}
     folders = [ROOT, *map(Path, filter(None, os.environ.get("SPARK_LANCE_RELEASES", "").split(os.pathsep)))]
     for folder in folders:
         for jars in sorted(folder.glob(".venv-spark-*/lib/python*/site-packages/pyspark/jars")):
             (one,) = jars.glob("spark-sql_*.jar")
-            found.setdefault(one.stem.rpartition("-")[2], jars)
-    return found
+            result.setdefault(one.stem.rpartition("-")[2], jars)
+    return result
 
 
 RELEASES = releases()
@@ -63,8 +63,8 @@ NEEDED = (
         for name in ("LanceEvolvableTable", "LanceMergeTarget")
     }
     | {
-        f"org.lance.spark.catalog.{name}": f"org.apache.spark.sql.connector.catalog.{needed}"
-        for name, needed in (
+        f"org.lance.spark.catalog.{name}": f"org.apache.spark.sql.connector.catalog.{part}"
+        for name, part in (
             ("LanceViewCatalog", "RelationCatalog"),
             ("LanceChangelogCatalog", "ChangelogContext"),
             ("LanceSessionChangelogCatalog", "ChangelogContext"),
@@ -217,9 +217,9 @@ def test_javac_compiles_the_sources(jvm: Any, request: pytest.FixtureRequest, tm
     names = [name for name in fitting(jvm) if name != "lance"]
     for part in (names, ["lance"]):
         files = [str(FOLDER / f"{name.replace('.', '/')}.java") for name in part]
-        done = subprocess.run([*command, *files], capture_output=True, text=True, check=False, timeout=600)
-        problems = [line for line in done.stderr.splitlines() if re.search(r"\.java:\d+: ", line)]
-        assert (done.returncode, problems) == (0, [])
+        process = subprocess.run([*command, *files], capture_output=True, text=True, check=False, timeout=600)
+        problems = [line for line in process.stderr.splitlines() if re.search(r"\.java:\d+: ", line)]
+        assert (process.returncode, problems) == (0, [])
 
 
 PRIVATE = re.compile(

@@ -210,10 +210,10 @@ def test_constraints(session: SparkSession, run: Run) -> None:
         with pytest.raises(PySparkException, match=r"(?i)constraint"):
             run("CREATE TABLE other (id INT, CONSTRAINT p CHECK (id > 1)) USING parquet")
     assert names(run, "other") == []
-    shown = run("SHOW CREATE TABLE c")[0][0]
+    statement = run("SHOW CREATE TABLE c")[0][0]
     run("DROP TABLE c")
-    run(shown)
-    assert run("SHOW CREATE TABLE c")[0][0] == shown
+    run(statement)
+    assert run("SHOW CREATE TABLE c")[0][0] == statement
     run("DROP TABLE c")
 
 
