@@ -225,11 +225,12 @@ def test_of_two_spellings_created_at_one_moment_the_first_stays(
 
     monkeypatch.setattr(DirectoryCatalog, "_add_row", add_late)
     monkeypatch.setattr(type(catalog.views.store), "put_if_absent", put_late)
-    for create, error in (
+    writers: list[tuple[Callable[[str], object], type[LanceError]]] = [
         (lambda name: write(catalog, "db", name), TableExistsError),
         (lambda name: catalog.create_namespace(("db", name), {}), NamespaceExistsError),
         (lambda name: catalog.create_view(("db", name), VIEW), ViewExistsError),
-    ):
+    ]
+    for create, error in writers:
         for other in (
             lambda: write(catalog, "db", "T"),
             lambda: catalog.create_namespace(("db", "T"), {}),

@@ -119,7 +119,7 @@ def partition_display(value: pa.Scalar) -> str | None:
         result = value.as_py()
     except (ValueError, OverflowError):
         if pa.types.is_date32(value.type) or pa.types.is_timestamp(value.type):
-            unit = getattr(value.type, "unit", "D")
+            unit: Any = getattr(value.type, "unit", "D")
             return str(np.datetime64(value.value, unit)).replace("T", " ")
         return str(value.as_buffer().to_pybytes(), errors="replace")
     if isinstance(result, bytes):
