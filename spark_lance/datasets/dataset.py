@@ -140,6 +140,7 @@ def write_dataset(
         CommitError: the commit conflicts with another writer; see its subclasses.
     """
     from spark_lance.datasets.building import place_of
+    from spark_lance.io.uploads import background_uploads
     from spark_lance.table.inserts.write_plan import commit_or_discard, find_latest, plan_write
     from spark_lance.table.versions.cleanup import auto_cleanup_config
     from spark_lance.table.writing.compression import compressed
@@ -161,8 +162,9 @@ def write_dataset(
     limits = {"max_rows_per_file": max_rows_per_file, "max_bytes_per_file": max_bytes_per_file}
     targets = choose_targets(bases, target_bases, target_all_bases)
     in_memory = isinstance(data, pa.Table | pa.RecordBatch)
-    fragments = _write_files(reader, place, plan, targets=targets, in_memory=in_memory, **limits)
-    committed = commit_or_discard(table, plan, fragments, properties, config, bases=bases)
+    with background_uploads(table.store):
+        fragments = _write_files(reader, place, plan, targets=targets, in_memory=in_memory, **limits)
+        committed = commit_or_discard(table, plan, fragments, properties, config, bases=bases)
     return LanceDataset(place.uri, table, committed)
 
 

@@ -285,8 +285,12 @@ class FileWriter:
         """Add entries to the metadata of the file's schema."""
         self._metadata.update(entries)
 
-    def finish(self) -> WrittenFile:
-        """Write the remaining rows and the metadata, make the file visible, and return its description."""
+    def finish(self, close: Callable[[Callable[[], None]], None] | None = None) -> WrittenFile:
+        """Write the remaining rows and the metadata, make the file visible, and return its description.
+
+        Args:
+            close: calls the function that makes the file visible, now or later; now by default.
+        """
         for column in self._columns:
             self._flush_column(column)
         self._queue.drain()
@@ -312,7 +316,10 @@ class FileWriter:
         )
         self._out.write(footer.pack())
         size = self._out.tell()
-        self._out.close()
+        if close is None:
+            self._out.close()
+        else:
+            close(self._out.close)
         ids = tuple(owner.id for owner in self._owners)
         return WrittenFile(self._path, size, self._rows, ids, tuple(range(len(ids))), self._version)
 

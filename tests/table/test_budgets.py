@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,31 +75,74 @@ def within(cost: Cost, requests: int, trips: int) -> None:
     assert cost.trips <= trips, cost.log
 
 
+def read_budgets() -> dict[str, tuple[int, int]]:
+    """Return the requests and round trips of each operation in the table of docs/stores.md."""
+    text = (Path(__file__).parents[2] / "docs" / "stores.md").read_text(encoding="utf-8")
+    section = text.partition("## Requests per operation")[2]
+    rows = re.findall(r"^\| (.+) \| (\d+) \| (\d+) \|$", section, re.MULTILINE)
+    return {names: (int(requests), int(trips)) for names, requests, trips in rows}
+
+
+BUDGETS = read_budgets()
+
+
+def check_budget(operation: str, prepare: Callable[[], Callable[[], Any]]) -> Any:
+    """Check that an operation has exactly the documented cost, and return its result.
+
+    A busy machine may start the requests of one volley late, so the least round trips of three runs count.
+
+    Args:
+        operation: the name in the documentation.
+        prepare: prepares a run and returns it.
+    """
+    requests, trips = BUDGETS[operation]
+    least: Cost | None = None
+    for _ in range(3):
+        result, cost = cost_of(prepare())
+        assert cost.requests == requests, cost.log
+        if least is None or cost.trips < least.trips:
+            least = cost
+        if cost.trips <= trips:
+            break
+    assert least is not None
+    assert least.trips == trips, least.log
+    return result
+
+
 def nearest(table: LanceDataset) -> int:
-    query = {"column": "v", "q": np.zeros(8, np.float32), "k": 5, "nprobes": 2}
+    query = {"column": "v", "q": np.zeros(8, np.float32), "k": 5, "nprobes": 4}
     return int(table.to_table(nearest=query).num_rows)
 
 
-# The read, the number of its rows, and its requests and round trips in a process that has read before.
-READS: dict[str, tuple[Callable[[LanceDataset], int], int, int, int]] = {
-    "open": (lambda table: int(table.version), 1, 1, 1),
-    "count": (lambda table: table.count_rows(), _ROWS, 1, 1),
-    "limit": (lambda table: table.to_table(limit=10).num_rows, 10, 2, 2),
-    "look-up": (lambda table: table.to_table(filter="id = 777").num_rows, 1, 6, 4),
-    "filter": (lambda table: table.to_table(filter="n0 = n1").num_rows, 17, 9, 5),
-    "column": (lambda table: table.to_table(columns=["n3"]).num_rows, _ROWS, 5, 3),
-    "scan": (lambda table: table.to_table().num_rows, _ROWS, 5, 4),
-    "take": (lambda table: table.take([5, 15_000, 25_000, 39_999]).num_rows, 4, 5, 5),
+# The read, and the number of its rows, in a process that has read before.
+READS: dict[str, tuple[Callable[[LanceDataset], int], int]] = {
+    "open, count": (lambda table: table.count_rows(), _ROWS),
+    "`limit=10`": (lambda table: table.to_table(limit=10).num_rows, 10),
+    "look-up without an index": (lambda table: table.to_table(filter="id = 777").num_rows, 1),
+    "filter that keeps 17 rows of 4 files": (lambda table: table.to_table(filter="n0 = n1").num_rows, 17),
+    "one column": (lambda table: table.to_table(columns=["n3"]).num_rows, _ROWS),
+    "all columns": (lambda table: table.to_table().num_rows, _ROWS),
+    "`take` of 4 rows in 4 files": (lambda table: table.take([5, 15_000, 25_000, 39_999]).num_rows, 4),
+}
+# Reads of a table with indexes.
+INDEX_READS: dict[str, tuple[Callable[[LanceDataset], int], int]] = {
+    "look-up of one key with a BTREE": (lambda table: table.to_table(filter="id = 777").num_rows, 1),
+    "vector search": (nearest, 5),
 }
 
 
 @pytest.mark.parametrize("name", READS)
 def test_reads(name: str, uri: str) -> None:
-    read, expected, requests, trips = READS[name]
+    read, expected = READS[name]
     dataset(uri).take([0, 10_000, 20_000, 30_000])
-    result, cost = cost_of(lambda: read(dataset(uri)))
-    assert result == expected
-    within(cost, requests, trips)
+    assert check_budget(name, lambda: lambda: read(dataset(uri))) == expected
+
+
+@pytest.mark.parametrize("name", INDEX_READS)
+def test_reads_with_an_index(name: str, indexed: str) -> None:
+    read, expected = INDEX_READS[name]
+    read(dataset(indexed))
+    assert check_budget(name, lambda: lambda: read(dataset(indexed))) == expected
 
 
 def test_first_read_of_a_process_opens_each_file_once(uri: str) -> None:
@@ -131,52 +176,56 @@ def test_an_error_of_a_later_file_comes_after_the_rows_of_earlier_ones() -> None
         next(batches)
 
 
-def test_look_up_with_an_index(indexed: str) -> None:
-    dataset(indexed).to_table(filter="id = 777")
-    result, cost = cost_of(lambda: dataset(indexed).to_table(filter="id = 777").num_rows)
-    assert result == 1
-    within(cost, 3, 3)
-
-
-def test_vector_search(indexed: str) -> None:
-    nearest(dataset(indexed))
-    result, cost = cost_of(lambda: nearest(dataset(indexed)))
-    assert result == 5
-    within(cost, 6, 6)
-
-
-def test_append() -> None:
+def _append() -> Callable[[], Any]:
     uri = new_table()
     write_dataset(rows(1, _ROWS), uri, mode="append")
-    result, cost = cost_of(lambda: write_dataset(rows(1, _ROWS), uri, mode="append").version)
-    assert result == 3
-    within(cost, 5, 5)
+    return lambda: write_dataset(rows(1, _ROWS), uri, mode="append").count_rows()
 
 
-def test_commit_after_another_writer() -> None:
+def _delete() -> Callable[[], Any]:
     uri = new_table()
     ours = dataset(uri)
     write_dataset(rows(1, _ROWS), uri, mode="append")
-    _, cost = cost_of(lambda: ours.delete("id = 5"))
-    assert dataset(uri).count_rows() == _ROWS
-    within(cost, 12, 7)
+    return lambda: ours.delete("id = 5").count_rows()
 
 
-def test_merge() -> None:
-    uri = new_table()
+def _merge() -> Callable[[], Any]:
     source = rows(100, _ROWS - 50)
-    merge = dataset(uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-    result, cost = cost_of(lambda: merge.execute(source))
-    assert dataset(uri).count_rows() == _ROWS + 50, result
-    within(cost, 13, 8)
+    merge = dataset(new_table()).merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    return lambda: merge.execute(source).num_inserted_rows
 
 
-def test_compaction_and_vacuum() -> None:
+def _compact() -> Callable[[], Any]:
     uri = new_table(20)
-    result, cost = cost_of(lambda: dataset(uri).compact_files(target_rows_per_fragment=_ROWS))
-    assert result.fragments_removed == 20
+    return lambda: dataset(uri).compact_files(target_rows_per_fragment=_ROWS).fragments_removed
+
+
+def _vacuum() -> Callable[[], Any]:
+    uri = new_table(20)
+    dataset(uri).compact_files(target_rows_per_fragment=_ROWS)
+    return lambda: dataset(uri).cleanup_old_versions(older_than=timedelta(0)).data_files_removed
+
+
+# A function that prepares a run of a write, and the result of the run.
+WRITES: dict[str, tuple[Callable[[], Callable[[], Any]], Any]] = {
+    "append of one row": (_append, _ROWS + 2),
+    "delete one row while another writer commits": (_delete, _ROWS),
+    "merge 100 rows, half of them new": (_merge, 50),
+    "compact 20 files of 125 KB into one": (_compact, 20),
+    "vacuum 1 of 2 versions with 20 data files": (_vacuum, 20),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writes(name: str) -> None:
+    prepare, expected = WRITES[name]
+    assert check_budget(name, prepare) == expected
+
+
+def test_every_documented_budget_is_checked() -> None:
+    assert set(BUDGETS) == READS.keys() | INDEX_READS.keys() | WRITES.keys()
+
+
+def test_compaction_reads_each_file_once() -> None:
+    _, cost = cost_of(_compact())
     assert cost.count("GET", "/data/") <= 20
-    within(cost, 25, 9)
-    stats, cost = cost_of(lambda: dataset(uri).cleanup_old_versions(older_than=timedelta(0)))
-    assert stats.data_files_removed == 20
-    within(cost, 25, 11)

@@ -49,9 +49,9 @@ class PageSource:
         self._immutable = immutable
         self._store = store
         self._mapped = store.map(path)
-        # Ascending start offsets of the fetched blocks, and the blocks, which do not overlap.
-        self._starts: list[int] = []
-        self._blocks: list[pa.Buffer] = []
+        # Ascending start offsets of the fetched blocks, and the blocks, which do not overlap. Threads may
+        # share the source, so both lists are replaced together and never changed.
+        self._fetched: tuple[list[int], list[pa.Buffer]] = [], []
         self._tail: tuple[int, pa.Buffer] | None = None
         if self._mapped is not None and self._mapped.size < size:
             raise FormatError(f"the file has {self._mapped.size} bytes where {size} were expected", path=path)
@@ -149,10 +149,10 @@ class PageSource:
         requests = [(request.offset, request.size) for request in plan_requests(missing)]
         fetched = zip(requests, self._store.read_ranges(self.path, requests), strict=True)
         blocks = {start: data for (start, _), data in fetched}
-        for start, data in zip(self._starts, self._blocks, strict=True):
+        for start, data in zip(*self._fetched, strict=True):
             blocks[start] = max(data, blocks.get(start, data), key=lambda block: block.size)
-        self._starts = sorted(blocks)
-        self._blocks = [blocks[start] for start in self._starts]
+        starts = sorted(blocks)
+        self._fetched = starts, [blocks[start] for start in starts]
 
     def prefetch_in_steps(self, plans: Iterable[Plan]) -> None:
         """Fetch the ranges of several plans, all ranges of a step together."""
@@ -161,16 +161,17 @@ class PageSource:
 
     def release(self) -> None:
         """Release the fetched blocks."""
-        self._starts, self._blocks = [], []
+        self._fetched = [], []
 
     def _block(self, offset: int, size: int) -> tuple[int, pa.Buffer] | None:
         """Return the block in memory that contains a range, and its start in the file."""
         if self._tail is not None and offset >= self._tail[0]:
             return self._tail
-        at = bisect_right(self._starts, offset) - 1
-        if at < 0 or offset + size > self._starts[at] + self._blocks[at].size:
+        starts, blocks = self._fetched
+        at = bisect_right(starts, offset) - 1
+        if at < 0 or offset + size > starts[at] + blocks[at].size:
             return None
-        return self._starts[at], self._blocks[at]
+        return starts[at], blocks[at]
 
 
 def merge_plans(plans: Iterable[Plan]) -> Plan:

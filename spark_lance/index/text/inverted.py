@@ -56,7 +56,7 @@ from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.base.entries import Segment
 from spark_lance.index.base.files import IndexFile, IndexFileWriter
 from spark_lance.index.text.positions import POSITIONS, pack_positions, unpack_positions
-from spark_lance.index.text.postings import BLOCK, FIXED_TAIL, pack_list, unpack_list
+from spark_lance.index.text.postings import BLOCK, FIXED_TAIL, pack_lists, unpack_list
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.index.text.vocabulary import Vocabulary
@@ -168,7 +168,7 @@ INVERTED_URL = INDEX_KINDS[INVERTED_LABEL].type_url
 FORMAT_VERSION = 1
 METADATA = "metadata.lance"
 BLOCK_SIZE = "posting_block_size"
-_RUN_TOKENS = 1024
+_RUN_POSTINGS = 1 << 18
 LISTS = pa.schema(
     [
         pa.field("_posting", pa.list_(pa.field("item", pa.large_binary())), False),
@@ -321,23 +321,45 @@ class TextPart:
         Raises:
             FormatError, UnsupportedFormatError: the posting list is damaged, or its format is unknown.
         """
-        number = self.vocabulary.number(word)
-        if number is None:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        postings: Postings = self._cached("postings", number, lambda: self._read_postings(number))
-        return postings.documents, postings.frequencies
+        return self.postings_of([word])[0]
 
-    def _read_postings(self, number: int) -> Postings:
-        row = self._list(number, ["_posting", "_length"])
+    def postings_of(self, words: Sequence[str]) -> list[tuple[Ints, Ints]]:
+        """Return the postings of several words; see `postings`. An object store gets all requests at once."""
+        empty = Postings(np.empty(0, np.int64), np.empty(0, np.int64))
+        numbers = [self.vocabulary.number(word) for word in words]
+        keys = [
+            (self._cache_key, self.number, "postings", n) for n in dict.fromkeys(numbers) if n is not None
+        ]
+
+        def read(missing: Sequence[tuple[Hashable, int, str, int]]) -> list[Postings]:
+            ordered = sorted(number for *_, number in missing)
+            rows = dict(zip(ordered, self._lists(ordered, ["_posting", "_length"]), strict=True))
+            return [self._unpack_postings(rows[number]) for *_, number in missing]
+
+        values = _DECODED.get_all(keys, read, lambda value: int(value.nbytes))
+        by_number = dict(zip((number for *_, number in keys), values, strict=True))
+        results = [empty if number is None else by_number[number] for number in numbers]
+        return [(postings.documents, postings.frequencies) for postings in results]
+
+    def _unpack_postings(self, row: pa.Table) -> Postings:
         documents, frequencies = self.unpacked(row["_posting"][0].as_py(), row["_length"][0].as_py())
         if not (documents[1:] > documents[:-1]).all():
             raise FormatError("the documents of a posting list do not ascend", self.lists.path)
         return Postings(documents.astype(np.int32), frequencies.astype(np.int32))
 
     def _list(self, number: int, columns: Sequence[str]) -> pa.Table:
-        if not 0 <= number < self.lists.num_rows:
-            raise FormatError(f"a word has posting list {number} of {self.lists.num_rows}", self.lists.path)
-        return self.lists.read(columns, number, number + 1)
+        return self._lists([number], columns)[0]
+
+    def _lists(self, numbers: Sequence[int], columns: Sequence[str]) -> list[pa.Table]:
+        """Return the rows of ascending posting lists."""
+        for number in numbers:
+            if not 0 <= number < self.lists.num_rows:
+                raise FormatError(
+                    f"a word has posting list {number} of {self.lists.num_rows}", self.lists.path
+                )
+        if self.segment.store.is_local:
+            return [self.lists.read(columns, number, number + 1) for number in numbers]
+        return self.lists.read_spans(columns, [(number, number + 1) for number in numbers])
 
     def unpacked(self, blocks: Sequence[bytes], count: int) -> tuple[Ints, Ints]:
         """Decode a stored posting list to documents and frequencies. See `postings` for errors."""
@@ -422,7 +444,7 @@ def build_inverted(rows: Rows, target: SegmentTarget, tokenizer: Tokenizer) -> d
     places = np.empty(len(ordered), np.int64)
     places[[vocabulary[word] for word in ordered]] = np.arange(len(ordered))
     word, owner = places[np.concatenate(words)], np.concatenate(owners)
-    row_ids, document = np.unique(owner, return_inverse=True)
+    row_ids, document = _number_rows(owner)
     lengths = np.bincount(document, minlength=len(row_ids))
     sizes = {
         "part_0_docs.lance": write_docs(0, row_ids, lengths, target),
@@ -482,41 +504,71 @@ def _write_lists(
     """Write the posting lists of all words, given (word, document, position) of each occurrence."""
     words = int(word.max()) + 1 if len(word) else 0
     count = max(len(lengths), 1)
-    pairs, frequencies = np.unique(word * count + document, return_counts=True)
-    word_of_pair, documents = pairs // count, pairs % count
+    order = _by_word(word, document)
+    pairs = word[order] * count + document[order]
+    firsts = np.flatnonzero(np.diff(pairs, prepend=-1))
+    frequencies = np.diff(firsts, append=len(pairs))
+    word_of_pair, documents = np.divmod(pairs[firsts], count)
     bounds = np.searchsorted(word_of_pair, np.arange(words + 1))
     average = float(lengths.mean()) if len(lengths) else 0.0
     schema = LISTS if position is None else LISTS.append(POSITIONS)
     if position is not None:
-        position = position[np.argsort(word * count + document, kind="stable")]
+        position = position[order]
         ends = np.concatenate([[0], np.cumsum(frequencies)])
     path = f"{target.directory}/part_0_invert.lance"
     with IndexFileWriter(target.store, path, schema, target.version) as writer:
-        for part in _runs(words):
-            lists, best = [], []
-            for number in part:
-                entries = slice(int(bounds[number]), int(bounds[number + 1]))
-                scores = weights(
-                    frequencies[entries],
-                    lengths[documents[entries]],
-                    average,
-                    len(lengths),
-                    entries.stop - entries.start,
-                )
-                lists.append(pack_list(documents[entries], frequencies[entries], scores))
-                best.append(float(scores.max()))
+        for part in _runs(bounds):
             edges = bounds[part.start : part.stop + 1]
-            columns = [pa.array(lists, LISTS[0].type), pa.array(best, pa.float32())]
-            columns.append(pa.array(np.diff(edges).astype(np.uint32)))
+            entries = slice(int(edges[0]), int(edges[-1]))
+            having = np.diff(edges)
+            scores = weights(
+                frequencies[entries],
+                lengths[documents[entries]],
+                average,
+                len(lengths),
+                np.repeat(having, having),
+            )
+            own = edges - edges[0]
+            lists = pack_lists(documents[entries], frequencies[entries], scores, own)
+            best = np.maximum.reduceat(scores, own[:-1])
+            columns = [lists.cast(LISTS[0].type), pa.array(best), pa.array(having.astype(np.uint32))]
             if position is not None:
                 within = position[ends[edges[0]] : ends[edges[-1]]]
                 packed = pack_positions(within, frequencies[edges[0] : edges[-1]])
-                starts = pa.array((edges - edges[0]).astype(np.int32))
+                starts = pa.array(own.astype(np.int32))
                 columns.append(pa.ListArray.from_arrays(starts, packed, type=POSITIONS.type))
             writer.write(columns)
         return writer.finish(_FORMAT)
 
 
-def _runs(count: int) -> Iterator[range]:
-    for start in range(0, count, _RUN_TOKENS):
-        yield range(start, min(start + _RUN_TOKENS, count))
+def _number_rows(owners: Numbers) -> tuple[Numbers, Ints]:
+    """Return the distinct row ids, ascending, and the position of each id in them."""
+    if not (owners[1:] >= owners[:-1]).all():
+        distinct, positions = np.unique(owners, return_inverse=True)
+        return distinct, positions.reshape(-1)
+    is_first = np.ones(len(owners), np.bool_)
+    np.not_equal(owners[1:], owners[:-1], out=is_first[1:])
+    return owners[is_first], np.cumsum(is_first) - 1
+
+
+def _by_word(word: Ints, document: Ints) -> Ints:
+    """Return the order of occurrences by word, then by document; occurrences of a pair keep their order."""
+    if not (document[1:] >= document[:-1]).all():
+        return np.lexsort((document, word))
+    # numpy sorts numbers of 16 bits in linear time.
+    order: Ints = np.argsort((word & 0xFFFF).astype(np.uint16), kind="stable")
+    if len(word) and int(word.max()) > 0xFFFF:
+        upper = (word >> 16)[order]
+        few = upper.astype(np.uint16) if int(upper.max()) <= 0xFFFF else upper
+        order = order[np.argsort(few, kind="stable")]
+    return order
+
+
+def _runs(bounds: Ints) -> Iterator[range]:
+    """Yield runs of words that are encoded together, of about `_RUN_POSTINGS` postings."""
+    count, start = len(bounds) - 1, 0
+    while start < count:
+        stop = int(np.searchsorted(bounds, bounds[start] + _RUN_POSTINGS, side="right")) - 1
+        stop = min(max(stop, start + 1), count)
+        yield range(start, stop)
+        start = stop

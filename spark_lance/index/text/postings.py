@@ -30,12 +30,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 
 BLOCK, WIDE_BLOCK = 128, 256
 FIXED_TAIL, VARINT_TAIL = "fixed32_v1", "varint_delta_v1"
+# A packed block has 4 or 8 lanes of 32 numbers.
+_FIELDS, _LANES = 32, 4
 _HEADER, _WIDE_HEADER = struct.Struct("<fIB"), struct.Struct("<IB")
 
 
@@ -135,11 +138,15 @@ def unpack_numbers(groups: dict[int, list[tuple[int, bytes]]], blocks: int, bloc
         if width > 32:
             raise FormatError(f"numbers of {width} bits in a posting list")
         words = np.frombuffer(b"".join(data for _, data in members), "<u4").reshape(-1, width, lanes_of_block)
-        lanes = np.ascontiguousarray(words.transpose(0, 2, 1)).view(np.uint8)
-        bits = np.unpackbits(lanes, axis=2, bitorder="little")
-        bits = bits.reshape(len(members), lanes_of_block, 32, width)
-        numbers = bits @ (np.int64(1) << np.arange(width, dtype=np.int64))
-        values[[number for number, _ in members]] = numbers.transpose(0, 2, 1).reshape(-1, block)
+        numbers = np.empty((len(members), _FIELDS, lanes_of_block), np.uint32)
+        for field in range(_FIELDS):
+            word, shift = divmod(field * width, _FIELDS)
+            here = words[:, word] >> np.uint32(shift)
+            if shift + width > _FIELDS:
+                here |= words[:, word + 1] << np.uint32(_FIELDS - shift)
+            numbers[:, field] = here
+        numbers &= np.uint32((1 << width) - 1)
+        values[[number for number, _ in members]] = numbers.reshape(-1, block)
     return values
 
 
@@ -192,6 +199,114 @@ def pack_list(
             rest = np.concatenate([left, often]).astype("<u4").tobytes()
         blocks.append(struct.pack("<f", float(scores[full:].max())) + rest)
     return blocks
+
+
+def pack_lists(documents: Ints, frequencies: Ints, scores: npt.NDArray[np.float32], bounds: Ints) -> pa.Array:
+    """Return the lists of several words, one list<large_binary> per word, as `pack_list` does.
+
+    Args:
+        documents, frequencies, scores: as for `pack_list`, word after word.
+        bounds: start of the documents of each word, plus the end.
+    """
+    counts = np.diff(bounds)
+    full, rests = np.divmod(counts, BLOCK)
+    ends = np.cumsum(full + (rests > 0))
+    # The number of each full block in its word, and its documents.
+    within = _within(full)
+    firsts = np.repeat(bounds[:-1], full) + BLOCK * within
+    rows = firsts[:, None] + np.arange(BLOCK)
+    parts, order = _pack_blocks(documents[rows], frequencies[rows], scores[rows].max(axis=1, initial=0))
+    tails = np.flatnonzero(rests)
+    starts = bounds[:-1][tails] + BLOCK * full[tails]
+    parts.append(_pack_tails(documents, frequencies, scores, starts, rests[tails]))
+    places = np.empty(int(ends[-1]) if len(ends) else 0, np.int64)
+    places[np.repeat(ends - full - (rests > 0), full) + within] = order
+    places[ends[tails] - 1] = len(rows) + np.arange(len(tails))
+    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.concat_arrays(parts).take(pa.array(places)))
+
+
+def _within(counts: Ints) -> Ints:
+    """Return 0 to count - 1 for each count, one after the other."""
+    result: Ints = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return result
+
+
+def _pack_blocks(
+    documents: Ints, frequencies: Ints, scores: npt.NDArray[np.float32]
+) -> tuple[list[pa.Array], Ints]:
+    """Return full blocks, grouped by their widths, and the position of each block in the groups.
+
+    Args:
+        documents, frequencies: (blocks, 128).
+        scores: greatest score of each block.
+    """
+    deltas = np.diff(documents, axis=1, prepend=documents[:, :1]).astype(np.uint32)
+    often = frequencies.astype(np.uint32)
+    widths = [_bit_lengths(part.max(axis=1, initial=0)) for part in (deltas, often)]
+    kinds = (_FIELDS + 1) * widths[0] + widths[1]
+    by_kind = np.argsort(kinds, kind="stable")
+    order = np.empty(len(kinds), np.int64)
+    order[by_kind] = np.arange(len(kinds))
+    heads = np.empty(len(documents), np.dtype([("score", "<f4"), ("first", "<u4")]))
+    heads["score"], heads["first"] = scores, documents[:, 0]
+    head_bytes = heads.view(np.uint8).reshape(-1, heads.itemsize)
+    cuts = np.flatnonzero(np.diff(kinds[by_kind], prepend=-1))
+    parts = []
+    for blocks in np.split(by_kind, cuts[1:]) if len(cuts) else ():
+        columns = [head_bytes[blocks]]
+        for numbers, width in zip((deltas, often), (int(each[blocks[0]]) for each in widths), strict=True):
+            columns.append(np.full((len(blocks), 1), width, np.uint8))
+            columns.append(_pack_fields(numbers[blocks], width))
+        parts.append(_as_binaries(np.concatenate(columns, axis=1)))
+    return parts, order
+
+
+def _pack_tails(
+    documents: Ints, frequencies: Ints, scores: npt.NDArray[np.float32], starts: Ints, counts: Ints
+) -> pa.Array:
+    """Return last blocks in the form fixed32_v1. Each has at least one of the documents from its start on."""
+    sizes = 1 + 2 * counts
+    ends = np.cumsum(sizes)
+    within = _within(counts)
+    entries = np.repeat(starts, counts) + within
+    data = np.empty(int(ends[-1]) if len(ends) else 0, "<u4")
+    if len(counts):
+        best = np.maximum.reduceat(scores[entries], np.cumsum(counts) - counts).astype("<f4")
+        data[ends - sizes] = best.view("<u4")
+    places = np.repeat(ends - sizes + 1, counts) + within
+    data[places] = documents[entries]
+    data[places + np.repeat(counts, counts)] = frequencies[entries]
+    return _binary_array(data.view(np.uint8), 4 * np.concatenate([[0], ends]))
+
+
+def _bit_lengths(numbers: npt.NDArray[np.uint32]) -> Ints:
+    """Return the number of bits of each number; 0 for 0."""
+    result: Ints = np.frexp(numbers.astype(np.float64))[1].astype(np.int64)
+    return result
+
+
+def _pack_fields(numbers: npt.NDArray[np.uint32], width: int) -> npt.NDArray[np.uint8]:
+    """Return the packed bytes of each row of 128 numbers below 2^width: (rows, 16 width)."""
+    fields = numbers.reshape(len(numbers), _FIELDS, _LANES)
+    words = np.zeros((len(numbers), width, _LANES), "<u4")
+    for field in range(_FIELDS if width else 0):
+        word, shift = divmod(field * width, _FIELDS)
+        words[:, word] |= fields[:, field] << np.uint32(shift)
+        if shift + width > _FIELDS:
+            words[:, word + 1] |= fields[:, field] >> np.uint32(_FIELDS - shift)
+    return words.view(np.uint8).reshape(len(numbers), 16 * width)
+
+
+def _as_binaries(rows: npt.NDArray[np.uint8]) -> pa.Array:
+    """Return the rows of a matrix as binary values."""
+    offsets = rows.shape[1] * np.arange(len(rows) + 1, dtype=np.int64)
+    return _binary_array(np.ascontiguousarray(rows).reshape(-1), offsets)
+
+
+def _binary_array(data: npt.NDArray[np.uint8], offsets: Ints) -> pa.Array:
+    buffers = [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def _leb128(numbers: Ints) -> bytes:

@@ -17,7 +17,7 @@ _K1, _B = 1.2, 0.75
 
 
 def weights(
-    frequencies: Ints, lengths: Ints, average: float, texts: int, having: int
+    frequencies: Ints, lengths: Ints, average: float, texts: int, having: int | Ints
 ) -> npt.NDArray[np.float32]:
     """Return the scores (float32) of texts for one word.
 
@@ -26,7 +26,7 @@ def weights(
         lengths: number of words of each text.
         average: average number of words per text.
         texts: number of texts.
-        having: number of texts that have the word.
+        having: number of texts that have the word; or an array with the number for each text.
     """
     rarity = np.log((texts - having + 0.5) / (having + 0.5) + 1)
     relative = _K1 * (1 - _B + _B * lengths / max(average, 1e-9))

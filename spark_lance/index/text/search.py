@@ -10,9 +10,9 @@ in the manifest is used, as in pylance.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -38,6 +38,7 @@ from spark_lance.index.text.lists import is_text, is_text_list
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.index.text.vocabulary import Vocabulary, similar_words
+from spark_lance.io.parallel import run_together
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.index_kinds import label_of
 from spark_lance.table.format.manifest import Manifest
@@ -358,7 +359,8 @@ class TextSearch:
             if is_fuzzy
             else (distinct_words, [[i] for i in range(len(distinct_words))])
         )
-        texts = [self._index_texts(part, distinct, is_phrase) for part in self._parts]
+        reads = [partial(self._index_texts, part, distinct, is_phrase) for part in self._parts]
+        texts = run_together(self._scan.store, reads)
         texts += self._scan_texts(self.unindexed(query), distinct)
         count = sum(len(part.lengths) for part in texts)
         average = sum(part.total for part in texts) / max(count, 1)
@@ -396,8 +398,15 @@ class TextSearch:
         return best_first(results).first(query.k)
 
     def _index_texts(self, part: TextPart, words: Sequence[str], with_positions: bool) -> _Texts:
+        # On an object store the files are opened at the same time.
+        files: list[Callable[[], object]] = [
+            lambda: part.documents,
+            lambda: part.vocabulary,
+            lambda: part.lists.num_rows,
+        ]
+        run_together(part.segment.store, files)
         documents = part.documents
-        postings = [part.postings(word) for word in words]
+        postings = part.postings_of(words)
         positions = None
         if with_positions and part.has_positions:
             positions = [part.positions(word) for word in words]

@@ -133,15 +133,19 @@ def _distances(word: str, words: pa.Array) -> npt.NDArray[np.int64]:
     width = int(lengths.max())
     padded = pc.utf8_rpad(words, width, "\0")
     letters = np.frombuffer("".join(padded.to_pylist()).encode("utf-32-le"), np.uint32)
-    table = letters.reshape(len(words), width)
+    # One row per letter, so that a step works on adjacent numbers.
+    table = np.ascontiguousarray(letters.reshape(len(words), width).T)
     own = np.frombuffer(word.encode("utf-32-le"), np.uint32)
-    before = np.tile(np.arange(width + 1, dtype=np.int64), (len(words), 1))
+    kind = np.int8 if width + len(own) < np.iinfo(np.int8).max else np.int32
+    before = np.tile(np.arange(width + 1, dtype=kind)[:, None], len(words))
     for number, letter in enumerate(own, 1):
         row = np.empty_like(before)
-        row[:, 0] = number
+        row[0] = number
+        replaced = before[:-1] + (table != letter)
+        removed = before[1:] + kind(1)
+        np.minimum(replaced, removed, out=replaced)
         for place in range(1, width + 1):
-            replaced = before[:, place - 1] + (table[:, place - 1] != letter)
-            row[:, place] = np.minimum(np.minimum(before[:, place], row[:, place - 1]) + 1, replaced)
+            np.minimum(row[place - 1] + kind(1), replaced[place - 1], out=row[place])
         before = row
-    result: npt.NDArray[np.int64] = before[np.arange(len(words)), lengths]
+    result: npt.NDArray[np.int64] = before[lengths, np.arange(len(words))].astype(np.int64)
     return result

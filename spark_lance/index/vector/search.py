@@ -16,7 +16,7 @@ semantics.)
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -45,9 +45,10 @@ from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST, is_multi
 from spark_lance.index.vector.multi import best_rows, flat_vectors, row_distances
 from spark_lance.index.vector.quantizers.base import PreparedQuery, Queries, Scorer, estimate_each
 from spark_lance.index.vector.query import VectorQuery
-from spark_lance.index.vector.storage import RowIds, VectorSegment
+from spark_lance.index.vector.storage import Partition, RowIds, VectorSegment
 from spark_lance.index.vector.top_k import BatchTopK, TopK, merged, smallest
 from spark_lance.io.cache import CACHE, CacheSection
+from spark_lance.io.parallel import run_together
 from spark_lance.proto import table_pb2
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
@@ -68,6 +69,8 @@ _BLOCK_BYTES = 2 << 20
 _BLOCK_QUERIES = 1 << 10
 # Partitions up to this size may still be in a core's cache from an earlier query.
 _CACHED_BYTES = 4 << 20
+# Maximum number of partitions that a search loads from an object store at the same time.
+_MAX_LOADED = 32
 # Bytes of partitions whose distances are ranked together.
 _GROUP_BYTES = 64 << 20
 
@@ -139,11 +142,9 @@ class SegmentSearch:
         order = np.argsort(probes, axis=None, kind="stable")
         partition_ids = probes.reshape(-1)[order]
         starts = np.flatnonzero(np.diff(partition_ids, prepend=-1))
-        for number, selection in zip(
-            partition_ids[starts].tolist(), np.split(order, starts[1:]), strict=True
-        ):
-            askers = selection // probes.shape[1]
-            self._compare(best, askers, number)
+        selections = dict(zip(partition_ids[starts].tolist(), np.split(order, starts[1:]), strict=True))
+        for number, partition in self._partitions(list(selections)):
+            self._compare(best, selections[number] // probes.shape[1], number, partition)
         return best.nearest()
 
     def in_partition(self, number: int) -> list[TopK]:
@@ -153,12 +154,11 @@ class SegmentSearch:
                 return [self._search_partitions(self._queries, [number])]
             return self._search_batch(np.full((len(self._queries), 1), number))
 
-    def _compare(self, best: BatchTopK, askers: npt.NDArray[np.int64], number: int) -> None:
+    def _compare(
+        self, best: BatchTopK, askers: npt.NDArray[np.int64], number: int, partition: _LoadedPartition
+    ) -> None:
         """Add the rows of a partition to the results of the queries with indices `askers`."""
         content = self.content
-        if not content.lengths[number]:
-            return
-        partition = self._load(number)
         addresses, counts = self._resolve_rows(partition.row_ids)
         for start in range(0, len(askers), _BLOCK_QUERIES):
             some = askers[start : start + _BLOCK_QUERIES]
@@ -179,10 +179,11 @@ class SegmentSearch:
         best: list[TopK] = []
         group: list[tuple[_LoadedPartition, PreparedQuery]] = []
         size = 0
-        for number, prepared in zip(
-            full, content.quantizer.ask_each(query_part, content.ivf.centroids[full]), strict=True
+        for prepared, (_, partition) in zip(
+            content.quantizer.ask_each(query_part, content.ivf.centroids[full]),
+            self._partitions(full),
+            strict=True,
         ):
-            partition = self._load(number)
             graph_result = self._search_graph(partition, prepared) if partition.graph is not None else None
             if graph_result is not None:
                 best.append(TopK(graph_result.addresses, graph_result.distances * _scale(content)))
@@ -231,11 +232,25 @@ class SegmentSearch:
         addresses, counts = self.rows.addresses(row_ids, self.segment.covered)
         return addresses, counts if self.allowed is None else counts & contains(self.allowed, addresses)
 
-    def _load(self, number: int) -> _LoadedPartition:
+    def _partitions(self, numbers: Sequence[int]) -> Iterator[tuple[int, _LoadedPartition]]:
+        """Yield partitions that have rows, with their numbers. On an object store, load several at once."""
+        content = self.content
+        group: list[int] = []
+        size = 0.0
+        for number in numbers:
+            if not content.lengths[number]:
+                continue
+            group.append(number)
+            size += content.row_bytes * int(content.lengths[number])
+            if self.segment.store.is_local or len(group) == _MAX_LOADED or size > _GROUP_BYTES:
+                yield from zip(group, self._load(group), strict=True)
+                group, size = [], 0.0
+        yield from zip(group, self._load(group), strict=True)
+
+    def _load(self, numbers: Sequence[int]) -> list[_LoadedPartition]:
         segment, content = self.segment, self.content
 
-        def load() -> _LoadedPartition:
-            partition = content.partition(number)
+        def load(number: int, partition: Partition) -> _LoadedPartition:
             graph = content.graph(number) if len(partition.row_ids) >= _MIN_GRAPH_ROWS else None
             try:
                 scorer = content.quantizer.scorer(partition.codes)
@@ -249,7 +264,12 @@ class SegmentSearch:
             links = 0 if loaded.graph is None else loaded.graph.nbytes
             return loaded.scorer.nbytes + loaded.row_ids.nbytes + links
 
-        return _PARTITIONS.get((self._cache_key, number), load, size)
+        def load_all(keys: Sequence[tuple[Hashable, int]]) -> list[_LoadedPartition]:
+            missing = sorted(number for _, number in keys)
+            partitions = dict(zip(missing, content.some_partitions(missing), strict=True))
+            return [load(number, partitions[number]) for _, number in keys]
+
+        return _PARTITIONS.get_all([(self._cache_key, number) for number in numbers], load_all, size)
 
     @cached_property
     def _cache_key(self) -> Hashable:
@@ -422,7 +442,8 @@ class VectorSearch:
         if not task.segments:
             return self._scan_exactly(query, task, allowed)
         searches = [self.in_segment(query, *pair, allowed) for pair in self.segments(task)]
-        result = merged([search.run() for search in searches], query.candidates)
+        parts = run_together(self._scan.store, [search.run for search in searches])
+        result = merged(parts, query.candidates)
         if task.exactly:
             result = self.refined(query.vectors, result, task.metric)
         elif query.candidates == query.k:

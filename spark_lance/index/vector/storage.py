@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.index.base.files import IndexFile, IndexFileWriter
@@ -272,6 +273,22 @@ class VectorSegment:
         start = int(self._ranges[0][number])
         return self._rows(start, start + int(self._ranges[1][number]))
 
+    def some_partitions(self, numbers: Sequence[int]) -> list[Partition]:
+        """Read partitions by ascending number. On an object store, their requests run in parallel.
+
+        Raises:
+            FormatError: stored bytes are damaged.
+        """
+        if len(numbers) < 2 or self.auxiliary.store.is_local:
+            return [self.partition(number) for number in numbers]
+        spans = [(int(self._ranges[0][n]), int(self._ranges[0][n] + self._ranges[1][n])) for n in numbers]
+        return [_as_partition(table) for table in self.auxiliary.read_spans(self._row_columns, spans)]
+
+    @property
+    def row_bytes(self) -> float:
+        """Average stored bytes of a row."""
+        return self.auxiliary.num_bytes / max(1, self.auxiliary.num_rows)
+
     def partitions(self) -> Iterator[Partition]:
         """Yield all partitions in order. Adjacent partitions are read together.
 
@@ -294,14 +311,14 @@ class VectorSegment:
             number = last
 
     def _rows(self, start: int, stop: int) -> Partition:
+        return _as_partition(self.auxiliary.read(self._row_columns, start, stop))
+
+    @cached_property
+    def _row_columns(self) -> list[str]:
         names = [ROW_ID, *(field.name for field in self.quantizer.columns())]
         column_names = set(self.auxiliary.arrow_schema.names)
         # The columns of error factors are optional.
-        table = self.auxiliary.read(
-            [name for name in names if name in column_names or name == ROW_ID], start, stop
-        )
-        columns = {name: _as_numpy(table.column(name).combine_chunks()) for name in table.column_names}
-        return Partition(columns.pop(ROW_ID), columns)
+        return [name for name in names if name in column_names or name == ROW_ID]
 
     @cached_property
     def _graph_notes(self) -> list[str]:
@@ -326,6 +343,12 @@ class VectorSegment:
         start = int(offsets[number])
         table = self.index.read(GRAPH_SCHEMA.names, start, start + int(lengths[number]))
         return read_graph(table, self._graph_notes[number], int(self.lengths[number]), self.index.path)
+
+
+def _as_partition(table: pa.Table) -> Partition:
+    """Return rows of the auxiliary file as a partition."""
+    columns = {name: _as_numpy(one_array(table.column(name))) for name in table.column_names}
+    return Partition(columns.pop(ROW_ID), columns)
 
 
 def write_segment(

@@ -85,6 +85,11 @@ class LanceWriter(DataSourceArrowWriter):
         self._names, self._plan = plan_rows(self._table, options, schema, overwrite, partitions)
 
     @property
+    def store(self) -> Store:
+        """The store of the table."""
+        return self._table.store
+
+    @property
     def plan(self) -> WritePlan:
         """The plan of the write."""
         return self._plan

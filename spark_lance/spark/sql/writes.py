@@ -19,6 +19,7 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_lance.errors import LanceError
+from spark_lance.io.uploads import background_uploads
 from spark_lance.spark.base.compat import java_session
 from spark_lance.spark.driver.interpreters import check_package
 from spark_lance.spark.driver.jobs import wait_for_tasks
@@ -120,9 +121,10 @@ def write_rows(request: BridgeRequest) -> dict[str, int] | None:
     except (LanceError, OSError):
         return None
     assert isinstance(writer, LanceWriter)  # no stream
-    with pa.ipc.open_stream(pa.py_buffer(_decode_base64(request.body["arrow"]))) as stream:
-        message = writer.write(iter(stream))
-    writer.commit([message])
+    with background_uploads(writer.store):
+        with pa.ipc.open_stream(pa.py_buffer(_decode_base64(request.body["arrow"]))) as stream:
+            message = writer.write(iter(stream))
+        writer.commit([message])
     return {"rows": message.rows}
 
 

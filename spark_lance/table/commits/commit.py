@@ -41,6 +41,7 @@ from spark_lance.errors import (
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.retry import RetryPolicy
+from spark_lance.io.uploads import background_uploads, finish_uploads
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit_options import current_options
 from spark_lance.table.commits.idempotent_writes import (
@@ -108,7 +109,8 @@ def retry_operation(
         manifest = snapshot.manifest
         check_writable(manifest.message, manifest.path, manifest.facts)
         try:
-            return attempt(snapshot)
+            with background_uploads(snapshot.store):
+                return attempt(snapshot)
         except RetryableConflictError as error:
             conflict = error
     raise conflict
@@ -307,18 +309,22 @@ def _propose_version(
 ) -> Manifest | CommittedVersion:
     """Propose a version. For a remote store, write the transaction file at the same time.
 
-    The file is written in the first attempt only, before any put of a manifest.
+    The file is written in the first attempt only. All files of the operation are stored when this returns,
+    before any put of a manifest.
 
     Raises:
         LanceError, OSError: the proposal failed, and the transaction file was removed; or the store failed.
     """
     if commit.recorded is not None or commit.store.is_local:
-        return propose()
+        proposal = propose()
+        finish_uploads()
+        return proposal
     transaction = commit.transaction
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write_transaction, commit.table, transaction)
         try:
             proposal = propose()
+            finish_uploads()
         except BaseException:
             # No put was tried, so no version can name the file.
             if writing.exception() is None:

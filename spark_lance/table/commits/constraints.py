@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from spark_lance.errors import ConstraintError, ConstraintViolationError
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import Field, Schema
+from spark_lance.io.uploads import finish_uploads
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import MEM_WAL
@@ -67,6 +68,7 @@ def check_constraints(
     constraints = _all_constraints(built.config, built.schema)
     if not constraints:
         return
+    finish_uploads()
     before = set() if base is None else set(_all_constraints(base.config, base.schema))
     files = set() if base is None else {_file_key(file) for f in base.fragments for file in f.files}
     for constraint in constraints:

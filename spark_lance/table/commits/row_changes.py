@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_lance.errors import RetryableConflictError
+from spark_lance.io.uploads import settle_uploads, upload
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.deletion import pack_deletions
 from spark_lance.table.format.manifest import Manifest
@@ -99,6 +101,7 @@ class RowChanges:
 
         A file that cannot be deleted is logged; the table's clean-up deletes it later.
         """
+        settle_uploads()
         fragments = () if committed is None else committed.fragments
         used = {
             deletion_path(self.source.root, fragment.id, fragment.deletion_file)
@@ -128,7 +131,7 @@ class RowChanges:
         entry, data = pack_deletions(fragment, both, version=at.version, bitmap=rebased)
         path = deletion_path(at.root, fragment.id, entry)
         self.written[path] = len(data)
-        at.store.put(path, data)
+        upload(partial(at.store.put, path, data))
         marked = table_pb2.DataFragment()
         marked.CopyFrom(fragment)
         marked.deletion_file.CopyFrom(entry)

@@ -26,6 +26,7 @@ from spark_lance.errors import (
 )
 from spark_lance.file.base.version import FileVersion
 from spark_lance.io.progress import part_of, report
+from spark_lance.io.uploads import background_uploads
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.commit_rows import delete_on_failure
@@ -107,11 +108,12 @@ def compact_table(
         plan = plan_compaction(snapshot, options, only, remap)
         if not plan.tasks:
             return total
-        if execute is None:
-            results = execute_all(plan.tasks, options.num_threads or 1)
-        else:
-            results = execute(plan.tasks)
-        metrics, remaining = _commit_unconflicted(snapshot.table, plan.read_version, results, env, remap)
+        with background_uploads(snapshot.store):
+            if execute is None:
+                results = execute_all(plan.tasks, options.num_threads or 1)
+            else:
+                results = execute(plan.tasks)
+            metrics, remaining = _commit_unconflicted(snapshot.table, plan.read_version, results, env, remap)
         total += metrics
         if not remaining:
             return total
@@ -285,11 +287,11 @@ def commit_compaction(
     """
     reuse = None
     rewritten: list[RewrittenIndex] = []
-    is_deferred = all(result.moved and result.deferred for result in results)
-    if is_deferred or (remap is not None and any(result.moved for result in results)):
+    is_deferred = all(result.old_addresses and result.deferred for result in results)
+    if is_deferred or (remap is not None and any(result.old_addresses for result in results)):
         version, results = _reserve_ids(table, results, env)
         reserved = Snapshot(table, version)
-        groups = [_moved_group(result) for result in results if result.moved]
+        groups = [_moved_group(result) for result in results if result.old_addresses]
         if is_deferred:
             reuse = extend_history(reserved, reserved.version, groups)
         elif remap is not None:
@@ -328,7 +330,7 @@ def _reserve_ids(
 
 def _moved_group(result: RewriteResult) -> MovedGroup:
     return MovedGroup(
-        changed_row_addrs=result.moved,
+        changed_row_addrs=result.old_addresses,
         old_fragments=[_digest(fragment) for fragment in result.old_fragments],
         new_fragments=[_digest(fragment) for fragment in result.new_fragments],
     )

@@ -68,7 +68,7 @@ class _MemorySource(PageSource):
         self.path = path
         self.size = data.size
         self._mapped = data
-        self._starts, self._blocks, self._tail = [], [], None
+        self._fetched, self._tail = ([], []), None
 
 
 def can_join(version: FileVersion, fields: Sequence[Field]) -> bool:
@@ -157,8 +157,10 @@ _JOINED_FILES = 128
 _JOINED_BYTES = 4 << 20
 _JOINED_ARROW_BYTES = 16 << 20
 _TEXT_BYTES = 32
-# The number of runs of small fragments to prefetch, so that several requests to the store are concurrent.
-_AHEAD = 8
+# The number of runs of small fragments to prefetch, so that several requests to the store are concurrent, and
+# the number of files of a run that are opened at the same time.
+_AHEAD = 4
+_OPEN_FILES = 24
 
 Run: TypeAlias = list[ScanTask]
 
@@ -269,7 +271,7 @@ def _read_joined(run: Run) -> pa.Table:
     if run[0].store.is_local:
         parts = [_open_with_mask(task) for task in run]
     else:
-        with ThreadPoolExecutor(_AHEAD) as pool:
+        with ThreadPoolExecutor(min(_OPEN_FILES, len(run))) as pool:
             parts = list(pool.map(_open_with_mask, run))
     files = [file for file, _ in parts]
     keep = [mask for _, mask in parts]
@@ -336,14 +338,14 @@ class RewriteResult:
     Attributes:
         read_version: the version that was read.
         old, new: the serialized DataFragments that are removed, and the new ones, with id 0.
-        moved: the treemap of the old addresses of all rows; empty if the plan does not need it.
+        old_addresses: the treemap of the old addresses of all rows; empty if the plan does not need it.
         deferred: whether the moves are recorded in the table instead of rewriting indices.
     """
 
     read_version: int
     old: tuple[bytes, ...]
     new: tuple[bytes, ...]
-    moved: bytes = b""
+    old_addresses: bytes = b""
     deferred: bool = False
 
     @cached_property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import OptionError, RowNotFoundError
+from spark_lance.io.parallel import run_together
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.row_set import Addresses, offsets_of, row_addresses, runs_by_fragment
@@ -52,14 +54,12 @@ def take_positions(scan: Scan, positions: RowNumbers) -> pa.Table:
         raise RowNotFoundError(f"there is no row at position {wrong}: {places}")
     order, back = np.unique(numbers, return_inverse=True)
     fragment_positions = np.searchsorted(ends, order, side="right")
-    parts = [_empty_table(scan)]
+    reads = []
     for fragment_position in np.unique(fragment_positions):
         first = int(ends[fragment_position - 1]) if fragment_position else 0
-        parts.append(
-            scan.task(scan.fragments[fragment_position]).take(
-                order[fragment_positions == fragment_position] - first
-            )
-        )
+        task = scan.task(scan.fragments[fragment_position])
+        reads.append(partial(task.take, order[fragment_positions == fragment_position] - first))
+    parts = [_empty_table(scan), *run_together(scan.store, reads)]
     return _with_metadata(scan, pick_rows(pa.concat_tables(parts), back.reshape(-1)))
 
 
@@ -89,18 +89,20 @@ class OpenFragments:
         self._by_id = {fragment.id: fragment for fragment in scan.fragments}
         self._opened: OrderedDict[int, tuple[ScanTask, FragmentRows]] = OrderedDict()
         self._lock = threading.Lock()
+        self._entries_lock = threading.Lock()
 
     def take(self, addresses: RowNumbers) -> pa.Table:
         """Return the rows at addresses, see `take_addresses`."""
         scan = self._scan
         numbers = _integers(addresses, np.uint64)
         order, back = np.unique(numbers, return_inverse=True)
-        parts = []
+        reads = [
+            partial(self._take_offsets, number, offsets_of(order[run]).astype(np.int64))
+            for number, run in runs_by_fragment(order)
+            if number in self._by_id
+        ]
         with self._lock:
-            for number, run in runs_by_fragment(order):
-                if number in self._by_id:
-                    task, rows = self._open(number)
-                    parts.append(task.take_physical(offsets_of(order[run]).astype(np.int64), rows))
+            parts = run_together(scan.store, reads)
         rows_read = (
             parts[0] if len(parts) == 1 else pa.concat_tables([_empty_table(self._address_scan), *parts])
         )
@@ -114,14 +116,20 @@ class OpenFragments:
             scan, rows_found if ROW_ADDRESS in scan.names else rows_found.drop_columns([ROW_ADDRESS])
         )
 
+    def _take_offsets(self, number: int, offsets: npt.NDArray[np.int64]) -> pa.Table:
+        task, rows = self._open(number)
+        return task.take_physical(offsets, rows)
+
     def _open(self, number: int) -> tuple[ScanTask, FragmentRows]:
-        entry = self._opened.get(number)
+        with self._entries_lock:
+            entry = self._opened.pop(number, None)
         if entry is None:
+            task = self._address_scan.task(self._by_id[number])
+            entry = task, task.opened()
+        with self._entries_lock:
             if len(self._opened) >= _MAX_OPEN_FRAGMENTS:
                 self._opened.popitem(last=False)
-            task = self._address_scan.task(self._by_id[number])
-            entry = self._opened[number] = task, task.opened()
-        self._opened.move_to_end(number)
+            self._opened[number] = entry
         return entry
 
 

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
@@ -31,6 +32,7 @@ from spark_lance.errors import (
 )
 from spark_lance.io.display import TableRepr, day_text
 from spark_lance.io.locations import join
+from spark_lance.io.parallel import run_together
 from spark_lance.io.store import Store
 from spark_lance.table.format.paths import (
     DATA_DIR,
@@ -96,13 +98,16 @@ class Branches(TableRepr):
         Raises:
             FormatError: a branch is damaged.
         """
-        branches = {}
-        for name in self._names():
-            try:
-                branches[name] = self.get(name)
-            except BranchNotFoundError:
-                continue  # deleted since the directory was listed
-        return branches
+        names = list(self._names())
+        entries = run_together(self.store, [partial(self._get_if_present, name) for name in names])
+        return {name: entry for name, entry in zip(names, entries, strict=True) if entry is not None}
+
+    def _get_if_present(self, branch: str) -> dict[str, Any] | None:
+        """Return the entry of a branch; None if the branch was deleted since the directory was listed."""
+        try:
+            return self.get(branch)
+        except BranchNotFoundError:
+            return None
 
     def get(self, branch: str) -> dict[str, Any]:
         """Return the entry of one branch, as in `list`.

@@ -50,11 +50,12 @@ from google.protobuf.message import DecodeError
 
 from spark_lance.errors import OptionError
 from spark_lance.io.locations import join
+from spark_lance.io.parallel import run_together
 from spark_lance.io.progress import report
 from spark_lance.io.stored_object import StoredObject
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.features import check_readable, check_writable
-from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest, read_manifest
 from spark_lance.table.format.paths import (
     COLUMN_JOBS_DIR,
     DATA_DIR,
@@ -82,6 +83,8 @@ _PARALLEL_READS = 16
 _BATCH_SIZE = 1000
 # Maximum bytes of deleted manifests that a clean-up keeps in memory, to put them back if necessary.
 _DELETED_BYTES = 256 << 20
+# A manifest of at most this size is read whole, with one request.
+_SMALL_MANIFEST = 64 << 10
 
 # Files in a table's directories: (directory, path below it, kind). The group matches the file's key: its name
 # in manifests.
@@ -330,20 +333,26 @@ class _BranchCleanup:
         # Content of deleted manifests, up to a limit of memory.
         self._deleted_manifests: dict[int, bytes] = {}
         self._free_bytes = _DELETED_BYTES
+        # Content of manifests that were read and have expired.
+        self._expired_manifests: dict[int, bytes] = {}
         self._oldest_kept = now
         # Entries of the last listing of this branch, by path.
         self._listed: dict[str, StoredObject] = {}
+        # Entries of the first listing of each folder of this branch.
+        self._folders: dict[str, Sequence[StoredObject]] = {}
 
     def look(self) -> None:
         """Read every version of the table and decide which versions of this branch expire."""
-        present = self._list()
+        listings: Sequence[Callable[[], Any]] = [self._list, self._list_folders]
+        present, self._folders = run_together(self._store, listings)
         files = present.versions
         versions = [file.version for file in files]
         retained = versions[-(self._policy.retain_versions or len(versions)) :]
         protected = present.tagged | present.branched
         tagged = []
         by_version = {file.version: file for file in files}
-        for manifest in self._read(files):
+        room = _DELETED_BYTES
+        for manifest, data in self._read_with_bytes(files):
             version = manifest.version
             goes = version < self._from and version != versions[-1]
             goes = goes and self._policy.gives_up(manifest, self._now, retained[0])
@@ -352,6 +361,9 @@ class _BranchCleanup:
             if goes and version not in protected:
                 self._expired.add(manifest)
                 self._expired_files[version] = by_version[version]
+                if data is not None and len(data) <= room:
+                    self._expired_manifests[version] = data
+                    room -= len(data)
             else:
                 self._keep(manifest)
         if tagged and self._policy.error_if_tagged:
@@ -399,16 +411,19 @@ class _BranchCleanup:
             self._keep(manifest)
 
     def _save_manifests(self, paths: Mapping[int, str]) -> None:
-        """Read the manifests of versions that are about to be deleted."""
+        """Keep the manifests of versions that are about to be deleted, and read them if necessary."""
 
-        def read(path: str) -> bytes:
+        def content(version: int) -> bytes:
+            data = self._expired_manifests.pop(version, None)
+            if data is not None:
+                return data
             try:
-                return self._store.read(path)
+                return self._store.read(paths[version])
             except FileNotFoundError:
                 return b""  # deleted by another clean-up
 
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            for version, data in zip(paths, pool.map(read, paths.values()), strict=True):
+            for version, data in zip(paths, pool.map(content, paths), strict=True):
                 if data:
                     self._deleted_manifests[version] = data
                     self._free_bytes -= len(data)
@@ -426,9 +441,7 @@ class _BranchCleanup:
     def files_to_delete(self) -> Iterator[CleanupFile]:
         """Yield the files to delete."""
         manifests = {file.path for file in self._expired_files.values()}
-        directories = list(dict.fromkeys([VERSIONS_DIR, *(place for place, _, _ in _PLACES)]))
-        listings = self._run_concurrently([partial(self._entries, directory) for directory in directories])
-        for directory, entries in zip(directories, listings, strict=True):
+        for directory, entries in self._folders.items():
             prefix = join(self._root, directory) + "/"
             for entry in entries:
                 if entry.path in manifests:
@@ -439,6 +452,15 @@ class _BranchCleanup:
                     if match is not None:
                         yield from self._select_file(entry, kind, match[1])
                         break
+
+    def _list_folders(self) -> dict[str, Sequence[StoredObject]]:
+        """List the folders with files of versions.
+
+        A file that is committed after its listing, or whose version is listed later, is kept.
+        """
+        directories = list(dict.fromkeys([VERSIONS_DIR, *(place for place, _, _ in _PLACES)]))
+        listings = run_together(self._store, [partial(self._entries, directory) for directory in directories])
+        return dict(zip(directories, listings, strict=True))
 
     def _entries(self, directory: str) -> Sequence[StoredObject]:
         recursive = directory in (DATA_DIR, INDICES_DIR, COLUMN_JOBS_DIR)
@@ -452,26 +474,18 @@ class _BranchCleanup:
         table = TableRef(self._store, self._root)
         finish_latest(table)
         below = self._store.list_objects
-        versions, tagged, branched, tree, main, transactions = self._run_concurrently(
-            [
-                partial(below, join(self._root, VERSIONS_DIR)),
-                self._list_tagged,
-                self._list_branched,
-                partial(below, join(self._main, TREE_DIR), recursive=True),
-                partial(below, join(self._main, VERSIONS_DIR)) if self._main != self._root else list,
-                partial(below, join(self._root, TRANSACTIONS_DIR)) if self._deleted_manifests else list,
-            ]
-        )
+        requests: Sequence[Callable[[], Any]] = [
+            partial(below, join(self._root, VERSIONS_DIR)),
+            self._list_tagged,
+            self._list_branched,
+            partial(below, join(self._main, TREE_DIR), recursive=True),
+            partial(below, join(self._main, VERSIONS_DIR)) if self._main != self._root else list,
+            partial(below, join(self._root, TRANSACTIONS_DIR)) if self._deleted_manifests else list,
+        ]
+        versions, tagged, branched, tree, main, transactions = run_together(self._store, requests)
         self._listed.update((each.path, each) for each in versions)
         files = version_files(table, [each.name for each in versions])
         return _Listing(files, tagged, branched, transactions, [*tree, *versions, *main])
-
-    def _run_concurrently(self, requests: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Return the results of requests, which run concurrently for an object store."""
-        if self._store.is_local:
-            return [request() for request in requests]
-        with ThreadPoolExecutor(len(requests)) as pool:
-            return [each.result() for each in [pool.submit(request) for request in requests]]
 
     def is_kept(self, file: CleanupFile) -> bool:
         """Return whether a file to delete is in use now."""
@@ -520,22 +534,31 @@ class _BranchCleanup:
 
     def _read(self, files: Iterable[VersionFile]) -> Iterator[Manifest]:
         """Yield manifests, read in parallel and checked to be supported; skip deleted ones."""
+        return (manifest for manifest, _ in self._read_with_bytes(files))
 
-        def read(file: VersionFile) -> Manifest | None:
+    def _read_with_bytes(self, files: Iterable[VersionFile]) -> Iterator[tuple[Manifest, bytes | None]]:
+        """Yield manifests like `_read`, each with its bytes; None instead of many bytes."""
+
+        def read(file: VersionFile) -> tuple[Manifest, bytes | None] | None:
+            data = None
             try:
                 listed = file.listed or self._listed[file.path]
-                manifest = read_listed(self._store, file.path, file.naming, listed)
+                if listed.size <= _SMALL_MANIFEST:
+                    data = self._store.read(file.path)
+                    manifest = read_manifest(self._store, file.path, file.naming, data=data)
+                else:
+                    manifest = read_listed(self._store, file.path, file.naming, listed)
             except FileNotFoundError:
                 return None  # deleted since it was listed, with its branch or by another clean-up
             check_readable(manifest.message, file.path)
             check_writable(manifest.message, file.path)
-            return manifest
+            return manifest, data
 
         queue = list(files)
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             for start in range(0, len(queue), _PARALLEL_READS):
                 part = queue[start : start + _PARALLEL_READS]
-                yield from (manifest for manifest in pool.map(read, part) if manifest is not None)
+                yield from (each for each in pool.map(read, part) if each is not None)
                 self._seen.update(_identity(file.path, file.listed) for file in part)
                 report("reading versions", start + len(part), len(queue), "versions")
 

@@ -17,10 +17,12 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 from spark_lance.errors import FormatError, OptionError, TagNotFoundError, suggestion
 from spark_lance.io.locations import join
+from spark_lance.io.parallel import run_together
 from spark_lance.io.store import Store
 from spark_lance.io.stored_json import parse_object
 from spark_lance.io.stored_names import check_path
@@ -158,15 +160,15 @@ def list_tags(store: Store, main: str) -> dict[str, dict[str, Any]]:
     Raises:
         FormatError: a tag is damaged.
     """
-    names = (
+    stems = (
         name.removesuffix(_SUFFIX) for name in store.list(join(main, TAGS_DIR)) if name.endswith(_SUFFIX)
     )
+    names = sorted(filter(_is_tag_name, stems))
+    contents = run_together(store, [partial(_read_if_present, store, main, name) for name in names])
     tags = {}
-    for name in sorted(filter(_is_tag_name, names)):
-        try:
-            content = read_tag(store, main, name)
-        except TagNotFoundError:
-            continue  # deleted since the directory was listed
+    for name, content in zip(names, contents, strict=True):
+        if content is None:
+            continue
         path = tag_path(main, name)
         tags[name] = {
             "branch": content.get("branch"),
@@ -177,6 +179,14 @@ def list_tags(store: Store, main: str) -> dict[str, dict[str, Any]]:
             "metadata": content.get("metadata", {}),
         }
     return tags
+
+
+def _read_if_present(store: Store, main: str, tag: str) -> dict[str, Any] | None:
+    """Return the stored object of a tag; None if the tag was deleted since the directory was listed."""
+    try:
+        return read_tag(store, main, tag)
+    except TagNotFoundError:
+        return None
 
 
 def _is_tag_name(tag: str) -> bool:

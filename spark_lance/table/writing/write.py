@@ -20,6 +20,7 @@ from spark_lance.file.blob_references import sidecar_folder
 from spark_lance.file.writer import FileWriter, WrittenFile
 from spark_lance.io.locations import join
 from spark_lance.io.store import Store
+from spark_lance.io.uploads import settle_uploads, upload
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.partition_bounds import column_places
@@ -79,7 +80,8 @@ def write_fragments(
         ending: without `partitions`, the end of the files' names, see `partition_bounds`.
 
     Returns:
-        Serialized `DataFragment` messages, one per file, with id 0. The commit assigns the ids.
+        Serialized `DataFragment` messages, one per file, with id 0. The commit assigns the ids. Inside a
+        block of `background_uploads` the uploads may still run; the commit waits for them.
 
     Raises:
         SchemaError: a NOT NULL column has a null, or the version cannot store a type.
@@ -168,7 +170,7 @@ class _FragmentWriter:
         if self._writer is None:
             return
         target = self._target()
-        file = self._writer.finish()
+        file = self._writer.finish(upload)
         self._writer = None
         self._written.append((target.store, file.path))
         self.fragments.append(_serialize_fragment(file, target.base_id))
@@ -251,6 +253,7 @@ def delete_operation_files(table: TableRef, operation: str) -> None:
 
 
 def _delete_files(files: Iterable[tuple[Store, str]], root: str) -> None:
+    settle_uploads()
     for store, path in files:
         # A file outside the root is in the folder of a base path, which the caller of the write chose.
         top = root if path.startswith(f"{root}/") else path.rpartition("/")[0]

@@ -118,7 +118,7 @@ def test_only_what_is_walked_is_decoded(bound: int, tmp_path: Path, monkeypatch:
     vector_search = VectorSearch(dataset.snapshot, "v")
     query = VectorQuery.parse({"column": "v", "q": vectors[3], "k": 5}).fitted(vector_search.kind)
     ((segment, stored),) = vector_search._segments
-    partition = vector_search.in_segment(query, segment, stored, None)._load(0)
+    partition = vector_search.in_segment(query, segment, stored, None)._load([0])[0]
     assert isinstance(partition.scorer.points, QuantizedPoints) is (bound > 700)
     assert found(dataset, vectors[3], k=5)["id"][0].as_py() == 3
 
