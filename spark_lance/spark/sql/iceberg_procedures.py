@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
+from pyspark.sql import types as st
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFoundError
@@ -570,7 +571,8 @@ _TYPES = {
 }
 
 
-_INCOMPARABLE = re.compile(r"\b(map|variant|interval|geometry|geography)\b")
+# Types that Spark cannot use in PARTITION BY of a window. It can use all but variants in GROUP BY.
+_UNORDERED = frozenset({"map", "variant", "interval", "geometry", "geography"})
 
 
 def _iceberg_changes(rows: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
@@ -595,9 +597,9 @@ def _iceberg_changes(rows: DataFrame, keys: Sequence[str], columns: Sequence[str
 def _without_carryovers(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Return changes without pairs of a delete and an insert of the same values in one version.
 
-    If Spark cannot compare the values of a column, such as maps, all changes are returned.
+    If a column has a type that windows cannot compare, such as a map, all changes are returned.
     """
-    if _incomparable_columns(rows, columns):
+    if _columns_with_types(rows, columns, _UNORDERED):
         return rows
     same = ["_commit_snapshot_id", *(f"`{name}`" for name in columns)]
     pair = Window.partitionBy(*same)
@@ -608,23 +610,32 @@ def _without_carryovers(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     return marked.where("_number > _pairs").drop("_number", "_pairs")
 
 
-def _incomparable_columns(rows: DataFrame, columns: Sequence[str]) -> list[str]:
-    """Return the columns whose values Spark cannot compare."""
-    types = {name: rows.schema[name].dataType.simpleString() for name in columns}
-    return [name for name, text in types.items() if _INCOMPARABLE.search(text)]
+def _columns_with_types(rows: DataFrame, columns: Sequence[str], names: frozenset[str]) -> list[str]:
+    """Return the columns that have one of these types, or contain one."""
+    return [column for column in columns if _contains_type(rows.schema[column].dataType, names)]
+
+
+def _contains_type(kind: st.DataType, names: frozenset[str]) -> bool:
+    parts: list[st.DataType] = []
+    if isinstance(kind, st.StructType):
+        parts = [field.dataType for field in kind]
+    elif isinstance(kind, st.ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, st.MapType):
+        parts = [kind.keyType, kind.valueType]
+    return kind.typeName() in names or any(_contains_type(part, names) for part in parts)
 
 
 def _net_changes(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Return the changes without rows that were added and deleted.
 
     Raises:
-        UnsupportedFormatError: Spark cannot compare the values of a column.
+        UnsupportedFormatError: a column contains variants, which Spark cannot compare.
     """
-    if names := _incomparable_columns(rows, columns):
-        type_name = rows.schema[names[0]].dataType.simpleString()
+    if names := _columns_with_types(rows, columns, frozenset({"variant"})):
         raise UnsupportedFormatError(
-            f"net_changes compares whole rows, and Spark cannot compare type {type_name}, as in column "
-            f"{names[0]!r}: leave out net_changes"
+            f"net_changes compares whole rows, and Spark cannot compare variants, as in column {names[0]!r}: "
+            "leave out net_changes"
         )
     sign = f.when(f.col("_change_type") == "INSERT", 1).otherwise(-1)
     grouped = rows.groupBy(*(f"`{name}`" for name in columns)).agg(
