@@ -102,11 +102,13 @@ class Views:
             raise self._missing(name)
         path = self._path(name)
         if self._is_link(path):
-            raise FormatError("a view cannot be a link: replace it by a file", path=path)
+            raise FormatError("the file of the view is a link: replace the link by a file", path=path)
         try:
             size = self.store.size(path)
             if size > _MAX_BYTES:
-                raise FormatError(f"a view of {size} bytes: views have at most {_MAX_BYTES}", path=path)
+                raise FormatError(
+                    f"the view has {size} bytes, more than the limit of {_MAX_BYTES}", path=path
+                )
             return parse_view(self.store.read(path), path)
         except FileNotFoundError:
             raise self._missing(name) from None
@@ -201,7 +203,7 @@ def check_name(name: Name) -> None:
     """
     if len(name) < 2:
         raise OptionError(
-            "Spark reads no views outside of namespaces: CREATE NAMESPACE db, and name it "
+            "a view must be in a namespace: run CREATE NAMESPACE db, and name the view "
             f"db.{display_name(name)}"
         )
     for part in name:
@@ -223,7 +225,7 @@ def _pack(view: Mapping[str, Any]) -> bytes:
     data = json.dumps({**head, **members}, indent=1, ensure_ascii=False).encode()
     if len(data) > _MAX_BYTES:
         raise OptionError(
-            f"the view has {len(data)} bytes, and at most {_MAX_BYTES} are allowed: shorten its query"
+            f"the view has {len(data)} bytes, more than the limit of {_MAX_BYTES}: shorten its query"
         )
     try:
         check_view(members, "")
@@ -248,13 +250,13 @@ def parse_view(data: bytes, path: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise FormatError(f"undecodable view: {error}", path=path) from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise FormatError(f"a view is a JSON object with the format {_FORMAT!r}", path=path)
+        raise FormatError(f"the file of the view is not a JSON object with the format {_FORMAT!r}", path=path)
     version = content.get("version")
     if type(version) is not int or version < 1:
-        raise FormatError(f"a view's version cannot be {version!r}", path=path)
+        raise FormatError(f"the view has the invalid version {version!r}", path=path)
     if version > _VERSION:
         raise UnsupportedFormatError(
-            f"view of version {version}, and this release reads {_VERSION}", path=path
+            f"view of version {version} (this release reads version {_VERSION})", path=path
         )
     members = {key: content.get(key) for key in _MEMBERS}
     check_view(members, path)
@@ -269,17 +271,19 @@ def check_view(members: Mapping[str, Any], path: str) -> None:
     """
     for key, check in _MEMBERS.items():
         if not check(members[key]):
-            raise FormatError(f"a view's {key} cannot be {_excerpt(members[key])}", path=path)
+            raise FormatError(f"the view has the invalid {key} {_excerpt(members[key])}", path=path)
     schema = members["schema"]
     _check_type(schema, path, 0)
     if schema.get("type") != "struct":
-        raise FormatError("a view's schema is a struct", path=path)
+        raise FormatError("the schema of the view is not a struct", path=path)
     names, columns = members["query_column_names"], schema["fields"]
     if names and len(names) != len(columns):
-        raise FormatError(f"a view has {len(columns)} columns and {len(names)} names of its query", path=path)
+        raise FormatError(f"the view has {len(columns)} columns, but its query has {len(names)}", path=path)
     for key in members["sql_configs"]:
         if not _SETTING.fullmatch(key) or key.startswith(CATALOG_SETTINGS):
-            raise FormatError(f"a view's sql_configs cannot have {_excerpt(key)}", path=path)
+            raise FormatError(
+                f"sql_configs of the view has the setting {_excerpt(key)}, which views cannot set", path=path
+            )
 
 
 def _excerpt(value: object) -> str:
@@ -340,17 +344,19 @@ def _check_type(value: Any, path: str, depth: int) -> None:
         return
     kind = value.get("type") if type(value) is dict else None
     if depth > _MAX_DEPTH or kind not in ("struct", "array", "map"):
-        raise FormatError(f"a view's column cannot have the type {_excerpt(value)}", path=path)
+        raise FormatError(f"a column of the view has the invalid type {_excerpt(value)}", path=path)
     if kind == "struct":
         fields = value.get("fields")
         if type(fields) is not list or not all(map(_is_field, fields)):
-            raise FormatError("a view's schema has a struct without proper fields", path=path)
+            raise FormatError("a struct in the view's schema has invalid fields", path=path)
         for field in fields:
             _check_type(field["type"], path, depth + 1)
         return
     parts = ("elementType",) if kind == "array" else ("keyType", "valueType")
     if type(value.get("containsNull" if kind == "array" else "valueContainsNull")) is not bool:
-        raise FormatError(f"a view's schema has an {kind} that does not say whether it has nulls", path=path)
+        raise FormatError(
+            f"the nullability of the elements of an {kind} is missing in the view's schema", path=path
+        )
     for part in parts:
         _check_type(value.get(part), path, depth + 1)
 

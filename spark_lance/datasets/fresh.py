@@ -71,7 +71,7 @@ class FreshDataset(Readable):
         return self.rows.scan(columns, with_row_id=with_row_id, with_row_address=with_row_address)
 
     def _texts_as_binary(self) -> FreshDataset:
-        raise OptionError("text_as is for the table alone: logs hold text that was checked")
+        raise OptionError("text_as cannot be used with fresh(): read the table without its logs")
 
     def scanner(self, *arguments: Any, **named: Any) -> LanceScanner:
         """Return a scanner; see `LanceDataset.scanner`. Only vector search (`nearest`) is supported.
@@ -81,7 +81,7 @@ class FreshDataset(Readable):
         """
         for name in ("fragments", "include_deleted_rows", "fast_search", "full_text_query"):
             if named.get(name):
-                raise OptionError(f"{name} is for the table alone: rows that are logged are not in it yet")
+                raise OptionError(f"{name} cannot be used with fresh(): read the table without its logs")
         return super().scanner(*arguments, **named)
 
     def take(self, indices: RowNumbers, columns: Columns = None) -> pa.Table:
@@ -104,18 +104,16 @@ class FreshDataset(Readable):
 
         names = self.rows.key_names
         if not names:
-            raise OptionError("rows are looked up by their primary key, and the table declares none")
+            raise OptionError("lookup needs a primary key, and the table has none: create the table with one")
         fields = tuple(self.snapshot.schema.field(name) for name in names)
         if isinstance(keys, list | tuple) and not any(isinstance(key, Mapping) for key in keys):
             if len(names) > 1:
-                raise OptionError(
-                    f"the key is ({', '.join(names)}): give a table or dicts with these columns"
-                )
+                raise OptionError(f"keys must be a table, or dicts, with the columns {', '.join(names)}")
             keys = pa.table({names[0]: pa.array(keys, fields[0].arrow_type())})
         key_table = as_reader(keys).read_all()
         absent = [name for name in names if name not in key_table.column_names]
         if absent:
-            raise OptionError(f"the keys lack the column {absent[0]!r}")
+            raise OptionError(f"the keys lack the primary key column {absent[0]!r}: add it")
         aligner = Aligner(key_table.select(list(names)).schema, Schema(fields))
         batches = [aligner.align(batch) for batch in key_table.select(list(names)).to_batches()]
         projection = Projection.of(columns, self.snapshot.schema)

@@ -71,22 +71,24 @@ class HybridQuery:
         nearest, words = request.get("nearest"), request.get("full_text_query")
         if unknown or not isinstance(nearest, Mapping) or not isinstance(words, str | Mapping):
             raise OptionError(
-                f"a hybrid search has {', '.join(sorted(_KEYS))}, and needs nearest (a dict) and "
-                f"full_text_query (words or a dict); not known: {', '.join(unknown) or 'none'}"
+                "a hybrid search needs nearest (a dict) and full_text_query (text or a dict); other keys are "
+                f"{', '.join(sorted(_KEYS - {'nearest', 'full_text_query'}))}"
+                + (f"; unknown: {', '.join(unknown)}" if unknown else "")
             )
         numbers = {name: _number(name, request.get(name)) for name in (*_COUNTS, *_WEIGHTS)}
         k = 10 if numbers["k"] is None else int(numbers["k"])
         candidates = max(CANDIDATES, k) if numbers["candidates"] is None else int(numbers["candidates"])
         if candidates < k:
-            raise OptionError(f"candidates of a hybrid search must be k ({k}) or more, not {candidates}")
+            raise OptionError(f"candidates of a hybrid search must be at least k ({k}), not {candidates}")
         for name, part in (("nearest", nearest), ("full_text_query", words)):
             if isinstance(part, Mapping) and "k" in part:
                 raise OptionError(
-                    f"k stands beside {name} in a hybrid search: how many rows each ranks is candidates"
+                    f"{name} of a hybrid search cannot have its own k: set candidates, the number of rows "
+                    "that each search ranks"
                 )
         vector = VectorQuery.parse({**nearest, "k": candidates})
         if vector.answers(leaf_field(manifest.schema, vector.column).arrow_type()) > 1:
-            raise OptionError("a hybrid search is for one vector")
+            raise OptionError("a hybrid search needs exactly one query vector")
         words = {"query": words} if isinstance(words, str) else words
         column, text = parse_text_query(manifest, words, candidates)
         weights = [1.0 if numbers[name] is None else float(numbers[name]) for name in _WEIGHTS[:2]]

@@ -86,18 +86,22 @@ def initialize_mem_wal(
     manifest, schema = snapshot.manifest, snapshot.schema
     _check_no_mem_wal(manifest)
     if unknown := sorted(set(defaults or {}) - WRITER_DEFAULTS.keys()):
-        raise OptionError(f"writers have no setting {', '.join(unknown)}: use {', '.join(WRITER_DEFAULTS)}")
+        raise OptionError(
+            f"unknown setting of a shard writer: {', '.join(unknown)}; use {', '.join(WRITER_DEFAULTS)}"
+        )
     if any(node.is_blob for node in schema.walk()):
         raise UnsupportedFormatError("a MemWAL of a table with blobs", path=manifest.path)
     if not manifest.file_version.writable:
         raise UnsupportedFormatError("a MemWAL of a legacy table", path=manifest.path)
     if any(field.name == TOMBSTONE for field in schema.fields):
-        raise SchemaError(f"the table has a column {TOMBSTONE!r}, which marks deleted rows in a MemWAL")
+        raise SchemaError(
+            f"a MemWAL marks deleted rows in a column {TOMBSTONE!r}: rename the table's column of this name"
+        )
     check_key(schema)
     if shards := list_shards(snapshot.table):
         raise OptionError(
-            f"{join(snapshot.root, MEM_WAL_DIR)} holds {len(shards)} shards of an earlier MemWAL, whose rows "
-            "would come back: drop_mem_wal(delete_shards=True) deletes them"
+            f"{join(snapshot.root, MEM_WAL_DIR)} has {len(shards)} shards of an earlier MemWAL, whose rows "
+            "would become visible: delete them with drop_mem_wal(delete_shards=True)"
         )
     spec, shard_count = sharding_spec(
         schema,
@@ -131,13 +135,13 @@ def initialize_mem_wal(
 
 def _check_no_mem_wal(manifest: Manifest) -> None:
     if any(entry.name == MEM_WAL for entry in manifest.indices):
-        raise OptionError(f"{manifest.path} has a MemWAL already")
+        raise OptionError(f"{manifest.path} already has a MemWAL")
 
 
 def _check_indices(manifest: Manifest, names: Sequence[str]) -> Sequence[str]:
     existing = {entry.name for entry in manifest.indices} - {FRAGMENT_REUSE, MEM_WAL}
     if missing := sorted(set(names) - existing):
-        raise OptionError(f"there is no index {', '.join(missing)} that could be maintained")
+        raise OptionError(f"maintained_indexes: the table has no index {', '.join(missing)}")
     return names
 
 
@@ -160,8 +164,8 @@ def drop_mem_wal(snapshot: Snapshot, *, delete_shards: bool = False) -> Manifest
         raise OptionError(f"{snapshot.root} has no MemWAL")
     if shards and not delete_shards:
         raise OptionError(
-            f"{len(shards)} shards may hold rows that are not in the table: compact_wal(flush=True) brings "
-            "them in, and delete_shards=True deletes the shards"
+            f"{len(shards)} shards can have rows that are not in the table: move them there with "
+            "wal.compact(flush=True), or delete them with delete_shards=True"
         )
     if removed:
         operation = create_index_message(removed=removed)

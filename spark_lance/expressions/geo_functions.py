@@ -74,7 +74,7 @@ def shapes() -> Any:
         return import_module("shapely")
     except ImportError as error:
         raise OptionError(
-            "functions and indices of geometries need the package shapely: pip install 'spark-lance[geo]'"
+            "geometry functions and indexes need the package shapely: pip install 'spark-lance[geo]'"
         ) from error
 
 
@@ -160,7 +160,7 @@ def geometries_of(values: pa.Array, extension: str) -> Geometries:
     if not is_geometry(extension, values.type):
         description = f"{extension} ({values.type})" if extension else str(values.type)
         raise ExpressionError(
-            f"a geometry is a GeoArrow column, well-known binary or well-known text, not {description}"
+            f"a geometry must be a GeoArrow column, well-known binary or well-known text, not {description}"
         )
     shapely = shapes()
     try:
@@ -170,7 +170,7 @@ def geometries_of(values: pa.Array, extension: str) -> Geometries:
             return np.asarray(shapely.from_wkt(_objects(values)), dtype=object)
         result = _boxes(values) if extension == BOX else _native(values, extension)
     except (shapely.errors.GEOSException, ValueError) as error:
-        raise ExpressionError(f"a value is not a geometry: {error}") from error
+        raise ExpressionError(f"invalid geometry: {error}") from error
     result[values.is_null().to_numpy(zero_copy_only=False)] = None
     return result
 
@@ -299,7 +299,7 @@ def _geometries(value: Value) -> tuple[Geometries, bool]:
     """Return the geometries of a value, and whether it is a constant. A constant has one geometry."""
     if not isinstance(value, pa.ChunkedArray | pa.Array):
         if not is_typed(value) and not isinstance(value, str | bytes | None):
-            raise ExpressionError(f"a geometry is given as well-known text or binary, not as {value!r}")
+            raise ExpressionError(f"a geometry must be well-known text or binary, not {value!r}")
         scalar = pa.scalar(None, pa.binary()) if value is None else typed(value)
         if pa.types.is_null(scalar.type):
             scalar = pa.scalar(None, pa.binary())
@@ -326,7 +326,7 @@ def _guarded(compute: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return compute(*arguments)
     except shapes().errors.GEOSException as error:
-        raise ExpressionError(f"the function of geometries cannot be computed: {error}") from error
+        raise ExpressionError(f"the geometry function failed: {error}") from error
 
 
 def _predicate(forth: str, back: str) -> Callable[[Value, Value], Value]:

@@ -124,8 +124,8 @@ def parse_path(text: str) -> tuple[_Step, ...]:
                 break
         else:
             raise ExpressionError(
-                f'the path {text!r} is not supported from {text[place:]!r} on: steps are .name, ["name"], '
-                "[0], [last], [*] and .*"
+                f'JSON path {text!r} is not supported at {text[place:]!r}: use .name, ["name"], [0], [last], '
+                "[*] and .*"
             )
     return tuple(steps)
 
@@ -258,9 +258,7 @@ def documents_of(value: Value) -> pa.ChunkedArray:
     """
     if not is_typed(value) or not (pa.types.is_large_binary(value.type) or pa.types.is_null(value.type)):
         description = value.type if is_typed(value) else f"the constant {value!r}"
-        raise ExpressionError(
-            f"JSON functions take a JSON column or the result of json_get, not {description}"
-        )
+        raise ExpressionError(f"JSON functions need a JSON column or a result of json_get, not {description}")
     column = as_column(value, 1)
     return column if pa.types.is_large_binary(column.type) else column.cast(pa.large_binary())
 
@@ -279,13 +277,13 @@ def _text(value: Value) -> str | None:
     if isinstance(value, pa.Scalar):
         value = value.as_py()
     if is_typed(value) or isinstance(value, list):
-        raise ExpressionError("paths, keys and values that functions of JSON look for must be constants")
+        raise ExpressionError("paths, keys and search values of JSON functions must be constants")
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Decimal):
         value = float(value)
     if isinstance(value, bytes):
-        raise ExpressionError("functions of JSON look for text and numbers, not for bytes")
+        raise ExpressionError("search values of JSON functions must be text or numbers, not bytes")
     return None if value is None else str(value)
 
 
@@ -388,7 +386,7 @@ def _converted(values: JsonValues, kind: pa.DataType, convert: Callable[[JsonVal
         bad = int(np.flatnonzero(result.is_null().to_numpy(zero_copy_only=False))[0])
         text = texts_of(values.take(np.array([bad])))[0].as_py()
         excerpt = text if len(text) <= 60 else f"{text[:60]}..."
-        raise ExpressionError(f"the JSON value {excerpt} cannot become {kind}")
+        raise ExpressionError(f"the JSON value {excerpt} cannot be cast to {kind}")
     return result.cast(kind)
 
 

@@ -126,13 +126,13 @@ def shards_of(snapshot: Snapshot, shards: Iterable[uuid.UUID] | None = None) -> 
         OptionError: the table has no MemWAL, or a shard does not exist.
     """
     if compacted_generations(snapshot) is None:
-        raise OptionError(f"{snapshot.root} has no MemWAL: initialize_mem_wal() makes one")
+        raise OptionError(f"{snapshot.root} has no MemWAL: create one with initialize_mem_wal()")
     present = list_shards(snapshot.table)
     if shards is None:
         return present
     result = list(shards)
     if missing := [shard for shard in result if shard not in present]:
-        raise OptionError(f"there is no shard {missing[0]} of {snapshot.root}")
+        raise OptionError(f"{snapshot.root} has no shard {missing[0]}: wal.shards() lists its shards")
     return result
 
 
@@ -196,7 +196,9 @@ def compact_shard(
                 for p in open_sstable(TableRef(store, paths.sstable(entry.path)), at.schema)
             ]
         except FileNotFoundError as error:
-            raise FormatError(f"an SSTable that the shard lists is gone: {error}", paths.directory) from None
+            raise FormatError(
+                f"the shard manifest lists an SSTable that does not exist: {error}", paths.directory
+            ) from None
         mark = CompactedSsTable(generation=run[-1].generation)
         mark.shard_id.uuid = shard.bytes
         try:

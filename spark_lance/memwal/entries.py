@@ -152,7 +152,7 @@ def read_entry(store: Store, paths: ShardPaths, position: int, schema: Schema) -
             rows = reader.read_all()
         # Arrow accepts a truncated stream, but a complete one ends with this marker.
         if not data.endswith(b"\xff\xff\xff\xff\0\0\0\0"):
-            raise WalEntryError("the entry is cut off")
+            raise WalEntryError("the entry is incomplete")
         rows.validate(full=True)
         metadata = dict(rows.schema.metadata or {})
         epoch = int(metadata[EPOCH])
@@ -162,7 +162,7 @@ def read_entry(store: Store, paths: ShardPaths, position: int, schema: Schema) -
     except (pa.ArrowException, OSError, MemoryError) as error:
         raise _damaged_entry(error, path, position) from error
     except (KeyError, ValueError) as error:
-        raise _damaged_entry(f"it has no {error} in its metadata", path, position) from error
+        raise _damaged_entry(f"its metadata lacks {error}", path, position) from error
     if metadata.get(SENTINEL) == b"true":
         return WalEntry(position, epoch, generation, None, metadata, len(data))
     try:
@@ -174,8 +174,7 @@ def read_entry(store: Store, paths: ShardPaths, position: int, schema: Schema) -
 
 def _damaged_entry(why: object, path: str, position: int) -> WalEntryError:
     return WalEntryError(
-        f"entry {position} of the log cannot be read, so the rows of that write are lost: {why}. "
-        "accept_loss=True goes on without them",
+        f"log entry {position} is damaged, and its rows are lost: {why}. Set accept_loss=True to skip them",
         path=path,
     )
 
@@ -197,7 +196,7 @@ def fit_rows(rows: pa.Table, schema: Schema) -> pa.Table:
                 place = -1  # another column, which had this name before
         if place < 0:
             if not arrow.nullable:
-                raise WalEntryError(f"the key column {field.name!r} is missing")
+                raise WalEntryError(f"it lacks the key column {field.name!r}")
             arrays.append(pa.nulls(rows.num_rows, arrow.type))
         else:
             values = [_fit_array(chunk, arrow.type) for chunk in rows.column(place).chunks]
@@ -313,8 +312,8 @@ def _first_missing(listed: Sequence[int], position: int) -> int:
 def _hole_error(paths: ShardPaths, missing: int, listed: Sequence[int]) -> WalHoleError:
     later = [number for number in listed if number > missing]
     return WalHoleError(
-        f"entry {missing} of the log is missing, and {len(later)} later ones are there, up to {later[-1]}: "
-        "the rows of what is missing are lost. accept_loss=True goes on without them",
+        f"log entry {missing} is missing before {len(later)} later entries (up to {later[-1]}), and its rows "
+        "are lost. Set accept_loss=True to skip missing entries",
         path=paths.entries,
     )
 
@@ -326,7 +325,9 @@ class TailMovedError(Exception):
 def _check_collected(store: Store, paths: ShardPaths, position: int) -> None:
     newest = load_shard(store, paths)
     if newest is not None and newest.replay_after_wal_entry_position >= position:
-        raise TailMovedError(f"entry {position} of shard {paths.shard} is in an SSTable meanwhile")
+        raise TailMovedError(
+            f"log entry {position} of shard {paths.shard} was written to an SSTable during the read"
+        )
 
 
 def rows_of(entries: Sequence[WalEntry], schema: Schema) -> pa.Table:
@@ -379,11 +380,11 @@ def logged_rows(schema: Schema, reader: pa.RecordBatchReader) -> pa.Table:
     present = aligner.arrow_schema.names
     missing = [field.name for field in schema.fields if not field.nullable and field.name not in present]
     if missing:
-        raise SchemaError(f"column {missing[0]!r} must not be null but is missing in the data")
+        raise SchemaError(f"column {missing[0]!r} is NOT NULL, but the data lacks it: add the column")
     rows = pa.Table.from_batches([aligner.align(batch) for batch in reader], aligner.arrow_schema)
     for column in schema.fields:
         if not column.nullable and rows[column.name].null_count:
-            raise SchemaError(f"column {column.name!r} must not be null, but a value of the data is")
+            raise SchemaError(f"column {column.name!r} is NOT NULL, but the data has a null in it")
     return _complete_rows(schema, rows, dead=False)
 
 
@@ -409,11 +410,11 @@ def logged_keys(schema: Schema, reader: pa.RecordBatchReader) -> pa.Table:
     """
     key_schema = Schema(tuple(field for field in schema.fields if field.key_position is not None))
     if not key_schema.fields:
-        raise OptionError("rows are deleted by their primary key, and the table declares none")
+        raise OptionError("delete needs a primary key, and the table has none: create the table with one")
     names = [field.name for field in key_schema.fields]
     absent = [name for name in names if name not in reader.schema.names]
     if absent:
-        raise SchemaError(f"the keys lack the column {absent[0]!r}")
+        raise SchemaError(f"the keys lack the primary key column {absent[0]!r}: add it")
     table = reader.read_all().select(names)
     aligner = Aligner(table.schema, key_schema)
     batches = [aligner.align(batch) for batch in table.to_batches()]

@@ -208,9 +208,7 @@ class FreshRows:
         """
         plain = self.base.scan(columns, with_row_id=with_row_id, with_row_address=with_row_address)
         if ROW_OFFSET in plain.names:
-            raise OptionError(
-                f"rows that are not in the table have no place in it: read without {ROW_OFFSET}"
-            )
+            raise OptionError(f"logged rows have no offset in the table: leave out the column {ROW_OFFSET}")
         fields = {name: getattr(plain, name) for name in Scan.__dataclass_fields__}
         return FreshScan(**fields, fresh=self)
 
@@ -380,7 +378,7 @@ def open_fresh(table: TableRef, *, accept_loss: bool = False) -> FreshRows:
         if _is_consistent(shards, _load_shards(table)):
             return FreshRows(base, tuple(shard for shard in shards if shard.parts))
     raise FormatError(
-        f"an SSTable that a shard lists is gone, or the shards change too fast to be read: {last_error}",
+        f"a listed SSTable does not exist, or shards changed during each of {_ATTEMPTS} reads: {last_error}",
         path=table.root,
     )
 

@@ -143,7 +143,9 @@ def open_sstable(table: TableRef, schema: Schema) -> list[SstablePart]:
     key = tuple(field for field in wal_fields(schema) if field.key_position is not None)
     tombstone = next((field for field in manifest.schema.fields if field.name == TOMBSTONE), None)
     if tombstone is not None and tombstone.logical_type != "bool":
-        raise FormatError(f"column {TOMBSTONE} of an SSTable is {tombstone.logical_type}", path=manifest.path)
+        raise FormatError(
+            f"column {TOMBSTONE} of the SSTable is {tombstone.logical_type}, not bool", path=manifest.path
+        )
     # An id that is free in the current schema of the table and in the SSTable.
     free_id = 1 + max(node.id for each in (schema, manifest.schema) for node in each.walk())
     mark = None if tombstone is None else replace(tombstone, id=free_id, nullable=True)

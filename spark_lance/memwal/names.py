@@ -50,7 +50,7 @@ def parse_shard_id(text: str | uuid.UUID) -> uuid.UUID:
     try:
         return text if isinstance(text, uuid.UUID) else uuid.UUID(text)
     except ValueError:
-        raise OptionError(f"the id of a shard is a UUID, not {text!r}") from None
+        raise OptionError(f"a shard id must be a UUID, not {text!r}") from None
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def put_new(
             return True
     raise CommitOutcomeUnknownError(
         f"the store did not confirm whether {path} was written: {unconfirmed_error}. Nothing was deleted: "
-        "open the shard again, which reads the stored state"
+        "open a new writer, which reads the stored state"
     ) from unconfirmed_error
 
 
@@ -111,7 +111,10 @@ def load_shard(store: Store, paths: ShardPaths) -> ShardManifest | None:
         message = read_shard(store, paths, versions[-1])
         if message is not None:  # else collected after the listing, because a newer one exists
             return message
-    raise FormatError("the newest shard manifest vanishes each time before it is read", path=paths.manifests)
+    raise FormatError(
+        f"the newest shard manifest was deleted before each of {_ATTEMPTS} attempts to read it",
+        path=paths.manifests,
+    )
 
 
 def read_shard(store: Store, paths: ShardPaths, version: int) -> ShardManifest | None:
@@ -201,14 +204,16 @@ def claim_shard(
         if newest is not None:
             if newest.status == ShardManifest.SEALED:
                 raise ShardSealedError(
-                    f"shard {paths.shard} of {paths.root} is sealed: it takes no more rows"
+                    f"shard {paths.shard} of {paths.root} is sealed: write to another shard"
                 )
             message.CopyFrom(newest)
         message.version += 1
         message.writer_epoch += 1
         if publish_shard(store, paths, message, unique=False, sync=sync):
             return message, newest is not None
-    raise RetriesExhaustedError(f"other writers claimed shard {paths.shard} of {paths.root} each time")
+    raise RetriesExhaustedError(
+        f"other writers claimed shard {paths.shard} of {paths.root} first in {_ATTEMPTS} attempts"
+    )
 
 
 def change_shard(
@@ -245,4 +250,6 @@ def change_shard(
         # Even if another writer writes the same bytes, the effect is the same.
         if publish_shard(store, paths, message, unique=True, sync=sync):
             return message
-    raise RetriesExhaustedError(f"other writers changed shard {paths.shard} of {paths.root} each time")
+    raise RetriesExhaustedError(
+        f"other writers changed shard {paths.shard} of {paths.root} first in {_ATTEMPTS} attempts"
+    )

@@ -82,7 +82,7 @@ def check_hashable(kind: pa.DataType) -> None:
              pa.types.is_date32, pa.types.is_time, pa.types.is_timestamp, pa.types.is_string,
              pa.types.is_large_string)  # fmt: skip
     if not any(test(kind) for test in tests):
-        raise SchemaError(f"values of type {kind} are not put into buckets: choose another column")
+        raise SchemaError(f"bucket_column cannot be of type {kind}: choose another column")
 
 
 def buckets(values: pa.Array, count: int) -> npt.NDArray[np.int32]:
@@ -115,10 +115,10 @@ def sharding_spec(
         SchemaError: the column does not exist or its type cannot be used.
     """
     if (bucket_column is None) != (num_buckets is None):
-        raise OptionError("bucket_column and num_buckets come together")
+        raise OptionError("bucket_column and num_buckets must be set together")
     choices = [bucket_column is not None, identity_column is not None, unsharded]
     if sum(choices) > 1:
-        raise OptionError("rows are spread in one way: give bucket_column, identity_column or unsharded")
+        raise OptionError("set only one of bucket_column, identity_column and unsharded")
     if not any(choices):
         return None, 0
     spec = ShardingSpec(spec_id=1)
@@ -133,7 +133,7 @@ def sharding_spec(
         if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
                 or pa.types.is_boolean(kind)):  # fmt: skip
             raise SchemaError(
-                f"shards by the values of {column.name!r}: integers, text or booleans, not {kind}"
+                f"identity_column {column.name!r} must be of integers, text or booleans, not {kind}"
             )
         field.transform = "identity"
         field.result_type = _TYPES.get(str(kind), str(kind))
@@ -172,8 +172,8 @@ class Router:
         """
         if not details.sharding_specs:
             raise OptionError(
-                "the shards of this MemWAL are chosen by hand: initialize it with bucket_column and "
-                "num_buckets, identity_column or unsharded=True, or write with mem_wal_writer(shard_id)"
+                "the MemWAL does not assign rows to shards: use mem_wal_writer(shard_id), or initialize "
+                "it with bucket_column and num_buckets, identity_column or unsharded=True"
             )
         spec = details.sharding_specs[0]
         if len(details.sharding_specs) > 1 or len(spec.fields) != 1:
@@ -188,14 +188,14 @@ class Router:
             names = [top.name for top in schema.fields if top.id in field.source_ids]
             if len(names) != 1:
                 raise SchemaError(
-                    "the column by which the MemWAL spreads rows is not in the table (any more)"
+                    "the table no longer has the column by which the MemWAL shards rows: add it again"
                 )
             name = names[0]
         key = [part.name for part in primary_key(schema)]
         if key and name not in key:
             raise OptionError(
-                f"the MemWAL spreads rows by column {name!r}, which is not in the primary key: a key could "
-                "be in two shards. Write with mem_wal_writer(shard_id)"
+                f"the MemWAL shards rows by column {name!r}, which is not in the primary key, so a key could "
+                "be in two shards: write with mem_wal_writer(shard_id)"
             )
         if field.transform == "identity":
             return cls(spec.spec_id, "identity", name)
@@ -210,12 +210,16 @@ class Router:
         if self.transform == "unsharded":
             return pa.array(np.zeros(rows.num_rows, np.int32))
         if self.column not in rows.column_names:
-            raise SchemaError(f"rows are spread over shards by column {self.column!r}, which they lack")
+            raise SchemaError(
+                f"the rows lack column {self.column!r}, by which the MemWAL shards them: add it"
+            )
         column = one_array(rows[self.column]) if rows.num_rows else rows[self.column].combine_chunks()
         if self.transform == "bucket":
             return pa.array(buckets(column, self.num_buckets))
         if column.null_count:
-            raise SchemaError(f"column {self.column!r} names the shard of a row, and must not be null")
+            raise SchemaError(
+                f"column {self.column!r} has a null, but the MemWAL shards rows by it: replace the null"
+            )
         return column
 
     def split(self, rows: pa.Table) -> Iterator[tuple[bytes, pa.Table]]:

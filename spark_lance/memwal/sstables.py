@@ -59,12 +59,12 @@ def check_key(schema: Schema) -> tuple[Field, ...]:
     for field in key:
         if field not in schema.fields:
             raise SchemaError(
-                f"the key column {field.name!r} is inside another column: a MemWAL cannot have it"
+                f"key column {field.name!r} is nested: a MemWAL supports only top-level key columns"
             )
         kind = field.arrow_type()
         if not any(test(kind) for test in _PLAIN_KEYS):
             raise SchemaError(
-                f"key column {field.name!r} is {kind}: a MemWAL has keys of integers, booleans, text or bytes"
+                f"key column {field.name!r} is {kind}: a MemWAL supports integers, booleans, text and bytes"
             )
     return key
 

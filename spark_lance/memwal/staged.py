@@ -292,9 +292,7 @@ def _read_pieces(store: Store, pieces: Sequence[StagedPiece]) -> Iterator[pa.Tab
                 yield pa.concat_tables(pending)
                 pending, size = [], 0
         if rows != piece.rows:
-            raise FormatError(
-                f"{rows} rows were left for a shard where {piece.rows} were written", piece.path
-            )
+            raise FormatError(f"the staged file has {rows} rows, but {piece.rows} were written", piece.path)
     if pending:
         yield pa.concat_tables(pending)
 
@@ -311,7 +309,7 @@ def _read_batches(data: pa.Buffer, path: str) -> Iterator[pa.RecordBatch]:
         except FormatError as error:
             raise error.at(path=path) from error
         except (pa.ArrowException, OSError) as error:
-            raise FormatError(f"rows that were left for a shard are damaged: {error}", path) from error
+            raise FormatError(f"staged rows are damaged: {error}", path) from error
 
 
 def _is_logged(store: Store, paths: ShardPaths, once: Once) -> bool:
@@ -333,7 +331,9 @@ def _is_logged(store: Store, paths: ShardPaths, once: Once) -> bool:
         try:
             epoch = int(metadata.get(_EPOCH.encode(), b"-1"))
         except ValueError as error:
-            raise FormatError(f"an entry of a log has no number of its write: {error}", path) from error
+            raise FormatError(
+                f"the write number of a log entry is missing or invalid: {error}", path
+            ) from error
         if epoch != once.epoch:
             return epoch > once.epoch
         if metadata.get(_LAST.encode()) == b"true":

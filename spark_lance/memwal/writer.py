@@ -111,7 +111,7 @@ class WriterConfig:
         names = set(cls.__dataclass_fields__)
         if unknown := sorted(set(options) - names):
             raise OptionError(
-                f"a shard writer has no setting {', '.join(unknown)}; it has {', '.join(names)}"
+                f"unknown setting of a shard writer: {', '.join(unknown)}; use {', '.join(names)}"
             )
         settings = {
             name: int(text)
@@ -123,9 +123,11 @@ class WriterConfig:
             if getattr(config, name) < 1:
                 raise OptionError(f"{name} must be 1 or more, not {getattr(config, name)}")
         if config.max_unflushed_memtable_bytes < 0:
-            raise OptionError("max_unflushed_memtable_bytes must be 0 or more")
+            raise OptionError(
+                f"max_unflushed_memtable_bytes must be 0 or more, not {config.max_unflushed_memtable_bytes}"
+            )
         if config.durability not in DURABILITIES:
-            raise OptionError(f"durability is one of {', '.join(DURABILITIES)}, not {config.durability!r}")
+            raise OptionError(f"durability must be {' or '.join(DURABILITIES)}, not {config.durability!r}")
         return config
 
 
@@ -176,7 +178,7 @@ def check_loggable(snapshot: Snapshot) -> MemWalIndexDetails:
     """
     details = mem_wal_details(snapshot.manifest.indices)
     if details is None:
-        raise OptionError(f"{snapshot.root} has no MemWAL: initialize_mem_wal() makes one")
+        raise OptionError(f"{snapshot.root} has no MemWAL: create one with initialize_mem_wal()")
     if len(details.sharding_specs) > 1:
         raise UnsupportedFormatError("a MemWAL with several sharding specs", path=snapshot.manifest.path)
     if any(node.is_blob for node in snapshot.schema.walk()):
@@ -213,8 +215,8 @@ def check_epoch(snapshot: Snapshot, paths: ShardPaths, epoch: int) -> None:
     stored_epoch = 0 if newest is None else newest.writer_epoch
     if stored_epoch != epoch:
         raise WriterFencedError(
-            f"another writer claimed shard {paths.shard} of {paths.root}: epoch {epoch} is over, the shard "
-            f"is at {stored_epoch}. What was acknowledged is kept; open a new writer"
+            f"another writer claimed shard {paths.shard} of {paths.root} (its epoch is {stored_epoch}, this "
+            f"writer's is {epoch}). Acknowledged writes are stored: open a new writer"
         )
 
 
@@ -382,7 +384,7 @@ class ShardWriter:
             field.name for field in self._schema.fields if identity_of(field) is not None
         ]:
             raise SchemaError(
-                f"logs (MemWAL) do not number rows, and {identity_columns[0]!r} is an identity column"
+                f"a MemWAL cannot fill the identity column {identity_columns[0]!r}: write with insert()"
             )
         settings = self._snapshot.manifest.config
         if table_constraints(settings) or generated_constraints(self._schema):
@@ -418,7 +420,7 @@ class ShardWriter:
         if not put_new(self._store, self._paths.entry(self._next), data, unique=True, sync=self._sync):
             check_epoch(self._snapshot, self._paths, self._epoch)
             raise CommitError(
-                f"position {self._next} of the log of shard {self._paths.shard} is taken, though nobody has "
+                f"log position {self._next} of shard {self._paths.shard} is taken, but no other writer has "
                 "claimed the shard: open a new writer"
             )
         if time.monotonic() - self._last_epoch_check > _EPOCH_CHECK_SECONDS:
@@ -489,8 +491,8 @@ class ShardWriter:
 
     def _fence(self, epoch: int) -> None:
         raise WriterFencedError(
-            f"another writer claimed shard {self._paths.shard} of {self._paths.root}: epoch {self._epoch} is "
-            f"over, the shard is at {epoch}. What was acknowledged is kept; open a new writer"
+            f"another writer claimed shard {self._paths.shard} of {self._paths.root} (its epoch is {epoch}, "
+            f"this writer's is {self._epoch}). Acknowledged writes are stored: open a new writer"
         )
 
     def flush(self) -> None:
@@ -544,7 +546,7 @@ class ShardWriter:
         if self._failure is not None:
             raise self._failure
         if self._closed:
-            raise OptionError(f"the writer of shard {self._paths.shard} is closed")
+            raise OptionError(f"the writer of shard {self._paths.shard} is closed: open a new writer")
 
     def __enter__(self) -> ShardWriter:
         return self

@@ -125,12 +125,12 @@ CASES: list[Case] = [
         lambda t: dataset(t.uri),
     ),
     (
-        "give a table or dicts with these columns",
+        "keys must be a table, or dicts, with the columns a, b",
         lambda t: _fresh_pairs(t).lookup([1]),
         lambda t: dataset(_folder(t)).fresh().lookup([{"a": 1, "b": 3}]),
     ),
     (
-        "give bucket_column, identity_column or unsharded",
+        "set only one of bucket_column, identity_column and unsharded",
         lambda t: t.initialize_mem_wal(identity_column="id", unsharded=True),
         lambda t: t.initialize_mem_wal(unsharded=True),
     ),
@@ -145,7 +145,7 @@ CASES: list[Case] = [
         lambda t: _one_shard(t),
     ),
     (
-        "Write with mem_wal_writer(shard_id)",
+        "write with mem_wal_writer(shard_id)",
         lambda t: _row_log(t, bucket_column="b", num_buckets=2),
         lambda t: _one_shard(t),
     ),

@@ -86,7 +86,7 @@ def test_sliced_arrays_and_nan() -> None:
 @pytest.mark.parametrize("kind", [pa.binary(), pa.decimal128(5, 2), pa.float16(), pa.list_(pa.int8())])
 def test_types_without_buckets_are_refused(kind: pa.DataType, tmp_path: Path) -> None:
     dataset = spark_lance.write_dataset(pa.table({"v": pa.array([], kind)}), tmp_path)
-    with pytest.raises(SchemaError, match="not put into buckets"):
+    with pytest.raises(SchemaError, match="cannot be of type"):
         dataset.initialize_mem_wal(bucket_column="v", num_buckets=4)
 
 
@@ -158,9 +158,9 @@ def test_arguments_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="integers, text or booleans"):
         dataset.initialize_mem_wal(identity_column="x")
     made = dataset.initialize_mem_wal()
-    with pytest.raises(OptionError, match="has a MemWAL already"):
+    with pytest.raises(OptionError, match="already has a MemWAL"):
         made.initialize_mem_wal()
-    with pytest.raises(OptionError, match="chosen by hand"):
+    with pytest.raises(OptionError, match="does not assign rows to shards"):
         made.upsert_log()
     with pytest.raises(OSError, match="already"):
         lance.dataset(str(tmp_path)).initialize_mem_wal()
@@ -170,7 +170,7 @@ def test_a_null_cannot_name_a_shard(tmp_path: Path) -> None:
     table = pa.table({"val": pa.array([], pa.string())})
     spark_lance.write_dataset(table, tmp_path).initialize_mem_wal(identity_column="val")
     log = spark_lance.dataset(tmp_path).upsert_log()
-    with pytest.raises(SchemaError, match="must not be null"):
+    with pytest.raises(SchemaError, match="has a null"):
         log.put(pa.table({"val": pa.array([None], pa.string())}))
     log.put({"val": ["ä", "b", "ä"]})
     log.close()

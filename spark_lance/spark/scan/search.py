@@ -123,7 +123,7 @@ def _check(options: ReadOptions, manifest: Manifest) -> None:
         query = VectorQuery.parse(options.nearest)
         kind = leaf_field(manifest.schema, query.column).arrow_type()
         if query.answers(kind) > 1:
-            raise OptionError("option 'nearest' is for one vector: LanceTable.searchBatch takes many")
+            raise OptionError("option 'nearest' must be one vector: use LanceTable.searchBatch for several")
         query.fitted(kind)
     else:
         store, root = open_store(options.path, options.storage)
@@ -161,13 +161,17 @@ class SearchReader(DataSourceReader):
         columns = [field for field in schema if field.name not in score_columns]
         wrong = [f for f in schema if f.name in score_columns and f.dataType != st.FloatType()]
         if wrong:
-            raise SchemaError(f"column {wrong[0].name!r} is float, not {wrong[0].dataType.simpleString()}")
+            raise SchemaError(
+                f"column {wrong[0].name!r} must be float, not {wrong[0].dataType.simpleString()}"
+            )
         names, _ = resolve_projection(manifest.schema, st.StructType(columns))
         blobs = {field.name for field in manifest.schema.fields if has_blobs(field)}
         for name, column in zip(names, columns, strict=True):
             wants_bytes = options.blob_handling.of(name) == ALL_BINARY or column.dataType == st.BinaryType()
             if name in blobs and wants_bytes:
-                raise OptionError(f"a search reads blobs as descriptions, not the bytes of column {name!r}")
+                raise OptionError(
+                    f"a search cannot read the bytes of blob column {name!r}: read its descriptions"
+                )
         rest = iter(names)
         self._names = [field.name if field.name in score_columns else next(rest) for field in schema]
         self._blobs = [name for name in self._names if name in blobs]

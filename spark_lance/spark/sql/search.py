@@ -100,7 +100,7 @@ def placeholder_values(
     unknown = [name for name in argument_names if name not in allowed and not name.startswith("storage.")]
     if unknown:
         raise OptionError(
-            f"{function} for each row has no option {unknown[0]!r}: there are {', '.join(allowed)}"
+            f"{function} in a LATERAL join has no option {unknown[0]!r}; use {', '.join(allowed)}"
         )
     values: dict[str, Any] = {"query": ""} if "query" in each else {}
     if "vector" in each:
@@ -197,7 +197,9 @@ def search(request: BridgeRequest) -> dict[str, Any]:
     arguments = _arguments(body["function"], body["arguments"][1:], body["named"], body["each"])
     always, metadata = resolve_table(request.catalog, request.name)
     if metadata:
-        raise UnsupportedFormatError(f"{display_name(request.name)} tells of a table and cannot be searched")
+        raise UnsupportedFormatError(
+            f"{display_name(request.name)} is a metadata table and cannot be searched: search its table"
+        )
     keys, reads = _split_options(body["function"], arguments.get("options") or {})
     if each := body["each"]:
         arguments |= placeholder_values(
@@ -219,14 +221,16 @@ def _table_changes(request: BridgeRequest) -> dict[str, Any]:
     always, metadata = resolve_table(request.catalog, request.name)
     if metadata:
         name = display_name(request.name)
-        raise UnsupportedFormatError(f"{name} is a metadata table: it has no change feed")
+        raise UnsupportedFormatError(
+            f"{name} is a metadata table and has no change feed: read the changes of its table"
+        )
     zone = request.spark.conf.get("spark.sql.session.timeZone")
     reads = {"readChangeFeed": "true", "timeZone": str(zone)}
     for argument, option in (("start", "starting"), ("end", "ending")):
         bound = bounds.get(argument)
         if isinstance(bound, bool) or not (bound is None or isinstance(bound, (int, str))):
             raise OptionError(
-                f"{argument} of {body['function']} is a version or a time, such as 3 or "
+                f"{argument} of {body['function']} must be a version or a time, such as 3 or "
                 f"'2026-03-01 12:00:00', not {bound!r}"
             )
         if bound is not None:
@@ -297,8 +301,8 @@ def _arguments(
     unknown = sorted(set(arguments) - set(declaration.parameters))
     if len(positional) > len(declaration.parameters) or missing or unknown:
         raise OptionError(
-            f"{function} takes (table, {', '.join(declaration.parameters)}), the last of which may be left "
-            f"out; missing: {', '.join(missing) or 'none'}, not known: {', '.join(unknown) or 'none'}"
+            f"{function} takes (table, {', '.join(declaration.parameters)}), and the last one is optional; "
+            f"missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}"
         )
     if "k" not in declaration.parameters:
         return arguments
@@ -312,11 +316,13 @@ def _arguments(
             options = None
         arguments["options"] = options
     if "options" in arguments and not isinstance(options, Mapping):
-        raise OptionError(f"options of {function} are a map, such as map('filter', 'id > 7')")
+        raise OptionError(f"options of {function} must be a map, such as map('filter', 'id > 7')")
     for name in ("vector",):
         value = arguments.get(name)
         if name in declaration.parameters and (not isinstance(value, list) or None in value):
-            raise OptionError(f"the vector of {function} is an array of numbers, such as array(0.1, 0.2)")
+            raise OptionError(
+                f"the vector of {function} must be an array of numbers, such as array(0.1, 0.2)"
+            )
     return arguments
 
 
@@ -332,8 +338,7 @@ def _split_options(function: str, options: Mapping[str, Any]) -> tuple[dict[str,
             reads[name] = value if isinstance(value, str) else json.dumps(value)
         else:
             raise OptionError(
-                f"{function} has no option {name!r}: there are {', '.join(declaration.keys)}, and options of "
-                "reads"
+                f"{function} has no option {name!r}; use {', '.join(declaration.keys)}, or an option of reads"
             )
     return keys, reads
 

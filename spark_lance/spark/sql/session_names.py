@@ -107,7 +107,7 @@ class SessionNames:
         """
         entry = self._entry(name)
         if entry is None:
-            raise TableNotFoundError(f"there is no table {display_name(name)} in {SESSION_CATALOG}")
+            raise TableNotFoundError(f"table {display_name(name)} does not exist in {SESSION_CATALOG}")
         provider, location, kind = entry
         if provider != _FORMAT or location is None:
             raise TableNotFoundError(f"table {display_name(name)} of {SESSION_CATALOG} is not a Lance table")
@@ -142,10 +142,10 @@ class SessionNames:
         database, table = self._parts(name)
         check_part(table)
         if self._entry(name) is not None:
-            raise TableExistsError(f"there is a table {display_name(name)} in {SESSION_CATALOG} already")
+            raise TableExistsError(f"table {display_name(name)} already exists in {SESSION_CATALOG}")
         if not self._session.sessionState().catalog().databaseExists(database):
             raise NamespaceNotFoundError(
-                f"there is no database {display_name((database,))} in {SESSION_CATALOG}"
+                f"database {display_name((database,))} does not exist in {SESSION_CATALOG}"
             )
 
     def check_empty(self, uri: str, name: Name) -> None:
@@ -163,7 +163,7 @@ class SessionNames:
             )
         if store.list(path) or store.list_directories(path):
             raise OptionError(
-                f"{uri} has files that are no Lance table: give {display_name(name)} an empty folder"
+                f"{uri} has files, but no Lance table: choose an empty folder for {display_name(name)}"
             )
 
     def add(self, name: Name, uri: str, _: Mapping[str, str]) -> None:
@@ -196,7 +196,7 @@ class SessionNames:
             condition = error.getCondition() if isinstance(error, PySparkException) else None
             if condition == "TABLE_OR_VIEW_ALREADY_EXISTS":
                 raise TableExistsError(
-                    f"there is a table {display_name(name)} in {SESSION_CATALOG} already"
+                    f"table {display_name(name)} already exists in {SESSION_CATALOG}"
                 ) from error
             raise
 
@@ -212,7 +212,10 @@ class SessionNames:
             entry = self._entry(name)
         except (OSError, PySparkException, Py4JError) as error:
             logger.warning(
-                "nobody knows whether %s is registered, so %s stays: %s", display_name(name), uri, error
+                "cannot determine whether %s is registered, so %s is not deleted: %s",
+                display_name(name),
+                uri,
+                error,
             )
             return
         if entry is not None and entry[1] is not None and _is_same(entry[1], uri):

@@ -41,7 +41,7 @@ def load_view(request: BridgeRequest) -> dict[str, Any]:
         ViewNotFoundError: the view does not exist.
     """
     if not _may_be_view(request):
-        raise ViewNotFoundError(f"there is no view {request.name[-1]!r}")
+        raise ViewNotFoundError(f"view {request.name[-1]!r} does not exist")
     view = _views(request.catalog).views.load(request.name)
     return {"view": {**view, "schema": json.dumps(view["schema"])}}
 
@@ -90,7 +90,7 @@ def rename_view(request: BridgeRequest) -> None:
     """Rename a view, see `rename_table`."""
     catalog, old, new = request.catalog, request.name, tuple(request.body["to"])
     if not _may_be_view(request):
-        raise ViewNotFoundError(f"there is no view {old[-1]!r}")
+        raise ViewNotFoundError(f"view {old[-1]!r} does not exist")
     _views(catalog).rename_view(old, (*old[:-1], *new) if len(new) == 1 else inside(catalog, new))
 
 
@@ -117,7 +117,7 @@ def _views(catalog: OpenCatalog) -> HoldsViews:
     names = catalog.names
     if not isinstance(names, HoldsViews):
         raise UnsupportedFormatError(
-            f"the namespace service of catalog {catalog.name} keeps no views: write "
+            f"the namespace service of catalog {catalog.name} does not store views: write "
             f"CREATE VIEW spark_catalog.default.v AS SELECT ... FROM {catalog.name}.db.t"
         )
     return names

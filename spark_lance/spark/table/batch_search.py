@@ -205,7 +205,7 @@ def _matrix(vectors: pa.Array, dim: int) -> npt.NDArray[Any]:
     lengths = pc.list_value_length(vectors).to_numpy(zero_copy_only=False)
     wrong = lengths[lengths != dim]
     if len(wrong):
-        raise OptionError(f"a query has {int(wrong[0])} values, the vectors of the table have {dim}")
+        raise OptionError(f"a query vector has {int(wrong[0])} values, but the table's vectors have {dim}")
     values: npt.NDArray[Any] = vectors.flatten().to_numpy(zero_copy_only=False).reshape(-1, dim)
     return values
 
@@ -261,7 +261,7 @@ def _answer_multi_vector(plan: SearchPlan, queries: DataFrame) -> DataFrame:
 def _one_query(vectors: pa.Array) -> npt.NDArray[Any]:
     lengths = pc.list_value_length(vectors).to_numpy(zero_copy_only=False)
     if vectors.null_count or len(set(lengths.tolist())) != 1:
-        raise OptionError("the vectors of a query must have one length, and none may be null")
+        raise OptionError("the vectors of a query must have the same length and not be null")
     values: npt.NDArray[Any] = vectors.flatten().to_numpy(zero_copy_only=False).reshape(len(vectors), -1)
     return values
 

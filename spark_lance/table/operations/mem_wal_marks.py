@@ -58,7 +58,7 @@ def mark_compacted(
     parsed, entry = _find_entry(section)
     if entry is None:
         raise IncompatibleConflictError(
-            "the table has no MemWAL (any more), so it cannot be recorded which SSTables are in it"
+            "the table no longer has a MemWAL, so the compacted SSTables cannot be recorded"
         )
     details = _parse_details(entry)
     recorded_marks = {mark.shard_id.uuid: mark for mark in details.compacted_sstables}
@@ -66,8 +66,8 @@ def mark_compacted(
         recorded = recorded_marks.get(mark.shard_id.uuid)
         if recorded is not None and recorded.generation >= mark.generation:
             raise IncompatibleConflictError(
-                f"generation {mark.generation} of shard {uuid.UUID(bytes=mark.shard_id.uuid)} was compacted "
-                f"by another writer: the table has generation {recorded.generation}"
+                f"another writer compacted generation {mark.generation} of shard "
+                f"{uuid.UUID(bytes=mark.shard_id.uuid)}: the table has generation {recorded.generation}"
             )
         if recorded is None:
             recorded = details.compacted_sstables.add()

@@ -148,7 +148,7 @@ def test_what_was_not_ranked_is_null(path: str) -> None:
         ({"rank_constant": 0}, "rank_constant"),
         ({"k": 9, "candidates": 8}, "candidates"),
         ({"nearest": {**nearest(), "k": 5}}, "candidates"),
-        ({"nearest": nearest(q=[[0.0] * 8] * 2)}, "one vector"),
+        ({"nearest": nearest(q=[[0.0] * 8] * 2)}, "one query vector"),
         ({"nearest": nearest(q=[0.0] * 7)}, "7 values"),
         ({"full_text_query": {"query": "a", "operator": "xor"}}, "operator"),
     ],

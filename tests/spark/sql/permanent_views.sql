@@ -148,7 +148,7 @@ DROP TABLE t;
 SELECT * FROM all_columns;
 ! `t`
 CREATE VIEW lance.unnamed AS SELECT 1 AS a;
-! CREATE NAMESPACE db, and name it db.unnamed
+! run CREATE NAMESPACE db, and name the view db.unnamed
 CREATE VIEW lance.missing.v AS SELECT 1 AS a;
 ! SCHEMA_NOT_FOUND
 CREATE VIEW lance.`{root}/v` AS SELECT 1 AS a;

@@ -73,7 +73,7 @@ SELECT r.id, (SELECT max(s.id) FROM vector_search('lance.s', 'v', array(r.id, 0)
 EXPLAIN SELECT s.id FROM lance.s q, LATERAL vector_search('lance.s', 'v', q.v, 2) s;
 ~ LanceSearchEach [VectorSearch v k=2 metric=l2 without an index]
 SELECT * FROM range(2) r, LATERAL vector_search('lance.s', 'v', array(r.id), 3);
-! a query has 1 values, the vectors of the table have 2
+! a query vector has 1 values, but the table's vectors have 2
 SELECT * FROM range(2) r, LATERAL vector_search('lance.s', 'v', array('a', cast(r.id AS STRING)), 3);
 ! an array of numbers
 SELECT * FROM range(2) r, LATERAL vector_search('lance.s', 'v', array(r.id, 1), 3, map('ef', '9'));

@@ -274,7 +274,7 @@ def test_external_tables(run: Run, tmp_path: Path) -> None:
         ("(id STRING) USING lance LOCATION '{place}'", "other columns"),
         ("USING lance LOCATION '{place}' TBLPROPERTIES ('team' = 'a')", "property 'team'"),
         ("USING lance LOCATION '{place}' AS SELECT 1 AS id", "to register it"),
-        ("(id INT) USING lance LOCATION '{place}/..'", "files that are no Lance table"),
+        ("(id INT) USING lance LOCATION '{place}/..'", "has files, but no Lance table"),
     ):
         with pytest.raises(PySparkException, match=problem):
             run(f"CREATE TABLE f {statement.format(place=place)}")
