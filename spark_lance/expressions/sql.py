@@ -17,6 +17,7 @@ Timestamp(ms, "UTC"), List(Int64), FixedSizeList(2, Float32), Dictionary(Int32, 
 from __future__ import annotations
 
 import datetime
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
@@ -223,7 +224,7 @@ def parse_sql(text: str) -> Expression:
         ExpressionError: the text is not a single expression, or uses an unsupported feature.
     """
     try:
-        parsed = [tree for tree in _LanceSql().parse(text) if tree is not None]
+        parsed = _parse_trees(text)
     except (SqlglotError, RecursionError) as error:
         raise ExpressionError(f"{text!r} is not an SQL expression: {_problem(error)}") from error
     if len(parsed) != 1:
@@ -234,6 +235,26 @@ def parse_sql(text: str) -> Expression:
         raise ExpressionError(f"in {text!r}: {error}") from error
     except RecursionError as error:
         raise ExpressionError(f"the expression {text[:60]!r}... is nested too deeply") from error
+
+
+def _parse_trees(text: str) -> list[Any]:
+    try:
+        return [tree for tree in _LanceSql().parse(text) if tree is not None]
+    except ParseError:
+        quoted = _quote_keywords(text)
+        if quoted == text:
+            raise
+        return [tree for tree in _LanceSql().parse(quoted) if tree is not None]
+
+
+def _quote_keywords(text: str) -> str:
+    """Return the text with backticks around keywords before a dot, as in `outer.a`, which are names."""
+    words = list(_LanceSql().tokenize(text))
+    for word, after in reversed(list(itertools.pairwise(words))):
+        is_name = after.token_type.name == "DOT" and word.end + 1 == after.start
+        if is_name and word.token_type.name != "VAR" and text[word.start : word.end + 1].isidentifier():
+            text = f"{text[: word.start]}`{text[word.start : word.end + 1]}`{text[word.end + 1 :]}"
+    return text
 
 
 def _problem(error: Exception) -> str:
