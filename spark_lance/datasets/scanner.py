@@ -136,7 +136,9 @@ def _search_steps(request: ScanRequest, condition: Condition | None, searched: S
             most = options.pop("maximum_nprobes", None)
             options["maximum_nprobes"] = "None" if most is None else f"Some({most})"
         parameters = ", ".join(f"{name}={value}" for name, value in options.items())
-        steps += [f"{kind}: {parameters}" for kind in searched]
+        for step in searched:
+            kind, _, index_name = step.partition(" ")
+            steps.append(f"{kind}: {parameters}" + (f", index={index_name}" if index_name else ""))
     else:
         steps.append(f"MatchQuery: query={request.full_text_query}")
     return steps

@@ -62,7 +62,7 @@ class DatasetSearcher(Searcher):
         return self._search_vector(request.vector_query, *arguments)
 
     def steps(self, request: ScanRequest) -> Sequence[str]:
-        """Return the plan steps of a vector search."""
+        """Return the plan steps of a vector search; the name of an index follows its step."""
         nearest = dict(request.nearest or {})
         exact, indexed = "KNNVectorDistance", "ANNSubIndex"
         field = self.snapshot.manifest.schema.find(str(nearest.get("column")))[-1]
@@ -72,6 +72,7 @@ class DatasetSearcher(Searcher):
         covered = {number for segment in segments for number in segment.covered}
         complete = all(fragment.id in covered for fragment in self.snapshot.manifest.fragments)
         fast = request.fast_search or nearest.get("fast_search")
+        indexed = f"{indexed} {segments[0].entry.name}"
         return (indexed,) if complete or fast else (indexed, exact)
 
     def added_columns(self, request: ScanRequest) -> pa.Schema:

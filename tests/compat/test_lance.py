@@ -88,10 +88,10 @@ def test_files_are_made_here_and_committed_there(lance: Any, tmp_path: Path) -> 
 
 def test_each_reads_what_the_other_committed_by_parts(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    made = ours.fragment.write_fragments(rows(0, 4), uri, max_rows_per_file=2)
-    assert isinstance(made, list)
+    created = ours.fragment.write_fragments(rows(0, 4), uri, max_rows_per_file=2)
+    assert isinstance(created, list)
     as_theirs = [
-        theirs.FragmentMetadata.from_json(json.dumps(each.to_json() | {"overlays": []})) for each in made
+        theirs.FragmentMetadata.from_json(json.dumps(each.to_json() | {"overlays": []})) for each in created
     ]
     theirs.LanceDataset.commit(uri, theirs.LanceOperation.Overwrite(rows(0, 1).schema, as_theirs))
     written = [each.metadata.to_json() for each in theirs.dataset(uri).get_fragments()]
@@ -136,11 +136,11 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("number", range(len(QUERIES)))
 def test_text_queries_find_and_score_as_pylance_does(texts: str, number: int) -> None:
     make = QUERIES[number]
-    found = ours.dataset(texts).to_table(full_text_query=make(query)).to_pylist()
+    result = ours.dataset(texts).to_table(full_text_query=make(query)).to_pylist()
     expected = theirs.dataset(texts).to_table(full_text_query=make(theirs.query)).to_pylist()
-    scores = {row["t"]: row["_score"] for row in found}
+    scores = {row["t"]: row["_score"] for row in result}
     assert scores == pytest.approx({row["t"]: row["_score"] for row in expected}, abs=1e-5)
-    assert [row["_score"] for row in found] == sorted(scores.values(), reverse=True)
+    assert [row["_score"] for row in result] == sorted(scores.values(), reverse=True)
 
 
 def test_pickles_and_copies_are_of_one_version(tmp_path: Path) -> None:
@@ -165,16 +165,65 @@ def test_importing_lance_can_mean_the_stand_in() -> None:
 
 def test_installing_is_refused_where_lance_is_loaded() -> None:
     program = "import lance; from spark_lance.compat import install; install()"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert "call install() before anything imports it" in done.stderr
+    assert "call install() before anything imports it" in process.stderr
 
 
-def test_a_search_of_chosen_segments_is_refused(tmp_path: Path) -> None:
-    ds = ours.write_dataset(rows(0, 3), tmp_path / "t")
-    with pytest.raises(ValueError, match="index_segments is not supported"):
-        ds.to_table(index_segments=["5a8b"])
+def test_a_search_of_some_segments_finds_their_rows(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="index_segments is for vector searches"):
+        ours.write_dataset(rows(0, 3), tmp_path / "rows").to_table(index_segments=["5a8b"])
+    vectors = np.random.default_rng(5).random((200, 4)).astype(np.float32)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), 4)
+    table = pa.table({"id": range(200), "v": column})
+    ds: Any = ours.write_dataset(table.slice(0, 100), tmp_path / "t")
+    ds.create_index("v", "IVF_FLAT", num_partitions=2, name="i")
+    ds = ours.write_dataset(table.slice(100, 50), tmp_path / "t", mode="append")
+    ds.optimize.optimize_indices(num_indices_to_merge=0)
+    ds = ours.write_dataset(table.slice(150), tmp_path / "t", mode="append")
+    (index,) = ds.describe_indices()
+    assert index.field_names == ["v"]
+    segments = sorted(index.segments, key=lambda segment: min(segment.fragment_ids))
+    nearest = {"column": "v", "q": vectors[0], "k": 200, "nprobes": 2}
+    for scope, ids in (
+        ({"index_segments": [segments[0].uuid]}, range(100)),
+        ({"index_segments": [str(segments[1].uuid)]}, range(100, 150)),
+        ({"index_segments": [segment.uuid for segment in segments]}, range(150)),
+    ):
+        for dataset in (ds, theirs.dataset(str(tmp_path / "t"))):
+            answer = dataset.scanner(["id"], nearest=nearest, **scope).to_table()
+            assert sorted(answer["id"].to_pylist()) == list(ids)
+    assert "index=i" in ds.scanner(nearest=nearest).explain_plan()
+
+
+def test_words_without_a_column_are_searched_in_all_indexed_columns(tmp_path: Path) -> None:
+    table = pa.table(
+        {"a": ["cat", "dog", "fox"], "outer": [{"leaf": "dog"}, {"leaf": "owl"}, {"leaf": "cat"}]}
+    )
+    ds: Any = ours.write_dataset(table, tmp_path / "t")
+    ds.create_scalar_index("a", "INVERTED")
+    ds.create_scalar_index("outer.leaf", "INVERTED")
+    for dataset in (ds, theirs.dataset(str(tmp_path / "t"))):
+        assert dataset.to_table(["a"], full_text_query="dog")["a"].to_pylist() in (
+            ["dog", "cat"],
+            ["cat", "dog"],
+        )
+        assert dataset.count_rows("outer.leaf = 'owl'") == 1
+
+
+def test_sql_with_a_condition_is_a_scan(tmp_path: Path) -> None:
+    ds: Any = ours.write_dataset(rows(0, 10), tmp_path / "t")
+    name = ds.schema.names[0]
+    ds.create_scalar_index(name, "BTREE")
+    for text in (
+        f"SELECT * FROM dataset WHERE {name} > 6",
+        f"SELECT {name} FROM dataset WHERE {name} > 6 LIMIT 3",
+    ):
+        batches = ds.sql(text).build().to_batch_records()
+        assert pa.Table.from_batches(batches)[name].to_pylist() == [7, 8, 9]
+    plan = ds.sql(f"EXPLAIN ANALYZE SELECT * FROM dataset WHERE {name} > 6").build().to_batch_records()
+    assert f"{name}_idx" in plan[0]["plan"][0].as_py()
 
 
 def test_times_of_versions_may_be_in_utc() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ __all__ = [
     "IndexConfig",
     "MergeInsertBuilder",
 ]
+
+_INDEX_LISTS = ("fields", "field_names", "segments")
 
 
 @raises_os_errors
@@ -219,7 +221,12 @@ class Changes(DatasetBase):
 
     def describe_indices(self) -> list[Any]:
         """Return the description of each index."""
-        return self.value.describe_indices()
+        results = []
+        for index in self.value.describe_indices():
+            # pylance returns lists.
+            lists: dict[str, Any] = {name: list(getattr(index, name)) for name in _INDEX_LISTS}
+            results.append(replace(index, **lists))
+        return results
 
     def index_statistics(self, index_name: str) -> dict[str, Any]:
         """Return the statistics of an index."""

@@ -26,7 +26,13 @@ from spark_lance.compat.lance.fragment import LanceFragment
 from spark_lance.compat.lance.optimize import DatasetOptimizer
 from spark_lance.compat.lance.progress import listener
 from spark_lance.compat.lance.raising import raises_os_errors
-from spark_lance.compat.lance.scanning import LanceScanner, ScannerBuilder, exact_rows, scan_arguments
+from spark_lance.compat.lance.scanning import (
+    LanceScanner,
+    ScannerBuilder,
+    exact_rows,
+    scan_arguments,
+    search_scope,
+)
 from spark_lance.compat.lance.sql import SqlQueryBuilder
 from spark_lance.datasets.building import commit as commit_at
 from spark_lance.datasets.building import merge_appends, place_of
@@ -94,7 +100,8 @@ class Reading(DatasetBase):
         arguments = {"columns": columns, "filter": filter, **dict(zip(names, args, strict=False)), **options}
         defaults = self._default_scan_options or {}
         arguments = {**defaults, **{name: value for name, value in arguments.items() if value is not None}}
-        scanner = self.value.scanner(**scan_arguments(arguments))
+        value = search_scope(self.value, arguments)
+        scanner = value.scanner(**scan_arguments(arguments))
         return LanceScanner(scanner, self, exact_rows(arguments), arguments.get("scan_stats_callback"))
 
     def to_table(self, columns: Any = None, filter: Any = None, *args: Any, **options: Any) -> pa.Table:

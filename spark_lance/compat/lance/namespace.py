@@ -194,6 +194,7 @@ class DirectoryNamespace(api.LanceNamespace):
                     raise TableExistsError(f"there is a table {SEPARATOR.join(name)} already")
                 written = self._write(data, entry.uri, "overwrite")
             else:
+                self._create_parents(name)
                 uri = self._catalog.place(name)
                 written = self._write(data, uri, "create")
                 self._catalog.add(name, uri, request.properties or {})
@@ -203,8 +204,10 @@ class DirectoryNamespace(api.LanceNamespace):
 
     def declare_table(self, request: Any) -> Any:
         """Reserve a name and a location for a table that is written later."""
+        name = _table_name(request)
         with _namespace_errors():
-            uri = self._catalog.declare(_table_name(request), request.properties or {})
+            self._create_parents(name)
+            uri = self._catalog.declare(name, request.properties or {})
         return api.DeclareTableResponse(location=_as_uri(uri), properties=request.properties)
 
     def rename_table(self, request: Any) -> Any:
@@ -231,6 +234,14 @@ class DirectoryNamespace(api.LanceNamespace):
             data = _rows(request_data, "insert_into_table")
             written = self._write(data, self._catalog.table(_table_name(request)).uri, mode)
         return api.InsertIntoTableResponse(num_inserted_rows=data.num_rows, version=written.version)
+
+    def _create_parents(self, name: Name) -> None:
+        """Create the missing namespaces of a table. pylance writes such tables without their namespaces."""
+        for length in range(1, len(name)):
+            try:
+                self._catalog.create_namespace(name[:length], {})
+            except (NamespaceExistsError, TableExistsError):
+                continue
 
     def _there(self, name: Name) -> TableEntry | None:
         try:

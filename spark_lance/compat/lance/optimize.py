@@ -61,10 +61,12 @@ class DatasetOptimizer:
         return metrics
 
     def optimize_indices(self, **options: Any) -> None:
-        """Add the rows that indexes do not cover yet to the indexes."""
-        for hint in ("retrain", "num_indices_to_merge"):
-            if options.get(hint) is None:
-                options.pop(hint, None)
+        """Add the rows that indexes do not cover yet to the indexes.
+
+        `retrain=True` merges each index into one segment. A vector index keeps its centroids.
+        """
+        if options.pop("retrain", None) or options.get("num_indices_to_merge") is None:
+            options.pop("num_indices_to_merge", None)
         self._dataset.value.optimize.optimize_indices(**options)
         self._dataset.checkout_latest()
 

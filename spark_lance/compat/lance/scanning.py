@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,14 @@ from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.datasets import scanner as values
 from spark_lance.datasets.scan_request import BATCH_ROWS, check_hints
 from spark_lance.errors import OptionError
+from spark_lance.index.text.queries import MultiMatchQuery
+from spark_lance.index.text.search import indexed_text_columns
+from spark_lance.index.vector.kinds import VECTOR_LABEL
 from spark_lance.io.counters import ReadCounts, read_counts
+from spark_lance.proto import table_pb2
+from spark_lance.table.format.index_kinds import label_of
 
-__all__ = ["LanceScanner", "ScanStatistics", "ScannerBuilder", "exact_rows", "scan_arguments"]
+__all__ = ["LanceScanner", "ScanStatistics", "ScannerBuilder", "exact_rows", "scan_arguments", "search_scope"]
 
 # pylance's name of a scan argument -> our name.
 _RENAMED = {"batch_size_bytes": "batch_bytes"}
@@ -75,16 +81,40 @@ def scan_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         OptionTypeError: an argument does not exist.
-        OptionError: `index_segments` is set, which would skip rows.
     """
     result = {_RENAMED.get(name, name): value for name, value in arguments.items() if value is not None}
-    if "index_segments" in result:
-        raise OptionError("index_segments is not supported: leave it out to search all segments of an index")
     result.pop("scan_stats_callback", None)
     if "batch_size" not in result and (rows := os.environ.get("LANCE_DEFAULT_BATCH_SIZE")):
         result["batch_size"] = int(rows)
     check_hints({name: value for name, value in result.items() if name not in _ARGUMENTS})
     return {name: value for name, value in result.items() if name in _ARGUMENTS}
+
+
+def search_scope(value: Any, arguments: dict[str, Any]) -> Any:
+    """Return the dataset to search, and change arguments that need it.
+
+    With `index_segments` the dataset has only these segments of vector indexes, and the search reads no other
+    rows than theirs and those of `fragments`. Words without a column are searched in all indexed columns.
+    """
+    query = arguments.get("full_text_query")
+    if isinstance(query, str):
+        columns = indexed_text_columns(value.manifest)
+        if len(columns) > 1:
+            arguments["full_text_query"] = MultiMatchQuery(query, columns)
+    segments = arguments.pop("index_segments", None)
+    if segments is None:
+        return value
+    if arguments.get("nearest") is None:
+        raise OptionError("index_segments is for vector searches: add nearest")
+    if "fragments" not in arguments:
+        arguments["fast_search"] = True
+    ids = {uuid.UUID(str(segment)).bytes for segment in segments}
+    vector_ids = {entry.uuid.uuid for entry in value.manifest.indices if label_of(entry) == VECTOR_LABEL}
+    section = table_pb2.IndexSection.FromString(value.manifest.index_section)
+    entries = [entry for entry in section.indices if entry.uuid.uuid not in vector_ids - ids]
+    section = table_pb2.IndexSection(indices=entries)
+    manifest = replace(value.manifest, index_section=section.SerializeToString())
+    return replace(value, manifest=manifest)
 
 
 @raises_os_errors
