@@ -87,6 +87,22 @@ DELETE FROM h WHERE EXISTS (SELECT 1 FROM lance.h AS o WHERE o.id = h._metadata.
 ! a Lance table has no _metadata
 MERGE INTO h USING lance.h AS o ON h.id = o.id AND h._metadata.file_path = 'x' WHEN MATCHED THEN DELETE;
 ! a Lance table has no _metadata
+CREATE TABLE tracked TBLPROPERTIES ('delta.enableRowTracking' = 'true') AS SELECT id FROM range(3);
+UPDATE tracked SET id = 10 WHERE id = 1;
+SELECT id, _metadata.row_id = _rowid, _metadata.row_commit_version = _row_last_updated_at_version, _metadata.row_commit_version > 1 FROM tracked ORDER BY id;
+> 0 | True | True | False
+> 2 | True | True | False
+> 10 | True | True | True
+SELECT t._metadata.row_id FROM tracked AS t JOIN tracked AS o ON t._metadata.row_id = o._metadata.row_id WHERE t._metadata.row_commit_version > 1;
+> 1
+SELECT count(*) FROM (SELECT *, _metadata.row_id AS r FROM tracked WHERE id > 0) WHERE r < 2;
+> 1
+SELECT max(_metadata.row_commit_version) FROM tracked WHERE id IN (SELECT id FROM tracked WHERE _metadata.row_id = 2);
+> 1
+SELECT _metadata.row_id, _metadata.file_path FROM tracked;
+! a Lance table has no _metadata
+SELECT _metadata FROM tracked;
+! a Lance table has no _metadata
 CREATE TABLE own AS SELECT 1 AS id, named_struct('file_path', 'x') AS _metadata;
 UPDATE own SET id = 2 WHERE _metadata.file_path = 'x';
 SELECT id FROM own WHERE _metadata.file_path = 'x';

@@ -81,6 +81,10 @@ WRITE_OPTIONS = (
     ("partitionOverwriteMode", "sideways", "static or dynamic"),
     ("overwrite-mode", "static", "done"),
     ("owner", "me", "done"),
+    ("check-nullability", "false", "done"),
+    ("isolation-level", "snapshot", "only changes of the same rows are conflicts"),
+    ("compression-codec", "zstd", "done"),
+    ("delta.appendOnly", "true", "ALTER TABLE t SET TBLPROPERTIES ('delta.appendOnly' = 'true')"),
 )
 
 
@@ -531,6 +535,50 @@ def test_options_about_columns_by_name(
         assert sorted(" ".join(map(str, row)) for row in run("SELECT * FROM o")) == expected
 
 
+VIEWS = "Spark has views in other catalogs from 4.2 on: write "
+# Statements about views in a catalog of Spark 4.0 and 4.1, as in HINTS.
+VIEW_HINTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "CREATE VIEW hv AS SELECT * FROM h",
+        f"{VIEWS}CREATE VIEW spark_catalog.default.hv AS SELECT ... FROM lance.db.t",
+        (
+            "CREATE VIEW spark_catalog.default.hv AS SELECT id FROM lance.d.h",
+            "SELECT id FROM spark_catalog.default.hv",
+        ),
+    ),
+    (
+        "ALTER VIEW lance.d.hv AS SELECT id FROM h",
+        f"{VIEWS}ALTER VIEW spark_catalog.default.hv AS ...",
+        ("ALTER VIEW spark_catalog.default.hv AS SELECT v FROM lance.d.h",),
+    ),
+    (
+        "ALTER VIEW hv SET TBLPROPERTIES ('a' = 'b')",
+        f"{VIEWS}ALTER VIEW spark_catalog.default.hv SET TBLPROPERTIES ...",
+        ("ALTER VIEW spark_catalog.default.hv SET TBLPROPERTIES ('a' = 'b')",),
+    ),
+    (
+        "ALTER VIEW hv UNSET TBLPROPERTIES ('a')",
+        f"{VIEWS}ALTER VIEW spark_catalog.default.hv UNSET TBLPROPERTIES ...",
+        ("ALTER VIEW spark_catalog.default.hv UNSET TBLPROPERTIES ('a')",),
+    ),
+    (
+        "ALTER VIEW hv RENAME TO `h v`",
+        f"{VIEWS}ALTER VIEW spark_catalog.default.hv RENAME TO default.`h v`",
+        ("ALTER VIEW spark_catalog.default.hv RENAME TO default.other_hv",),
+    ),
+    ("SHOW VIEWS", f"{VIEWS}SHOW VIEWS IN spark_catalog.default", ("SHOW VIEWS IN spark_catalog.default",)),
+    ("SHOW VIEWS IN lance.d LIKE 'h*'", f"{VIEWS}SHOW VIEWS IN spark_catalog.default", ()),
+    ("SHOW VIEWS IN lance", f"{VIEWS}SHOW VIEWS IN spark_catalog.default", ()),
+    (
+        "DROP VIEW IF EXISTS other_hv",
+        f"{VIEWS}DROP VIEW IF EXISTS spark_catalog.default.other_hv",
+        (
+            "DROP VIEW IF EXISTS spark_catalog.default.other_hv",
+            "DROP VIEW IF EXISTS spark_catalog.default.hv",
+        ),
+    ),
+    ("DROP VIEW lance.d.`h v`", f"{VIEWS}DROP VIEW IF EXISTS spark_catalog.default.`h v`", ()),
+)
 # What is refused, a part of the error, and what the error says to write. {other} is a path.
 HINTS: tuple[Any, ...] = (
     (
@@ -685,6 +733,19 @@ def test_what_errors_say_to_write_works(
     assert placed(hint) in answer, answer
     for remedy in remedies:
         run(placed(remedy))
+
+
+@pytest.mark.skipif(RELEASE >= (4, 2), reason="Spark has views in all catalogs")
+def test_statements_about_views_before_spark_4_2(run: Run) -> None:
+    run("CREATE OR REPLACE TABLE h AS SELECT 1 AS id, 'a' AS v")
+    for statement, hint, remedies in VIEW_HINTS:
+        assert hint in outcome(lambda statement=statement: run(statement)), statement  # type: ignore[misc]
+        for remedy in remedies:
+            run(remedy)
+    run("CREATE TEMPORARY VIEW hv AS SELECT 1 AS id")
+    run("ALTER VIEW hv AS SELECT 2 AS id")
+    assert run("SELECT id FROM hv") == [(2,)]
+    run("DROP VIEW hv")
 
 
 def test_methods_of_delta_that_mean_nothing_here(session: SparkSession, run: Run, tmp_path: Path) -> None:

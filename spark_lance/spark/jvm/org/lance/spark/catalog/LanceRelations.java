@@ -11,6 +11,7 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
+import org.apache.spark.sql.catalyst.util.QuotingUtils;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.CatalogManager;
 import org.apache.spark.sql.connector.catalog.CatalogPlugin;
@@ -150,19 +151,37 @@ public final class LanceRelations {
   }
 
   /**
-   * Refuses CREATE VIEW in a catalog of this package if Spark only supports views in spark_catalog. The error has the
-   * statement to write instead.
+   * Refuses statements about views in a catalog of this package if Spark only supports views in spark_catalog. The
+   * error has the statement to write instead.
    *
+   * @param statement CREATE VIEW, DROP VIEW, SHOW VIEWS or ALTER VIEW ... RENAME TO, or the view's name in other
+   *     forms of ALTER VIEW
    * @return the statement itself if it is not refused
    */
   public static LogicalPlan refuseView(LogicalPlan statement) {
-    Object child = statement.productElement(0);
-    if (child instanceof UnresolvedIdentifier && isOurs(((UnresolvedIdentifier) child).nameParts())) {
-      Seq<String> name = ((UnresolvedIdentifier) child).nameParts();
-      throw new UnsupportedOperationException("Spark has views in other catalogs from 4.2 on: write CREATE VIEW "
-          + "spark_catalog.default." + name.last() + " AS SELECT ... FROM lance.db.t");
+    String kind = statement.getClass().getSimpleName();
+    LogicalPlan child = kind.equals("UnresolvedView") ? statement : (LogicalPlan) statement.productElement(0);
+    Object part = child.productArity() == 0 ? null : child.productElement(0);
+    Seq<String> name = part instanceof Seq ? Seqs.<String>cast((Seq<?>) part) : Seqs.<String>empty();
+    boolean isRefused = kind.equals("ShowViews")
+        ? catalogOfNamespace(name) instanceof LanceTableCatalog
+        : !name.isEmpty() && isOurs(name) && !SparkSession.active().sessionState().catalog().isTempView(name);
+    if (!isRefused) {
+      return statement;
     }
-    return statement;
+    String view = "spark_catalog.default." + (name.isEmpty() ? "v" : QuotingUtils.quoteIfNeeded((String) name.last()));
+    String remedy = "CREATE VIEW " + view + " AS SELECT ... FROM lance.db.t";
+    if (kind.equals("ShowViews")) {
+      remedy = "SHOW VIEWS IN spark_catalog.default";
+    } else if (kind.equals("DropView")) {
+      remedy = "DROP VIEW IF EXISTS " + view;
+    } else if (kind.equals("RenameTable")) {
+      Seq<String> newName = Seqs.<String>cast((Seq<?>) statement.productElement(1));
+      remedy = "ALTER VIEW " + view + " RENAME TO default." + QuotingUtils.quoteIfNeeded((String) newName.last());
+    } else if (!kind.equals("CreateView")) {
+      remedy = ((String) child.productElement(1)).replace("...", view) + " ...";
+    }
+    throw new UnsupportedOperationException("Spark has views in other catalogs from 4.2 on: write " + remedy);
   }
 
   /**
@@ -192,6 +211,13 @@ public final class LanceRelations {
     String first = (String) name.apply(0);
     boolean hasCatalog = name.size() > 1 && catalogs.isCatalogRegistered(first);
     return hasCatalog ? catalogs.catalog(first) : catalogs.currentCatalog();
+  }
+
+  /** Returns the catalog of a namespace, whose name can be the catalog only. */
+  private static CatalogPlugin catalogOfNamespace(Seq<?> name) {
+    CatalogManager catalogs = SparkSession.active().sessionState().catalogManager();
+    boolean hasCatalog = !name.isEmpty() && catalogs.isCatalogRegistered((String) name.apply(0));
+    return hasCatalog ? catalogs.catalog((String) name.apply(0)) : catalogs.currentCatalog();
   }
 
   private static boolean isLance(UnresolvedRelation tableName) {

@@ -28,6 +28,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.SparkStrategy;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
 import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
@@ -66,6 +67,9 @@ public final class LanceStatements {
   private static final String WRITE = "org.lance.spark.write.LanceWrite$PythonWrite";
   private static final String ORDERED = "org.lance.spark.write.LanceWrite$OrderedWrite";
   private static final String FEW_ROWS = "org.lance.spark.write.LanceWriteRows";
+  // The column Bridge.FILE_METADATA. Bridge is compiled later than this class.
+  private static final String FILE_METADATA = "_metadata";
+  private static final String ROW_TRACKING = "org.lance.spark.scan.LanceRowTracking";
   private static final String COLUMNS = "org.lance.spark.write.LanceWriteColumns";
   private static final String SEARCHES = "org.lance.spark.search.LanceLateral";
   private static final String STREAM = "org.lance.spark.write.LanceWrite$Stream";
@@ -301,8 +305,12 @@ public final class LanceStatements {
       return write.isByName() && !Shim.fillsMissingColumns();
     }
 
+    /** Returns whether a node is a statement about views, or the name of a view, which Spark has only in its catalog. */
     private static boolean isRefusedView(Object node) {
-      return node.getClass().getSimpleName().equals("CreateView") && !Shim.keepsViews();
+      String kind = node.getClass().getSimpleName();
+      boolean isView = kind.equals("CreateView") || kind.equals("DropView") || kind.equals("ShowViews") || kind.equals("UnresolvedView");
+      boolean renames = kind.equals("RenameTable") && Boolean.TRUE.equals(((LogicalPlan) node).productElement(2));
+      return (isView || renames) && !Shim.keepsViews();
     }
 
     private static boolean changesColumns(LogicalPlan write) {
@@ -339,13 +347,17 @@ public final class LanceStatements {
     }
   }
 
-  /** The optimizer rule: replaces DELETE, UPDATE and MERGE on Lance tables by the node of LanceRowLevel. */
+  /**
+   * The optimizer rule: replaces DELETE, UPDATE and MERGE on Lance tables by the node of LanceRowLevel, and Delta's
+   * fields of row tracking in a query by columns.
+   */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class RewriteRule extends Rule {
     public TreeNode apply(TreeNode plan) {
       String kind = plan.getClass().getSimpleName();
       if (!kind.equals("DeleteFromTable") && !kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
-        return plan;
+        OptionalUnit fields = readsFileMetadata((LogicalPlan) plan) ? OptionalUnit.ofThread(ROW_TRACKING) : null;
+        return fields == null ? plan : (TreeNode) fields.call("computeFields", plan);
       }
       Object rewrittenStatement = null;
       try {
@@ -357,6 +369,19 @@ public final class LanceStatements {
         warn(problem);
       }
       return rewrittenStatement == null ? plan : (TreeNode<?>) rewrittenStatement;
+    }
+
+    /** Returns whether a plan reads a column with the name of Spark's file metadata from a table. */
+    private static boolean readsFileMetadata(LogicalPlan plan) {
+      boolean result = false;
+      for (Object leaf : Seqs.view(plan.collectLeaves())) {
+        if (leaf instanceof DataSourceV2Relation) {
+          for (Attribute column : Seqs.view(((DataSourceV2Relation) leaf).output())) {
+            result = result || column.name().equals(FILE_METADATA);
+          }
+        }
+      }
+      return result;
     }
 
     /** Logs why a statement was left to Spark. */
