@@ -18,6 +18,7 @@ from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFoundError
 from spark_lance.io.locations import join
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
+from spark_lance.spark.sql.foreign_tables import migrate_table, snapshot_table, source_rows
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, idle, refused, texts
 from spark_lance.spark.table.expressions import quoted
 from spark_lance.spark.table.maintaining import Optimizing
@@ -315,58 +316,13 @@ def _rewrite_position_delete_files(
     )
 
 
-def _read_source(request: BridgeRequest, text: str) -> DataFrame:
-    """Return the rows of a table in any catalog, or of files such as parquet.`/path`."""
-    return request.spark.sql(f"SELECT * FROM {text.strip()}")
-
-
-def _quoted_target(request: BridgeRequest, text: str) -> str:
-    name = catalog_name(request.catalog, text, current_namespace(request))
-    return ".".join(f"`{part.replace('`', '``')}`" for part in (request.catalog.name, *name))
-
-
-def _snapshot(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
-    if a["ignore_missing_files"]:
-        raise OptionError(
-            "snapshot reads what Spark reads: SET spark.sql.files.ignoreMissingFiles=true, and leave out "
-            "ignore_missing_files"
-        )
-    if a["location"] is not None:
-        raise OptionError(
-            f"catalog {request.catalog.name} chooses where its tables are: leave out location, or name a "
-            f"path as the table, table => '{a['location']}'"
-        )
-    source = _read_source(request, a["source_table"])
-    files = len(source.inputFiles())
-    writer = source.writeTo(_quoted_target(request, a["table"])).using("lance")
-    for name, value in (a["properties"] or {}).items():
-        writer = writer.tableProperty(name, value)
-    writer.create()
-    return _create_frame(request, [(files,)], "imported_files_count bigint")
-
-
-def _migrate(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
-    if request.catalog.session is not None:
-        old, new = a["table"], f"{a['table']}_lance"
-        raise UnsupportedFormatError(
-            f"migrate would leave no table if it failed half-way: write CALL {request.catalog.name}.system."
-            f"snapshot('{old}', '{new}'), then DROP TABLE {old}, then ALTER TABLE {new} RENAME TO {old}"
-        )
-    name = a["table"].removeprefix("spark_catalog.").removeprefix(f"{request.catalog.name}.")
-    raise UnsupportedFormatError(
-        f"migrate would replace a table of Spark's own catalog, where no Lance table can be: write CALL "
-        f"{request.catalog.name}.system.snapshot('spark_catalog.{name}', '{name}'), and then "
-        f"DROP TABLE spark_catalog.{name}"
-    )
-
-
 def _add_files(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     if a["check_duplicate_files"]:
         raise UnsupportedFormatError(
             "add_files copies rows and keeps no list of the files that they came from: leave out "
             "check_duplicate_files"
         )
-    source = _read_source(request, a["source_table"])
+    source = source_rows(request, a["source_table"])
     for column, value in (a["partition_filter"] or {}).items():
         source = source.where(f.col(column) == f.lit(value))
     before = {file.path for x in table.dataset().manifest.fragments for file in x.files}
@@ -752,7 +708,7 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
         ),
     ),
     "snapshot": Procedure(
-        _snapshot,
+        snapshot_table,
         (
             Parameter("source_table", "string", "a table of any catalog, as SQL names it"),
             _NEW,
@@ -765,15 +721,19 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
         on_table=False,
         results=("imported_files_count",),
     ),
-    "migrate": refused(
-        _migrate,
-        Parameter("table", "string", "the table"),
-        Parameter("properties", "map<string, string>", "TBLPROPERTIES", "NULL"),
-        Parameter("drop_backup", "boolean", "drop the old table", "NULL"),
-        Parameter("backup_table_name", "string", "name of the old table", "NULL"),
-        _PARALLELISM,
-        _MISSING_FILES,
+    "migrate": Procedure(
+        migrate_table,
+        (
+            Parameter("table", "string", "a table of spark_catalog in another format"),
+            Parameter("properties", "map<string, string>", "TBLPROPERTIES", "NULL"),
+            Parameter("drop_backup", "boolean", "drop the old table", "false"),
+            Parameter("backup_table_name", "string", "name of the old table; <table>_BACKUP_", "NULL"),
+            _PARALLELISM,
+            _MISSING_FILES,
+        ),
+        "Replace a table of spark_catalog by a Lance table with its rows. The old table stays as a backup.",
         on_table=False,
+        results=("migrated_files_count",),
     ),
     "add_files": Procedure(
         _add_files,

@@ -300,6 +300,32 @@ def test_a_table_that_cannot_be_registered_leaves_nothing(run: Run, folder: Path
     assert names(run, "broken") == names(run, "unknown") == []
 
 
+def test_a_table_of_another_format_is_migrated(session: SparkSession, run: Run, tmp_path: Path) -> None:
+    run(f"CREATE TABLE moved (id INT, day STRING) USING parquet PARTITIONED BY (day) LOCATION '{tmp_path}/m'")
+    run("INSERT INTO moved VALUES (1, 'a'), (2, 'b')")
+    migrate = "CALL spark_catalog.system.migrate"
+    assert run(f"{migrate}('mixed.moved', map('owner', 'me'))") == [(2,)]
+    assert run("SELECT id, day FROM moved ORDER BY id") == [(1, "a"), (2, "b")]
+    assert run("SELECT count(*) FROM `moved_BACKUP_`") == [(2,)]
+    assert run("SELECT count(*) > 0 FROM spark_catalog.mixed.moved.history") == [(True,)]
+    assert run("SHOW PARTITIONS moved") == [("day=a",), ("day=b",)]
+    run("UPDATE moved SET id = 3 WHERE id = 2")
+    with pytest.raises(PySparkException, match="is a Lance table: name a table of another format"):
+        run(f"{migrate}('moved')")
+    run("CREATE TABLE old (id INT) USING orc")
+    run("INSERT INTO old VALUES (1)")
+    assert run(f"{migrate}(table => 'spark_catalog.mixed.old', drop_backup => true)") == [(1,)]
+    run("CREATE TABLE other (id INT) USING json")
+    # The name of the backup is taken: nothing changes.
+    with pytest.raises(PySparkException, match="ALREADY_EXISTS"):
+        run(f"{migrate}('other', backup_table_name => 'moved')")
+    names = {name for _, name, _ in run("SHOW TABLES")}
+    assert {"moved", "moved_BACKUP_".lower(), "old", "other"} <= {name.lower() for name in names}
+    assert not any("copy_" in name or name == "old_BACKUP_" for name in names)
+    assert run(f"{migrate}('other', backup_table_name => 'json_rows')") == [(0,)]
+    assert run("SELECT count(*) FROM json_rows") == [(0,)]
+
+
 def test_settings(session: SparkSession) -> None:
     with pytest.raises(OptionError, match="leave out root"):
         spark_lance.enable(session, catalog="spark_catalog", root="/data")
