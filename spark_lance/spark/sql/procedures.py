@@ -262,9 +262,9 @@ PROCEDURES: dict[str, Procedure] = {
         (Parameter("limit", "int", "how many of the newest versions", "NULL"),),
         "Return the history, newest version first.",
         results=(
-            "version, timestamp, userName, operation, operationParameters, job, readVersion, "
-            "isBlindAppend, operationMetrics, userMetadata, engineInfo, made_current_at, "
-            "snapshot_id, parent_id, is_current_ancestor",
+            "version, timestamp, userId, userName, operation, operationParameters, job, notebook, "
+            "clusterId, readVersion, isolationLevel, isBlindAppend, operationMetrics, userMetadata, "
+            "engineInfo, made_current_at, snapshot_id, parent_id, is_current_ancestor",
         ),
     ),
     "detail": Procedure(

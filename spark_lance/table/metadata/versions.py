@@ -246,6 +246,7 @@ VERSIONS = MetadataTable(
     reads=True,
 )
 
+_NOTEBOOK = pa.struct([("notebookId", pa.string())])
 _JOB = pa.struct([("jobId", pa.string()), ("jobName", pa.string())])
 
 
@@ -255,15 +256,18 @@ def _job(transaction: Transaction) -> dict[str, str | None] | None:
     return None if application is None else {"jobId": application, "jobName": name}
 
 
-# The columns of Delta's history that have a meaning in Lance, in Delta's order.
+_user = _of_transaction(lambda transaction: transaction.properties.get(USER))
+
+# The columns of Delta's history, in Delta's order. Columns without a meaning in Lance are null.
 HISTORY = MetadataTable(
     (
         _VERSION,
         _TIMESTAMP,
+        Column("userId", pa.string(), _user, "the same as `userName`"),
         Column(
             "userName",
             pa.string(),
-            _of_transaction(lambda transaction: transaction.properties.get(USER)),
+            _user,
             "user of the Spark session that committed it; null for other writers",
         ),
         Column(
@@ -274,7 +278,10 @@ HISTORY = MetadataTable(
         ),
         Column("operationParameters", TEXT_MAP, _of_transaction(parameters), "parameters of the operation"),
         Column("job", _JOB, _of_transaction(_job), "id and name of the Spark application that committed it"),
+        Column("notebook", _NOTEBOOK, lambda row: None, "always null"),
+        Column("clusterId", pa.string(), lambda row: None, "always null"),
         Column("readVersion", pa.int64(), _READ_VERSION, "version that the operation read"),
+        Column("isolationLevel", pa.string(), lambda row: None, "always null"),
         Column(
             "isBlindAppend",
             pa.bool_(),

@@ -64,10 +64,12 @@ def test_every_table_comes_as_spark_expects_it(path: str) -> None:
 
 def test_history_has_delta_s_columns_and_order(spark: SparkSession, path: str) -> None:
     history = table(spark, path, "history")
-    assert history.columns[:10] == [
-        *("version", "timestamp", "userName", "operation", "operationParameters", "job"),
-        *("readVersion", "isBlindAppend", "operationMetrics", "userMetadata"),
+    assert history.columns[:15] == [
+        *("version", "timestamp", "userId", "userName", "operation", "operationParameters", "job"),
+        *("notebook", "clusterId", "readVersion", "isolationLevel", "isBlindAppend", "operationMetrics"),
+        *("userMetadata", "engineInfo"),
     ]
+    assert dict(history.dtypes)["notebook"] == "struct<notebookId:string>"
     assert dict(history.dtypes)["operationMetrics"] == "map<string,string>"
     found = history.selectExpr("version", "operation", "operationMetrics.numOutputRows", "userMetadata")
     assert [tuple(row) for row in found.collect()] == [

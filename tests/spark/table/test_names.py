@@ -124,10 +124,10 @@ def test_the_history_names_user_and_application(session: SparkSession) -> None:
     table.delete("id = 1")
     session.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
     context = session.sparkContext
-    history = table.history().select("version", "userName", "job.*", "userMetadata")
+    history = table.history().select("version", "userId", "userName", "job.*", "userMetadata")
     messages = ["by setting"] * 3 + ["by path", "by name", None]
     assert [tuple(row) for row in history.collect()] == [
-        (version, context.sparkUser(), context.applicationId, context.appName, message)
+        (version, *[context.sparkUser()] * 2, context.applicationId, context.appName, message)
         for version, message in zip(range(6, 0, -1), messages, strict=True)
     ]
     described = session.sql("DESCRIBE HISTORY who").select("userName", "job").first()
