@@ -1,7 +1,8 @@
 """Refuses unknown options: options of other connectors, and misspellings of our own.
 
 Every API refuses an unknown option, with a message that says what to use instead. The exceptions are options
-that Spark itself adds or reads (`OF_SPARK`), and values that request the default behaviour (`HARMLESS`).
+that Spark itself adds or reads (`OF_SPARK`), values that request the default behaviour (`HARMLESS`), and
+options that only tune files of Iceberg (`TUNING`).
 """
 
 from __future__ import annotations
@@ -42,25 +43,39 @@ STORAGE_NAMES = frozenset(
 
 _USE_ASOF = "use option 'asof' with a time such as 2026-01-31 12:00:00"
 _USE_MODE = "use .mode('append') or .mode('overwrite')"
+_ROWS_CONFLICT = "leave it out: only changes of the same rows are conflicts"
+_NEW_STREAM = "leave it out, and start the stream again after a change of the schema"
 _NO_FILES = "a Lance table is not a directory of files: use option 'filter'"
 
 # Options of Delta, Iceberg, lance-spark, pylance and Spark's file sources that change the result of a read or
 # write there, in lower case -> what to do instead.
 FOREIGN = {
     # Delta
+    "allowsourcecolumndrop": _NEW_STREAM,
+    "allowsourcecolumnrename": _NEW_STREAM,
+    "allowsourcecolumntypechange": _NEW_STREAM,
     "datachange": "leave it out to write rows; LanceTable.optimize() rewrites rows without changing them",
+    "excluderegex": _NO_FILES,
+    "failondataloss": "leave it out: a stream fails if vacuum has removed versions that it has not read",
+    "ignorefiledeletion": "use option 'ignoreChanges'",
     "optimizewrite": "use option 'max_rows_per_file' or 'max_bytes_per_file'",
-    "schematrackinglocation": "leave it out, and start the stream again after a change of the schema",
+    "schematrackinglocation": _NEW_STREAM,
     # Iceberg
+    "check-ordering": "leave it out: writes match columns by name, and only insertInto by position",
+    "compression-level": "name the column: <column>.lance.compression-level",
     "fanout-enabled": "it is true or false: rows of a partitioned table are clustered anyway",
-    "distribution-mode": "repartition the DataFrame",
+    "distribution-mode": (
+        "ALTER TABLE t SET TBLPROPERTIES ('write.distribution-mode' = 'hash'), or repartition the DataFrame"
+    ),
+    "isolation-level": _ROWS_CONFLICT,
+    "validate-from-snapshot-id": _ROWS_CONFLICT,
     "witheventtimeorder": "leave it out: batches have the rows in the order of the files",
     "end-snapshot-id": "use options 'readChangeFeed' and 'endingVersion'",
     "end-timestamp": "use options 'readChangeFeed' and 'endingTimestamp'",
     "start-snapshot-id": "use options 'readChangeFeed' and 'startingVersion', with the next number",
     "start-timestamp": "use options 'readChangeFeed' and 'startingTimestamp'",
     "streaming-skip-overwrite-snapshots": "use option 'ignoreChanges'",
-    "write-format": "data files are Lance files",
+    "write-format": "leave it out: data files are Lance files",
     # lance-spark and pylance
     "dataset_uri": "give the location to load() or save()",
     "include_deleted_rows": "deleted rows are not read; see option 'readChangeFeed'",
@@ -87,7 +102,22 @@ FOREIGN = {
 HARMLESS = {
     "fanout-enabled": ("true", "false"),
     "datachange": ("true",),
+    "distribution-mode": ("none",),
+    "failondataloss": ("true",),
+    "write-format": ("lance",),
 }
+
+# Options of Iceberg, in lower case, that only tune reads and writes of its files. They are ignored. NOT NULL
+# columns are checked by their values, so the check of the DataFrame's schema is not needed.
+TUNING = frozenset(
+    {
+        "check-nullability",
+        "compression-strategy",
+        "file-open-cost",
+        "lookback",
+        "vectorization-enabled",
+    }
+)
 
 # Names, in lower case, of options that Spark itself adds or reads.
 OF_SPARK = frozenset(
@@ -123,7 +153,7 @@ def advice(key: str, text: str, names: Mapping[str, str], suffixes: Collection[s
         suffixes: the ends of the names of column options.
     """
     name = key.lower()
-    if name in OF_SPARK:
+    if name in OF_SPARK or name in TUNING:
         return None
     if name in FOREIGN:
         harmless = text.strip().lower() in HARMLESS.get(name, ("false",))

@@ -209,7 +209,11 @@ class ReadOptions(TableOptions):
         excludes=("table", "fresh"),
     )
     batch_size: int = option(
-        positive, "a number of rows, 1 or more", 65_536, "Largest number of rows in one Arrow batch."
+        positive,
+        "a number of rows, 1 or more",
+        65_536,
+        "Largest number of rows in one Arrow batch.",
+        aliases=("batch-size",),
     )
     batch_bytes: int = option(
         byte_size,
@@ -458,6 +462,7 @@ class WriteOptions(TableOptions):
         None,
         "Compression of columns without a setting of their own: zstd or lz4 make files small, none only "
         "packs values, fsst is the default. A new table keeps this setting.",
+        aliases=("compression-codec",),
     )
     enable_stable_row_ids: bool | None = option(
         boolean,

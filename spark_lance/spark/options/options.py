@@ -297,11 +297,13 @@ def _storage_value(key: str, text: str) -> Any:
 
 def _check_unknown(key: str, text: str) -> None:
     """Raise an error for an option that is not ours, unless Spark reads it or its value is harmless."""
-    from spark_lance.table.format.reserved_names import check_settings  # parsing needs no table layer
+    # Parsing needs no table layer.
+    from spark_lance.spark.options.table_properties import property_advice
+    from spark_lance.table.format.reserved_names import check_settings
 
     check_settings([key])
     names = {name: option.name for name, option in ALIASES.items()}
-    problem = advice(key, text, names, _SUFFIXES)
+    problem = property_advice(key, text) or advice(key, text, names, _SUFFIXES)
     if problem is not None:
         raise OptionError(problem)
 

@@ -133,6 +133,22 @@ _CANONICAL = {name.lower(): name for name in (*_EFFECTIVE, *_REFUSED)}
 logger = logging.getLogger(__name__)
 
 
+def property_advice(key: str, value: str) -> str | None:
+    """Return the error for an option that is a property of Delta or Iceberg; None for other options.
+
+    Args:
+        key: the option's name, in any case.
+        value: the option's value.
+    """
+    if not key.lower().startswith(_FOREIGN_PREFIXES):
+        return None
+    name = _CANONICAL.get(key.lower(), key)
+    return (
+        f"option {name!r} is a table property: write df.writeTo(table).tableProperty({name!r}, {value!r})"
+        f".create(), or ALTER TABLE t SET TBLPROPERTIES ({name!r} = {value!r})"
+    )
+
+
 def is_row_tracking(name: str, value: str) -> bool:
     """Return whether a property turns on Delta's row tracking."""
     return name == _ROW_TRACKING and value.strip().lower() == "true"

@@ -78,6 +78,7 @@ def test_every_name_and_alias_is_known_in_any_case(name: str) -> None:
         "nearest": "{}",
         "hybrid_search": "{}",
         "compression": "zstd",
+        "compression-codec": "zstd",
         "mode": "upsert",
         "overwrite-mode": "dynamic",
         "partitionoverwritemode": "dynamic",

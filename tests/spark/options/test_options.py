@@ -33,13 +33,14 @@ def test_defaults_come_from_the_table() -> None:
         ("columns", '["a,b", "`c`", " d"]', ("a,b", "`c`", " d")),
         ("columns", "[]", ()),
         ("batch_size", "1000", 1000),
+        ("batch-size", "1000", 1000),
         ("batch_bytes", "4m", 4 << 20),
         ("batch_bytes", "4 MiB", 4 << 20),
     ],
 )
 def test_values_of_read_options(name: str, text: str, value: Any) -> None:
     options = read_options({**PATH, name: text})
-    assert getattr(options, {"versionasof": "version"}.get(name, name)) == value
+    assert getattr(options, {"versionasof": "version", "batch-size": "batch_size"}.get(name, name)) == value
 
 
 def test_values_of_write_options() -> None:
@@ -108,6 +109,16 @@ def test_hadoop_s_spellings_of_locations(path: str, location: str) -> None:
         ({"snapshot-property.": "x"}, "choose another name, such as snapshot-property.job-id"),
         ({"snapshot-property.__lance_commit_message": "x"}, "choose another name"),
         ({"dataChange": "false"}, "not supported"),
+        ({"check-ordering": "true"}, "writes match columns by name, and only insertInto by position"),
+        ({"compression-codec": "snappy"}, "must be zstd, lz4, fsst or none"),
+        ({"compression-level": "3"}, "name the column: <column>.lance.compression-level"),
+        ({"delta.appendonly": "true"}, "'delta.appendOnly' is a table property"),
+        ({"distribution-mode": "hash"}, "SET TBLPROPERTIES ('write.distribution-mode' = 'hash')"),
+        ({"failOnDataLoss": "false"}, "leave it out"),
+        ({"allowSourceColumnDrop": "always"}, "start the stream again"),
+        ({"isolation-level": "serializable"}, "only changes of the same rows are conflicts"),
+        ({"validate-from-snapshot-id": "3"}, "only changes of the same rows are conflicts"),
+        ({"write-format": "avro"}, "data files are Lance files"),
         ({"anything": "1"}, "unknown option 'anything': leave it out"),
         ({"storage.client_kwargs": "{"}, "starts like JSON"),
         ({"paths": '["/a", "/b"]'}, "takes one path"),
@@ -133,6 +144,23 @@ def test_an_old_version_cannot_be_written_to() -> None:
 def test_what_spark_adds_is_ignored() -> None:
     added = {"owner": "me", "location": "file:/t", "provider": "lance", "mergeschema": "false"}
     assert read_options({**PATH, **added}) == read_options(PATH)
+
+
+def test_options_that_tune_other_formats_are_ignored() -> None:
+    tuning = {
+        "check-nullability": "false",
+        "check-ordering": "false",
+        "compression-strategy": "speed",
+        "distribution-mode": "none",
+        "failOnDataLoss": "true",
+        "file-open-cost": "4",
+        "lookback": "5",
+        "vectorization-enabled": "true",
+        "write-format": "lance",
+    }
+    assert read_options({**PATH, **tuning}) == read_options(PATH)
+    assert write_options({**PATH, **tuning}) == write_options(PATH)
+    assert write_options({**PATH, "compression-codec": "zstd"}).compression == "zstd"
 
 
 def test_the_table_for_the_documentation_has_every_option() -> None:
