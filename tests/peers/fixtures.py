@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import time
@@ -10,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.peers.presupposed import EVENTS, PEOPLE, PRESUPPOSED, PRESUPPOSED_PATHS, RELATIVE
@@ -143,6 +145,8 @@ class Site:
     tables: dict[tuple[str, ...], set[str]] = field(default_factory=dict)
     # A time between the versions of the tables that a statement about changes mentions.
     mark: str | None = None
+    # The version of a branch that a statement publishes.
+    picked: int | None = None
     # Tables that the statement makes.
     made: set[str] = field(default_factory=set)
 
@@ -155,7 +159,12 @@ class Site:
         text = text.replace("DeltaTable", "LanceTable").replace("convertToDelta", "convertToLance")
         text = re.sub(r"from delta(?:\.tables)? import [^\n]*|from delta import [^\n]*", "", text)
         text = re.sub(r"""(['"])(?:delta|iceberg)\1""", "'lance'", text)
-        text = text.replace("spark_catalog.", "catalog_name.")
+        if "system.migrate(" in text:  # it replaces a table of Spark's own catalog
+            text = text.replace("catalog_name.", "spark_catalog.")
+        else:
+            text = text.replace("spark_catalog.", "catalog_name.")
+        if self.picked is not None and "cherrypick_snapshot(" in text:
+            text = re.sub(r"\b1\b", str(self.picked), text)
         if "mergeInto(" in text:  # Spark's own merge of a DataFrame
             text = re.sub(r"\.when(NotMatched|Matched)InsertAll\(\)", r".when\1().insertAll()", text)
         for path in RELATIVE:
@@ -261,6 +270,7 @@ class Site:
         """Make the tables that a statement mentions, with the columns that it names."""
         text = re.sub(r"^from [\w.]+ import [^\n]*$", "", text, flags=re.MULTILINE)
         self._clear(text)
+        self._stage(text)
         if str(self._registered) in text:
             self._presuppose(f"lance.`{self._registered}`", "id BIGINT")
         creates = re.match(r"CREATE\s+(?:EXTERNAL )?TABLE\s+(?:IF NOT EXISTS )?(\S+)", text, re.IGNORECASE)
@@ -305,7 +315,8 @@ class Site:
             if self._exists(table):
                 self.spark.sql(f"ALTER TABLE {table} DROP {kind} IF EXISTS {name}")
         for name in re.findall(r"CREATE VIEW (?!IF\b)([\w.]+)", text):
-            self.spark.sql(f"DROP VIEW IF EXISTS {name}")
+            with contextlib.suppress(PySparkException):  # before Spark 4.2 there are none in other catalogs
+                self.spark.sql(f"DROP VIEW IF EXISTS {name}")
         if self.spark.catalog.currentCatalog() == "spark_catalog":
             for name in re.findall(r"(?:CREATE TABLE|saveAsTable\(') ?([\w.]+)", text):
                 self._drop(name)
@@ -333,6 +344,36 @@ class Site:
             r"CONVERT TO LANCE parquet\.`([^`]*)`|convertToLance\(spark, 'parquet\.`([^`]*)`", text
         ):
             shutil.rmtree(path[0] or path[1], ignore_errors=True)
+
+    def _stage(self, text: str) -> None:
+        """Make the staged version, the table of another format or the external table that a statement names."""
+        if match := re.search(r"(?:cherrypick_snapshot|publish_changes)\(.*?'(my_table)'", text, re.DOTALL):
+            table = f"catalog_name.db.{match[1]}"
+            self._presuppose(table, "id BIGINT, data STRING")
+            staged = re.search(r"'(wap_id_\d)'", text)
+            branch = f"wap-{staged[1]}" if staged else "audit"
+            if staged:
+                self.spark.sql(f"ALTER TABLE {table} CREATE BRANCH `{branch}`")
+            self.spark.sql(f"INSERT INTO {table}.`branch_{branch}` VALUES (9, 'staged')")
+            versions = self.spark.sql(
+                f"SELECT snapshot_id FROM {table}.refs WHERE name = '{branch}'"
+            ).collect()
+            self.picked = versions[0][0]
+        if "system.migrate(" in text:
+            self.spark.sql("USE spark_catalog")
+            self.spark.sql("CREATE NAMESPACE IF NOT EXISTS spark_catalog.db")
+            for name in ("sample", "sample_BACKUP_"):
+                self.spark.sql(f"DROP TABLE IF EXISTS spark_catalog.db.{name}")
+            self.spark.sql("CREATE TABLE spark_catalog.db.sample USING parquet AS SELECT 1L AS id")
+        names = re.findall(
+            r"REPLACE TABLE (\w+) USING lance.*\bLOCATION\b|option\('path'.*saveAsTable\('(\w+)'", text
+        )
+        paths = re.findall(rf"{self.folder}/paths/[\w./-]*", text)
+        if names and paths and self.spark.catalog.currentCatalog() == "spark_catalog":
+            name = names[0][0] or names[0][1]
+            self._drop(name)
+            shutil.rmtree(paths[0], ignore_errors=True)
+            self.spark.sql(f"CREATE TABLE {name} (id BIGINT, data STRING) USING lance LOCATION '{paths[0]}'")
 
     def _exists(self, name: str) -> bool:
         # The catalog API looks in the session's own catalog first.

@@ -115,6 +115,8 @@ def run_pages(spark: SparkSession, pages: Sequence[Page], folder: Path) -> Itera
             text = statement.text
             if page.name.startswith("delta/") and _SESSION_CATALOG.search(text) and "CLONE" not in text:
                 owner = "spark_catalog"
+            if page.name.startswith("iceberg/") and re.match(r"CREATE TABLE \w+ \(.*USING parquet", text):
+                owner = "spark_catalog"
             session.sql(f"USE {owner}.default")
             if statement.block != block:
                 values["df"], block = kept["df"], statement.block
