@@ -215,6 +215,18 @@ def _check_same(request: BridgeRequest, uri: str) -> None:
             f"the table at {uri} has other columns than {name} is declared with, such as "
             f"{' '.join(different)}: leave the columns out"
         )
+    # Without a list of columns, the names in these clauses cannot be checked.
+    transforms = [text for text in request.body["partitions"] if not _CLUSTER_BY.fullmatch(text)]
+    if transforms:
+        raise OptionError(
+            f"the table at {uri} exists, and CREATE TABLE {name} cannot partition it: leave out PARTITIONED "
+            f"BY, and then run ALTER TABLE {name} ADD PARTITION FIELD {parse_transform(transforms[0]).sql}"
+        )
+    if clustering := _clustering(request):
+        raise OptionError(
+            f"the table at {uri} exists, and CREATE TABLE {name} cannot cluster it: leave out CLUSTER BY, "
+            f"and then run ALTER TABLE {name} CLUSTER BY ({', '.join(clustering)})"
+        )
     options, settings = _split_request_properties(request)
     fixed = [key for key in options if not key.startswith("storage.")]
     if PRIMARY_KEY in request.body["properties"]:
@@ -223,16 +235,6 @@ def _check_same(request: BridgeRequest, uri: str) -> None:
         raise OptionError(
             f"the table at {uri} exists, and CREATE TABLE {name} cannot change its property {fixed[0]!r}: "
             "leave the property out"
-        )
-    if partitions := _declared_partitions(request).fields:
-        raise OptionError(
-            f"the table at {uri} exists, and CREATE TABLE {name} cannot partition it: leave out PARTITIONED "
-            f"BY, and then run ALTER TABLE {name} ADD PARTITION FIELD {partitions[0].sql}"
-        )
-    if clustering := _clustering(request):
-        raise OptionError(
-            f"the table at {uri} exists, and CREATE TABLE {name} cannot cluster it: leave out CLUSTER BY, "
-            f"and then run ALTER TABLE {name} CLUSTER BY ({', '.join(clustering)})"
         )
     explicit = [key for key in request.body["properties"] if key in settings]
     for key in explicit:

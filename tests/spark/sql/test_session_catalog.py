@@ -272,7 +272,18 @@ def test_external_tables(run: Run, tmp_path: Path) -> None:
     assert [run(f"SELECT * FROM {name}") for name in ("e", "e1", "e2")] == [[(5,)]] * 3
     for statement, problem in (
         ("(id STRING) USING lance LOCATION '{place}'", "other columns"),
-        ("USING lance LOCATION '{place}' TBLPROPERTIES ('team' = 'a')", "property 'team'"),
+        (
+            "USING lance LOCATION '{place}' TBLPROPERTIES ('team' = 'a')",
+            r"run ALTER TABLE mixed.f SET TBLPROPERTIES \('team' = 'a'\)",
+        ),
+        (
+            "(id INT) USING lance LOCATION '{place}' PARTITIONED BY (bucket(4, id))",
+            r"run ALTER TABLE mixed.f ADD PARTITION FIELD bucket\(4, id\)",
+        ),
+        (
+            "(id INT) USING lance LOCATION '{place}' CLUSTER BY (id)",
+            r"run ALTER TABLE mixed.f CLUSTER BY \(id\)",
+        ),
         ("USING lance LOCATION '{place}' AS SELECT 1 AS id", "to register it"),
         ("(id INT) USING lance LOCATION '{place}/..'", "has files, but no Lance table"),
     ):
