@@ -1,1 +1,1 @@
-"""Speed, always as a ratio of two things measured in turns in one run."""
+"""Benchmarks. Each one compares two systems that alternate in the same run, and prints ratios."""

@@ -1,10 +1,10 @@
-"""Reads and writes of whole tables compared with pylance and with Spark's Parquet, as ratios of one run.
+"""Time of reading and writing whole tables, compared with pylance and with Spark's Parquet.
 
     python -m benchmarks.bench [--rows-flights N] [--rows-vectors N] [--repeat K]
 
-Every pair is measured in turns (A B A B ...) and the best of each side is kept, so that a machine that slows
-down half-way hits both. A ratio above 1 means that spark_lance is faster. Pylance runs in a process of its
-own with one thread, as our reader does; Spark uses both cores on both sides.
+The two sides of a pair run alternately (A B A B ...), so that a slowdown of the machine affects both. The
+best time of each side counts. A ratio above 1 means that spark_lance is faster. Pylance runs in its own
+process with one thread, like our reader. Spark uses both cores on both sides.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What changing one row of a large table costs beside reading it, without Spark.
+"""Cost of changing one row of a large table compared with reading it, without Spark.
 
     python -m benchmarks.bench_changes [--rows N] [--repeat K]
 
-The table has a BTREE on `id`, whose values come in random order. Every step opens the table anew and works on
-an id of its own; the steps take turns, and their medians are compared. A ratio of 2 means: twice the time of
-the read. pylance does the same in the same run.
+The table has a BTREE on `id`, whose values are in random order. Every step opens the table again and uses
+another id. The steps alternate, and their medians are compared. A ratio of 2 means twice the time of the
+read. pylance does the same in the same run.
 
     read      to_table(filter="id = n")
     delete    delete("id = n")

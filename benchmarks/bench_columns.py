@@ -1,9 +1,10 @@
-"""One more column for a table of vectors: seconds and bytes, beside Spark rewriting the Parquet files.
+"""Time and bytes of adding a column to a table of vectors, compared with Spark rewriting Parquet files.
 
     python -m benchmarks.bench_columns [--rows N] [--dimensions D] [--fragments F] [--repeat K]
 
-Parquet files, and those of Delta, cannot take a column in: the job reads the table and writes it again with
-the column. Both sides compute the same values from the column `id`, in turns, on copies of the same rows.
+A column cannot be added to Parquet files, including Delta's. A job must read the table and write it again
+with the column. Both sides alternate, and compute the same values from the column `id` on copies of the same
+rows.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Commits per second on a local disk with 1, 4 and 16 writers at once, beside pylance in the same run.
+"""Commits per second on a local disk with 1, 4 and 16 concurrent writers, compared with pylance.
 
     python -m benchmarks.bench_commit [--commits N] [--repeat K] [--writers 1 4 16]
 
-Every writer is a process of its own that appends fragments to one table, one commit per fragment, always from
-the version of its last commit. No data file is written: what is timed is the commit alone, conflicts and
-waiting included. Both sides take turns and the best of each is kept. A ratio above 1 means that spark_lance
-makes more commits per second.
+Every writer is a process that appends fragments to the same table, one commit per fragment. Each commit is
+based on the version of the writer's previous commit. No data files are written, so the time is that of the
+commits, including conflicts and waiting. Both sides alternate, and the best run of each side counts. A ratio
+above 1 means that spark_lance commits faster.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Compaction of many small files, against pylance.
+"""Time and memory of compacting many small files, compared with pylance.
 
     python -m benchmarks.bench_compact [--files N] [--rows N] [--folder PATH] [--stable-row-ids]
 
-One table of N files is compacted by each side in a fresh process, on a copy of its own. Seconds are wall time
-and processor time; memory is the peak of the whole process, which before the compaction has what its imports
-take.
+Each side compacts its own copy of a table of N files in a new process. The figures are wall time, processor
+time and the peak memory of the process, including its imports.
 """
 
 from __future__ import annotations

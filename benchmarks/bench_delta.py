@@ -5,14 +5,14 @@
     merge     100,000 rows into 5 million: half of them are updated, half inserted
     delete    1 % of 5 million rows, spread over all files
     column    one added column, computed from another: 5 million narrow rows
-    vectors   the same for 200,000 rows with a vector of 768 floats; also beside rewriting Parquet
+    vectors   the same for 200,000 rows with a vector of 768 floats; also compared with rewriting Parquet
     compact   2,000 small files of 500 rows into few
 
-Delta comes from Maven Central when Spark starts (Delta 4.4 is the release for Spark 4.2), with deletion
-vectors switched on, which make it faster here. It has no way to add a computed column but to write the
-table anew. Every engine gets a fresh copy of its table (hard links: neither changes a file in place), in
-turns, and its best time counts. Then the results are compared. A ratio above 1 means that spark_lance is
-faster, or writes less.
+Spark downloads Delta from Maven Central when it starts (Delta 4.4 is the release for Spark 4.2). Deletion
+vectors are enabled, because they make Delta faster here. To add a computed column, Delta must rewrite the
+table. The engines alternate. Each run gets a new copy of its table (hard links, because no engine changes a
+file in place), and the best time of each engine counts. The benchmark also compares the resulting rows. A
+ratio above 1 means that spark_lance is faster or writes less.
 """
 
 from __future__ import annotations

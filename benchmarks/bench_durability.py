@@ -2,9 +2,9 @@
 
     python -m benchmarks.bench_durability [--commits N] [--repeat K] [--folder DIR]
 
-Each step appends rows to a table of its own: data file, transaction and manifest. Both ways take turns in one
-process, and the median of all appends counts. A ratio above 1 says how many times longer an append with fsync
-takes. The folder decides the disk; a folder in memory shows nothing.
+Each step appends rows to its own table, which writes a data file, a transaction and a manifest. Both modes
+alternate in one process, and the median of all appends counts. A ratio of 2 means that an append with fsync
+takes twice as long. Choose a folder on the disk to measure; a folder in memory shows no difference.
 """
 
 from __future__ import annotations

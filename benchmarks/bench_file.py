@@ -1,17 +1,17 @@
-"""Decoding, writing, opening and taking of single tables beside pylance, one thread each.
+"""Time of decoding, writing, opening and taking rows of a table on one thread, compared with pylance.
 
     python -m benchmarks.bench_file [--rounds N] [--repeat K] [--only WORD]
 
-Reads are of tables that pylance wrote with its default encodings (data storage version 2.2). Every
-measurement is a fresh process on one core; the sides run in turns and the least processor time of each side
-is kept. Processor time, because another load on the machine then hits no side more than the others. A ratio
-above 1 means that spark_lance is faster than pylance. "numpy" is spark_lance without compiled kernels,
-"numba" with them, after they are loaded, which costs a process half a second (a process that decodes little
-does not load them, see spark_lance/file/kernels/accelerate.py); "+" marks a goal that is met. Memory-mapped
-columns are counted as read when they can be used; their bytes come into memory when they are looked at.
+The tables to read are written by pylance with its default encodings (data storage version 2.2). Every
+measurement runs in a new process on one core. The sides alternate, and the lowest processor time of each side
+counts. Processor time depends less on other load of the machine. A ratio above 1 means that spark_lance is
+faster. "numpy" is spark_lance without compiled kernels, "numba" with them. Loading them takes half a second,
+which is not included. (A process that decodes little does not load them, see
+spark_lance/file/kernels/accelerate.py.) "+" marks a goal that is met. A memory-mapped column counts as read
+when it can be used, before its bytes are in memory.
 
-Takes are also measured in bytes: what a store that cannot map files is asked for, beside what pylance says
-it read from the disk.
+Takes are also measured in bytes: the bytes requested from a store that cannot map files, compared with the
+bytes that pylance reports as read from the disk.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
-"""Indices beside pylance in the same run: recall, building, searching; and look-ups beside Parquet.
+"""Recall, build and search of indexes compared with pylance, and look-ups compared with Parquet.
 
     python -m benchmarks.bench_index [--sets a b digits text] [--kinds IVF_PQ ...] [--repeat K]
                                      [--lookup-rows N]
 
-Sets are clustered random vectors (a: 20,000 x 64, b: 100,000 x 128), the digits of scikit-learn (1,597 x 64),
-and vectors of sentences: words of the docstrings of installed packages, each a random vector of 128 values,
-added up. Per type of index and set:
+The data sets are clustered random vectors (a: 20,000 x 64, b: 100,000 x 128), the digits of scikit-learn
+(1,597 x 64), and sentence vectors. A sentence vector is the sum of random vectors of 128 values, one for each
+word of a sentence from the docstrings of installed packages. For each index type and data set:
 
-    recall       of the ten nearest, by whose search on whose index: ours/ours, pylance/ours, ours/pylance,
-                 pylance/pylance
-    build        pylance's seconds through ours
-    single       our milliseconds for one query, and pylance's through ours
-    batch        our queries per second, all in one call, and that through pylance's, one at a time
+    recall       recall of the ten nearest rows, as searcher/builder of the index: ours/ours, pylance/ours,
+                 ours/pylance, pylance/pylance
+    build        pylance's seconds divided by ours
+    single       our milliseconds for one query, and pylance's divided by ours
+    batch        our queries per second with all queries in one call, divided by pylance's one at a time
 
-"+" marks a goal that is met, "-" one that is not: for builds and single queries a ratio of 1.0.
+"+" marks a goal that is met and "-" one that is not: a ratio of 1.0 for builds and single queries.
 
-Both build with the threads of the machine. Then: rows by `id = n` in a table with a BTREE and in Parquet, by
-Spark.
+Both sides build with all threads of the machine. The benchmark then reads rows by `id = n` with Spark, from a
+table with a BTREE and from Parquet.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def clustered(rows: int, dim: int, clusters: int, queries: int) -> tuple[Matrix,
     centers = random.standard_normal((clusters, dim), dtype=np.float32)
 
     def draw(count: int) -> Matrix:
-        drawn: Matrix = centers[random.integers(0, clusters, count)] + random.standard_normal(
+        vectors: Matrix = centers[random.integers(0, clusters, count)] + random.standard_normal(
             (count, dim), dtype=np.float32
         )
-        return drawn
+        return vectors
 
     return draw(rows), draw(queries)
 

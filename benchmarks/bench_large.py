@@ -1,14 +1,14 @@
-"""Large tables through Spark: 10 narrow columns, and vectors of 768 floats; seconds and memory by size.
+"""Time and memory of Spark jobs by table size: tables of 10 narrow columns, and of vectors of 768 floats.
 
     python -m benchmarks.bench_large [--rows N ...] [--vectors N ...] [--folder PATH]
 
-Every size is a table of its own in a session of its own with two cores. With two sizes in a ratio of ten, a
-factor above 10 after the seconds says that a step grows faster than its rows. Seconds are wall time. Memory
-is the peak, during the step, of the largest Python process (a worker, or this one if it did it), without
-pages of files; the JVM has 4 GB.
+Every size has its own table and its own session with two cores. If one size is ten times another, a factor
+above 10 after the seconds means that the cost of a step grows faster than the number of rows. Seconds are
+wall time. Memory is the peak of the largest Python process (a worker or the driver) during the step, without
+file pages. The JVM has 4 GB.
 
-    write      all rows, made by Spark (flat), or by `write_dataset` from batches (vectors)
-    scan       all columns into rows that nobody looks at
+    write      all rows, by Spark (flat), or by `write_dataset` from batches (vectors)
+    scan       all columns, with the format noop
     sum        one column
     filter     1 of 1,000 rows by a condition without index, all columns
     merge      1 of 1,000 rows changed by a join on the key, and one new row for each thousand of these

@@ -1,11 +1,11 @@
-"""Rows looked up by key through Spark: with a BTREE, without an index, and beside other formats, in turns.
+"""Time of look-ups by key in Spark: with a BTREE, without an index, and in other formats.
 
     python -m benchmarks.bench_lookups [--rows N] [--keys 1000] [--rounds 10] [--iceberg JAR] [--keep]
 
-Flights with a key, in four files, written by Spark into every format from the same Parquet files. A round
-asks each table once for all columns of the rows that have one of `--keys` drawn numbers as their key
-(`id IN (...)`), and collects them; the first round is not counted, the others have numbers of their own. What
-comes back is compared. Iceberg takes part with a jar of its Spark runtime that fits the Spark of this Python.
+The tables have flights with a key in four files. Spark writes each format from the same Parquet files. A
+round queries each table once for all columns of the rows with `--keys` random keys (`id IN (...)`), and
+collects them. Every round has other keys, and the first round does not count. The benchmark compares the rows
+of all formats. To include Iceberg, give the jar of its Spark runtime for this Spark release.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python -m benchmarks.bench_memory [--gigabytes N] [--only WORD] [--folder PATH] [--numba off|on]
 
-Every case is written as one file from a stream of batches, and then read as a stream of batches, each in a
-fresh process that watches itself. Anonymous memory is what the process has taken; mapped pages are those of
-the file and of libraries, which the kernel takes back when somebody needs the room. The goal is 300 MB of
-anonymous memory. The file is deleted afterwards; the folder must have room for it.
+Every case writes one file from a stream of batches, and then reads it as a stream of batches. Each step runs
+in a new process that measures its own memory. Anonymous memory is allocated by the process. Mapped pages
+belong to the file and to libraries, and the kernel can free them at any time. The goal is 300 MB of anonymous
+memory. The file is deleted at the end; the folder must have space for it.
 """
 
 from __future__ import annotations

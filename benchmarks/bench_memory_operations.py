@@ -1,11 +1,11 @@
-"""Peak memory of operations against the number of rows and their width.
+"""Peak memory of operations by the number and width of rows.
 
     python -m benchmarks.bench_memory_operations [--rows N,N] [--floats N,N] [--only WORD] [--spark]
 
-A row has an id, a text of eight words, and a vector of some floats. Every operation runs in a fresh process.
-In plain Python that process is measured. With --spark the driver's Python, the JVM and the largest worker are
-measured, too, in a local session with two cores. Figures are MB of anonymous memory, without mapped files.
-The first figure is the process before the operation. Operations run in order: "vector search" uses the index
+A row has an id, a text of eight words, and a vector of floats. Every operation runs in a new process. Without
+--spark the benchmark measures this process. With --spark it measures the driver's Python, the JVM and the
+largest worker of a local session with two cores. Figures are MB of anonymous memory, without mapped files.
+The first figure is the memory before the operation. Operations run in order: "vector search" uses the index
 of the operation before it.
 """
 

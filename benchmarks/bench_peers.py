@@ -5,12 +5,12 @@
 Each (round, system) pair runs in its own process with one Spark session (local[2]); the systems alternate.
 A process writes a table of 3 million rows of six columns and one of 100,000 vectors of 768 floats (scale 1),
 reads them, changes them, and reads them again. Reads run three times and the best time counts. The figure of
-a work is the median of the rounds. The checksums of all systems must be equal.
+an operation is the median of the rounds. The checksums of all systems must be equal.
 
 Copy-on-write rewrites the files of changed rows. Merge-on-read writes marks (Iceberg: format 3 with deletion
 vectors; Delta: deletion vectors), and reads apply them. spark_lance has one mode, like merge-on-read.
-Iceberg and Delta come from Maven Central when Spark starts. Both add a computed column by ALTER TABLE and an
-UPDATE of all rows.
+Spark downloads Iceberg and Delta from Maven Central when it starts. Both add a computed column by ALTER TABLE
+and an UPDATE of all rows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How long planning takes Spark's processes for a table of many fragments, and how much goes to the tasks.
+"""Planning time of Spark reads of a table with many fragments, and the bytes that are sent to the tasks.
 
     python -m benchmarks.bench_plan [--fragments 10000] [--repeat 3]
 
-Does what Spark does, in this process: the data source finds the schema, is pickled, makes the reader, and
-the reader and its partitions are pickled. The table has a manifest but no data files, so whatever reads one
-fails. The best of some runs counts; time is processor time.
+The benchmark calls the data source in this process as Spark does. The source finds the schema, is pickled,
+and creates the reader; then the reader and its partitions are pickled. The table has a manifest but no data
+files, so a step that reads a data file fails. Time is processor time, and the best run counts.
 """
 
 from __future__ import annotations

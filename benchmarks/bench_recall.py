@@ -1,10 +1,10 @@
-"""Recall against time: an index of vectors, searched with more and more partitions, beside pylance.
+"""Recall and time of vector searches by the number of searched partitions, compared with pylance.
 
     python -m benchmarks.bench_recall [--set a] [--kind IVF_PQ+refine] [--probes 1 2 4 8 16 32]
 
-Per number of partitions that are looked into: the share of the ten nearest that were found, and the
-milliseconds of one query, the mean over all of them in one thread of Python. Sets and kinds are those of
-bench_index. Each side searches the index that it has built itself, and sides take turns.
+For each number of searched partitions, the benchmark reports the recall of the ten nearest rows, and the mean
+milliseconds per query in one Python thread. Data sets and index types are those of bench_index. Each side
+searches its own index, and the sides alternate.
 """
 
 from __future__ import annotations

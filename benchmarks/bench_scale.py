@@ -1,15 +1,15 @@
-"""Time and memory of opening, planning and committing on tables of very many fragments, beside pylance.
+"""Time and memory of opening, planning and committing with very many fragments, compared with pylance.
 
     python -m benchmarks.bench_scale [--fragments 10000 100000 1000000] [--no-pylance]
 
-The tables have manifests, but no data files, so any step that reads a data file fails: a commit must never do
-that. Every step is a process of its own on a copy of the table. Time is processor time, for other load on the
-machine does not count in it; memory is the growth of the resident set over what it is after the imports.
+The tables have manifests but no data files, so a step that reads a data file fails. A commit must never read
+one. Every step runs in its own process on a copy of the table. Time is processor time, which depends little
+on other load of the machine. Memory is the growth of the resident set after the imports.
 
     open     read the newest version
     tasks    open, then plan a scan of one column into one task per fragment
-    append   open, then commit one more fragment
-    delete   open, then commit a delete that deletes nothing
+    append   open, then commit a new fragment
+    delete   open, then commit a delete without rows
     config   open, then commit a setting
     add      open, then commit a column that is null everywhere
 """

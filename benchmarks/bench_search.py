@@ -1,13 +1,13 @@
-"""Searches of text, and searches by vector with filters, compared with pylance, each on an index of its own.
+"""Time of text searches, and of vector searches with filters, compared with pylance.
 
     python -m benchmarks.bench_search [--documents 300000] [--vectors 200000] [--kinds IVF_PQ ...]
         [--shares 0.001 0.01 0.1 0.5 0.99] [--repeat 5] [--calls 10] [--only text] [--keep]
 
-Text: documents of 25 words of a vocabulary of 50,000, frequent and rare ones, ten rows per query. Vectors: of
-128 floats, 256 partitions, 16 of them probed, ten rows per query, with and without a BTREE on the column of
-the filter. Both sides take turns, with as many threads as the process has cores. The first columns have the
-time of a query in milliseconds, the last ones the processor time of all threads, which other processes of the
-machine change less.
+Text searches use documents of 25 words from a vocabulary of 50,000 frequent and rare words. Vector searches
+use vectors of 128 floats in 256 partitions and search 16 of them, with and without a BTREE on the filter
+column. Each query returns ten rows. Each side searches its own index, with one thread per core. The sides
+alternate. The first columns of the output are the milliseconds per query. The last columns are the processor
+time of all threads, which depends less on other processes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Reading through Spark beside Spark's Parquet, and beside a source that only hands over ready-made batches.
+"""Time of Spark reads compared with Parquet, and with a source that only returns prepared batches.
 
     python -m benchmarks.bench_spark [--rows-flights N] [--rows-vectors N] [--rows-look-ups N] [--repeat K]
                                      [--only WORD]
 
-The tables are the same rows in as many files. Every case is measured in turns (A B C A B C ...), and the
-best of each counts; a ratio above 1 means that spark_lance is faster. "transport" serves the batches of our
-own full scan from memory-mapped files, see `transport`: no Python source can be faster. The first query of
-a session is measured in processes of their own, from the call that reads until the answer.
+All sources have the same rows in the same number of files. The sources alternate (A B C A B C ...), and the
+best run of each source counts. A ratio above 1 means that spark_lance is faster. "transport" returns the
+batches of our full scan from memory-mapped files, see `transport`. No Python source can be faster. The first
+query of a session runs in its own process, and its time includes the start of the read.
 """
 
 from __future__ import annotations

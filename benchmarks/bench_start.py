@@ -1,8 +1,8 @@
-"""What starting costs: the import, opening a table, and its first rows, each in processes of their own.
+"""Time of the import, of opening a table, and of reading its first rows, each in its own process.
 
     python -m benchmarks.bench_start [--runs 5] [--keep]
 
-Prints the least CPU seconds of several runs, which other programs on the machine disturb least, and limits.
+Prints the limits, and the lowest processor seconds of several runs, which depend least on other programs.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
     python -m benchmarks.bench_stream [--batches 20] [--rows 1000] [--jars FOLDER] [--keep]
 
-The sink takes files of Parquet, one a batch; the source is a table that is appended to, once a batch, and
-Spark throws the rows away. Prints the median of what Spark says a batch took, the first ones left out, with
-the driver planning and committing and, as peers, with Spark's own way (fewer batches: each takes long) and
-with Delta Lake, if its archives for this release of Spark are in a folder that `--jars` names.
+The writing stream reads one Parquet file per batch. The reading stream reads a table with one append per
+batch, and discards the rows. The benchmark prints the median duration that Spark reports for a batch, without
+the first batches. One peer is the same streams without planning and committing in the driver, with
+fewer batches, because each takes long. The other peer is Delta Lake, if `--jars` is a folder with its jars
+for this Spark release.
 """
 
 from __future__ import annotations

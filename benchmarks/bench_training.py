@@ -1,10 +1,10 @@
-"""An epoch of shuffled batches from a table, beside the same from Parquet.
+"""Time of an epoch of shuffled training batches from a table, compared with Parquet.
 
     python -m benchmarks.bench_training [--rows 200000] [--dim 128] [--runs 3] [--keep]
 
-Both are read in pieces of 2,048 rows (row groups of Parquet) in random order; 16 at a time are shuffled in a
-buffer, and batches of 256 rows handed over: as tensors if PyTorch is installed, else as arrays of numpy. They
-run in turns in this process.
+Both sides read blocks of 2,048 rows (row groups in Parquet) in random order, shuffle 16 blocks in a buffer,
+and return batches of 256 rows. The batches are tensors if PyTorch is installed, else numpy arrays. The sides
+alternate in this process.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def from_parquet(path: str, hand: Hand) -> Iterator[Handed]:
 def measured(batches: Iterator[Handed], rows: int) -> tuple[float, float]:
     """Return CPU and wall seconds of an epoch."""
     cpu, wall = time.process_time(), time.perf_counter()
-    seen = sum(len(batch["label"]) for batch in batches)  # type: ignore[arg-type, misc]
-    assert seen == rows
+    row_count = sum(len(batch["label"]) for batch in batches)  # type: ignore[arg-type, misc]
+    assert row_count == rows
     return time.process_time() - cpu, time.perf_counter() - wall
 
 

@@ -1,14 +1,16 @@
-"""What a scan by Spark costs, stage by stage, in processor time.
+"""Processor time of each stage of a Spark scan.
 
     python -m benchmarks.bench_transport [--rows-flights N] [--rows-vectors N] [--repeat K]
 
-A Python worker reads bytes, decodes them to Arrow, fits them to Spark's types, writes them as IPC messages
-and pushes these through a socket. Each stage is run alone here, in this process, on the batches that the one
-before it made. The JVM takes the messages from the socket into Arrow's vectors, and gives their values to the
-query: what its tasks cost is Spark's own figure. It is taken of a query of one column, of a full scan into
-rows, and of batches that nobody looks at, for each way of taking them (`spark.lance.transport`, and in shared
-memory), in turns.
-The least of the runs counts. Processor time is nearly the same on a machine that is busy; seconds are not.
+A Python worker reads bytes, decodes them to Arrow, converts them to Spark's types, writes IPC messages, and
+sends these through a socket. The benchmark runs each stage alone in this process, on the batches of the
+previous stage.
+
+The JVM reads the messages into Arrow vectors, and the query reads their values. Spark reports the cost of
+these tasks. The benchmark measures a query of one column, a full scan to rows, and batches that are not read,
+for each transport (`spark.lance.transport` and shared memory). The transports alternate.
+
+The lowest figure counts. Unlike wall time, processor time is nearly the same on a busy machine.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ class Stages:
         self.decoded = list(self._batches())
         schema = LanceDataSource({"path": path}).schema()
         self._convert = BatchConverter.plan(self.decoded[0].schema, arrow_schema(schema))
-        self.fitted = [self._convert(batch) for batch in self.decoded]
+        self.converted = [self._convert(batch) for batch in self.decoded]
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         defaults = read_options({"path": self._path})
@@ -99,8 +101,8 @@ class Stages:
 
     def serialize(self) -> None:
         """Write all batches as IPC messages that are dropped."""
-        with pa.ipc.new_stream(pa.MockOutputStream(), self.fitted[0].schema) as stream:
-            for batch in self.fitted:
+        with pa.ipc.new_stream(pa.MockOutputStream(), self.converted[0].schema) as stream:
+            for batch in self.converted:
                 stream.write_batch(batch)
 
     def send(self) -> None:
@@ -108,14 +110,14 @@ class Stages:
         server = socket.create_server(("127.0.0.1", 0))
         drain = subprocess.Popen([sys.executable, "-c", _DRAIN, str(server.getsockname()[1])])
         end, _ = server.accept()
-        self._sent = own_time(lambda: self._send(end))
+        self._send_seconds = own_time(lambda: self._send(end))
         end.close()
         server.close()
         drain.wait()
 
     def _send(self, end: socket.socket) -> None:
-        with end.makefile("wb", _BUFFER) as out, pa.ipc.new_stream(out, self.fitted[0].schema) as stream:
-            for batch in self.fitted:
+        with end.makefile("wb", _BUFFER) as out, pa.ipc.new_stream(out, self.converted[0].schema) as stream:
+            for batch in self.converted:
                 stream.write_batch(batch)
 
     def seconds(self, repeat: int) -> dict[str, float]:
@@ -123,7 +125,7 @@ class Stages:
 
         def send_time() -> float:
             self.send()
-            return self._sent
+            return self._send_seconds
 
         alone = [lambda action=action: own_time(action) for action in (self.read, self.decode, self.fit)]
         read, decode, fit, serialize, send = in_turns(
@@ -160,7 +162,7 @@ def bench(spark: SparkSession, results: Results, name: str, one: str, path: str,
     """Measure a table and print its budget."""
     rows = spark_lance.dataset(path).count_rows()
     stages = Stages(path)
-    size = sum(batch.nbytes for batch in stages.fitted)
+    size = sum(batch.nbytes for batch in stages.converted)
     print(f"\n{name}: {rows:,} rows, {size / 1e6:.0f} MB in Arrow")
     worker = stages.seconds(repeat)
     del stages
@@ -195,8 +197,8 @@ def bench(spark: SparkSession, results: Results, name: str, one: str, path: str,
     def untouched(kind: str) -> float:
         return task_time(spark, lambda: take_in(lance(kind)))
 
-    taken = in_turns(repeat, *(partial(untouched, kind) for kind in ways))
-    line(results, name, "JVM: all batches, untouched", dict(zip(ways, taken, strict=True)))
+    cpu_seconds = in_turns(repeat, *(partial(untouched, kind) for kind in ways))
+    line(results, name, "JVM: all batches, untouched", dict(zip(ways, cpu_seconds, strict=True)))
 
 
 def take_in(frame: Any) -> None:

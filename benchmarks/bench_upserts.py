@@ -1,16 +1,16 @@
-"""What small upserts cost: by a MemWAL of one and four shards, and by merges of the same rows.
+"""Cost of small upserts: with a MemWAL of one and four shards, and with merges of the same rows.
 
     python -m benchmarks.bench_upserts [--rows N] [--batch B] [--seconds S]
 
-Rows of 1 KB go into a table of `--rows` rows with a BTREE on its key, `--batch` in each call, half of them
-new keys. Each way works for `--seconds`; pylance does so with its own writer (one shard) and its merges.
+Each call writes `--batch` rows of 1 KB to a table of `--rows` rows with a BTREE on its key. Half of the keys
+are new. Each mode runs for `--seconds`. pylance uses its own writer (one shard) and its merges.
 
-    log 1, log 4     upsert_log().put into 1 and 4 shards; SSTables that are written meanwhile count
-    threads 1, 4     the same, with four threads that share the log and each put a batch at a time
+    log 1, log 4     upsert_log().put to 1 and 4 shards, including the SSTables written during that time
+    threads 1, 4     the same with four threads that share the log; each one puts one batch at a time
     synced           log 1 with durability="synced"
-    merge            merge_insert of the same batch, a version for each call
+    merge            merge_insert of the same batch, one version per call
     visible          milliseconds from the call of put to the end of fresh().lookup of one of its rows
-    compact          rows per second that compact_wal brings into the table
+    compact          rows per second that compact_wal merges into the table
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a write without Spark spends its processor time on, stage by stage, on one thread.
+"""Processor time of each stage of a write without Spark, on one thread.
 
     python -m benchmarks.bench_write [--repeat K]
 
-Every stage is a set of functions of the writer, whose own time (without that of stages inside) is added up.
-The last column is what the stage would cost at best: a copy of the bytes that it has to touch, at the speed
-of a copy on this machine. See benchmarks/NOTES.md.
+Every stage is a set of functions of the writer. Its time is the sum of their times, without the stages that
+they call. The last column is a lower bound: the time to copy the bytes that the stage must touch, at the
+speed of a copy on this machine. See benchmarks/NOTES.md.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Clock:
     """Adds up the own time of stages that call each other."""
 
     def __init__(self) -> None:
-        self.spent: dict[str, float] = {}
+        self.seconds_by_stage: dict[str, float] = {}
         self._open = [_OTHER]
         self._since = time.process_time()
 
@@ -69,7 +69,7 @@ class _Clock:
         """Enter a stage, or leave the current one."""
         now = time.process_time()
         current = self._open[-1]
-        self.spent[current] = self.spent.get(current, 0.0) + now - self._since
+        self.seconds_by_stage[current] = self.seconds_by_stage.get(current, 0.0) + now - self._since
         self._since = now
         if stage is None:
             self._open.pop()
@@ -113,8 +113,8 @@ def budget(table: pa.Table, repeat: int, folder: Path) -> dict[str, float]:
             spark_lance.write_dataset(table, folder / str(turn))
         shutil.rmtree(folder / str(turn))
         # The first one imports.
-        if turn and (not best or sum(clock.spent.values()) < sum(best.values())):
-            best = clock.spent
+        if turn and (not best or sum(clock.seconds_by_stage.values()) < sum(best.values())):
+            best = clock.seconds_by_stage
     return best
 
 
@@ -137,13 +137,13 @@ def main() -> None:
     for name, make in _TABLES.items():
         table = make()
         with tempfile.TemporaryDirectory() as folder:
-            spent = budget(table, arguments.repeat, Path(folder))
-        total, copy = sum(spent.values()), copy_seconds(table.nbytes)
+            seconds_by_stage = budget(table, arguments.repeat, Path(folder))
+        total, copy = sum(seconds_by_stage.values()), copy_seconds(table.nbytes)
         print(
             f"{name}, {table.nbytes / 1e6:.1f} MB: {total * 1e3:.1f} ms; one copy of it {copy * 1e3:.1f} ms"
         )
         for stage in (*STAGES, _OTHER):
-            seconds = spent.get(stage, 0.0)
+            seconds = seconds_by_stage.get(stage, 0.0)
             results.add(name, f"processor time, {stage}", "ms", seconds * 1e3, {})
             print(f"    {stage:32} {seconds * 1e3:8.2f} ms {seconds / total:6.1%}")
     results.save()

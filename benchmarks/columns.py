@@ -1,4 +1,4 @@
-"""The tables of the file benchmark, one per kind of column."""
+"""The tables of the file benchmark, one per column type."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
 """Common parts of the benchmarks: sessions, single-threaded processes, alternation, and stored results.
 
 With `--keep` a benchmark also writes its figures to `benchmarks/results/<version>.json`, where <version> is
-that of the package: a list of records, one a line, each with
+the version of the package. The file is a list of records, one per line, with
 
     bench       the benchmark, such as "bench_file"
-    case        what was measured; `case`, `metric` and `peer_name` tell the records of a benchmark apart
-    metric      which of its figures: "time", "processor time", "bytes", "recall", ...
-    unit        "s", "ms", "B", "MB", "1/s", ...; "" for a number without unit
+    case        the measured case; `case`, `metric` and `peer_name` identify a record of a benchmark
+    metric      the kind of figure: "time", "processor time", "bytes", "recall", ...
+    unit        "s", "ms", "B", "MB", "1/s", ...; "" without a unit
     ours        the figure of spark_lance
-    peer        the figure of the other side, or null
-    peer_name   the other side, such as "pylance" or "Spark Parquet"; "" if there is no other
-    ratio       above 1: spark_lance is better, whether less or more of the metric is; null without a peer
-    machine     processor, cores, memory and system, in a line
-    load        the load of the machine (one minute, per core) when the benchmark began
-    versions    of Python and of the packages that are measured
-    date        when the benchmark began, UTC, ISO 8601
+    peer        the figure of the other system, or null
+    peer_name   the other system, such as "pylance" or "Spark Parquet"; "" if there is none
+    ratio       above 1 if spark_lance is better; null without a peer
+    machine     processor, cores, memory and operating system, in one line
+    load        the load of the machine (one minute, per core) at the start of the benchmark
+    versions    the versions of Python and of the measured packages
+    date        the start of the benchmark, UTC, ISO 8601
 
-A run replaces the records of its own cases that bear the same machine; all others stay.
+A run replaces the records of its cases on the same machine, and keeps all others.
 """
 
 from __future__ import annotations

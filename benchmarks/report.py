@@ -1,14 +1,15 @@
 """Draw the stored benchmark results: `python -m benchmarks.report`, or make bench-report.
 
-For each benchmark of the newest file in `benchmarks/results` pictures in docs/pictures, whose names begin
-with that of the benchmark. What is measured decides how it is drawn:
+For each benchmark in the newest file of `benchmarks/results`, the report writes pictures to docs/pictures.
+Their names begin with the name of the benchmark. The kind of chart depends on the metric:
 
     recall and time of the same cases   recall against time, a line for each side
     bytes of tables and their columns   a row for each table, and each column of a table; a dot for each side
     rates (only the unit "1/s")         a group of bars for each case, a bar for each side
-    anything else beside others         a bar for each case, as long as the ratio, with both figures beside it
+    other metrics with a peer           a bar for each case; its length is the ratio, and its label both
+    figures
 
-Each picture says machine, load, versions and date. What has no other side is listed with its figure.
+Each picture has a line with machine, load, versions and date. A figure without a peer is listed as text.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.harness import RESULTS, Record, read_results
 
-__all__ = ["bars", "drawn", "main", "rates", "recall_against_time", "sizes"]
+__all__ = ["bars", "draw_benchmark", "main", "rates", "recall_against_time", "sizes"]
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 _BETTER, _WORSE, _PLAIN = "#388e3c", "#c62828", "#757575"
@@ -197,8 +198,10 @@ def rates(_name: str, records: Sequence[Record]) -> Any | None:
     for place, (side, values) in enumerate(figures.items()):
         spots = [number + (place - (len(figures) - 1) / 2) * width for number in range(len(cases))]
         heights = [values.get(case, 0) for case in cases]
-        drawn = axes.bar(spots, heights, width * 0.92, label=side, color=_SIDES.get(side, (_PLAIN, ""))[0])
-        axes.bar_label(drawn, fmt="%.3g", padding=2)
+        bars_drawn = axes.bar(
+            spots, heights, width * 0.92, label=side, color=_SIDES.get(side, (_PLAIN, ""))[0]
+        )
+        axes.bar_label(bars_drawn, fmt="%.3g", padding=2)
     axes.set_xticks(range(len(cases)), cases)
     axes.set_ylabel(f"{with_peer[0].metric} a second")
     axes.margins(y=0.12)
@@ -209,7 +212,7 @@ def rates(_name: str, records: Sequence[Record]) -> Any | None:
     return figure
 
 
-def drawn(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
+def draw_benchmark(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
     """Yield the charts of a benchmark by name. The chart type depends on what it measures."""
     if any(record.metric.startswith("bytes, ") for record in records):
         yield from sizes(name, records)
@@ -281,13 +284,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     records = read_results(files[-1])
     for name in sorted({record.bench for record in records}):
-        mine = [record for record in records if record.bench == name]
-        for stem, figure in drawn(name, mine):
+        own_records = [record for record in records if record.bench == name]
+        for stem, figure in draw_benchmark(name, own_records):
             path = arguments.pictures / f"{stem}.svg"
             figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
             plt.close(figure)
             print(f"drew {path.name}")
-        for record in mine:
+        for record in own_records:
             if not record.ratio:
                 print(f"  {record.case}, {record.metric}: {_amount(record.ours, record)}")
     return 0

@@ -1,11 +1,12 @@
-"""What an index over very many vectors takes, from what a small one takes.
+"""Estimate the cost of an index on very many vectors from the cost of small ones.
 
     python -m benchmarks.simulate_scale [--rows N] [--dim D] [--partitions P] [--segments S] [--sample-rate R]
                                         [--queries Q] [--nprobes K] [--cores C]
 
-Builds indices over 20,000 and 40,000 random vectors, from which follow the bytes of a row and of a partition,
-and measures how fast this machine compares vectors with P centroids on one core. Prints what an index over N
-vectors then takes: files, memory, what tasks exchange, what a search reads. Nothing of that size is built.
+The script builds indexes on 20,000 and 40,000 random vectors to find the bytes per row and per partition. It
+measures how fast one core of this machine compares vectors with P centroids. From these figures it estimates
+the files, the memory, the exchanged data and the bytes read per search of an index on N vectors. It does not
+build that index.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Eight columns of text, one of each kind that tables hold: what is asked of FSST beside lz4 and zstd."""
+"""Eight text columns of different kinds, to compare FSST with lz4 and zstd."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A data source that serves ready-made Arrow batches: how fast Spark takes batches from Python at most.
+"""A data source that returns prepared Arrow batches: the upper bound for Python data sources in Spark.
 
-`export` runs the partitions of a Lance read once and keeps the batches of each as an Arrow IPC file. The
-source "transport" then maps these files into memory and hands the same batches to Spark, so what it takes is
-the way from Python to the JVM and nothing else.
+`export` runs the partitions of a Lance read once, and stores the batches of each partition as an Arrow IPC
+file. The source "transport" maps these files into memory and returns the same batches to Spark. So its time
+is only the transfer from Python to the JVM.
 """
 
 from __future__ import annotations

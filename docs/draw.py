@@ -57,7 +57,7 @@ class Box:
         return x + across * scale, y + down * scale
 
 
-def drawn(source: str) -> str:
+def draw(source: str) -> str:
     """Return the picture of a source."""
     boxes: dict[str, Box] = {}
     shapes: list[str] = []
@@ -131,7 +131,7 @@ def main() -> int:
     stale = 0
     for source in sorted(PICTURES.glob("*.boxes")):
         picture = source.with_suffix(".svg")
-        text = drawn(source.read_text())
+        text = draw(source.read_text())
         if picture.exists() and picture.read_text() == text:
             continue
         stale += 1

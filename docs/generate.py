@@ -248,8 +248,10 @@ def figures() -> Iterator[str]:
     pictures: dict[str, list[str]] = {bench: [] for bench in sorted(benches)}
     for picture in sorted(PICTURES.glob("bench*.svg")):
         # "bench_size_flights" is of bench_size, not of bench.
-        mine = [bench for bench in _BENCHES if picture.stem == bench or picture.stem.startswith(f"{bench}_")]
-        if mine and (longest := max(mine, key=len)) in pictures:
+        matches = [
+            bench for bench in _BENCHES if picture.stem == bench or picture.stem.startswith(f"{bench}_")
+        ]
+        if matches and (longest := max(matches, key=len)) in pictures:
             pictures[longest].append(picture.name)
     for bench, names in pictures.items():
         if names:

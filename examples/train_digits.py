@@ -126,9 +126,9 @@ def beside_parquet(ds: LanceDataset, folder: Path) -> None:
 
     def seconds(tables: Iterable[pa.Table]) -> float:
         model, began = Softmax(), time.process_time()
-        seen = [(model.step(*arrays(table)), len(table)) for table in tables]
+        losses = [(model.step(*arrays(table)), len(table)) for table in tables]
         duration = time.process_time() - began
-        assert sum(count for _, count in seen) == len(rows)
+        assert sum(count for _, count in losses) == len(rows)
         return duration
 
     # Alternate, and take the minimum of each: other runs include other work of the machine.

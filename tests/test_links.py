@@ -66,7 +66,7 @@ def test_pictures_are_as_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = sorted(draw.PICTURES.glob("*.boxes"))
     assert len(sources) >= 4
     for source in sources:
-        assert source.with_suffix(".svg").read_text() == draw.drawn(source.read_text()), "make docs-generate"
+        assert source.with_suffix(".svg").read_text() == draw.draw(source.read_text()), "make docs-generate"
 
 
 def test_pictures_are_shown() -> None:

@@ -16,6 +16,8 @@ from tests import words
         ("def f() -> None:\n    found = 1\n    print(found)\n", "participle"),
         ("def f(given: int) -> None:\n    pass\n", "participle"),
         ("class _Found:\n    pass\n", "participle"),
+        ("def f(self) -> None:\n    self._seen = 1\n", "participle"),
+        ("def f() -> None:\n    _kept, rows = 1, 2\n    print(rows)\n", "participle"),
         ('"""Return the files anew."""\n', "old word"),
         ("x = 1  # the index stands beside the data\n", "beside"),
         ('"""Return the rows of which one is new."""\n', "relative clause"),

@@ -30,23 +30,13 @@ FOLDERS = ("spark_lance", "docs", "decisions", "examples", "benchmarks")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 # Names that say what happened to a value and not what it is.
 PARTICIPLES = frozenset(
-    (
-        *("found", "asked", "told", "given", "known", "made", "kept", "held", "meant", "wanted", "shown"),
-        *("stored", "done", "chosen", "needed", "moved", "planned", "fitted", "taken"),
-        *(
-            "said",
-            "got",
-            "sent",
-            "brought",
-            "cooked",
-            "dressed",
-            "handed",
-            "doomed",
-            "grown",
-            "united",
-            "begun",
-        ),
-        *("met", "wish"),
+    re.findall(
+        r"\w+",
+        """
+    asked begun brought chosen cooked done doomed dressed drawn ended fitted found given gone got grown handed
+    held kept known lent made meant met mine misfit misfits moved needed placed planned said seen sent settled
+    shown spent stored taken tightened told touched turned unfit united wanted wish
+    """,
     )
 )
 # Java files have no other names for these than those of the classes that they belong to.
@@ -97,13 +87,23 @@ def matches(path: Path) -> Iterator[Match]:
 
 
 def _participles(source: str) -> Iterator[Match]:
+    """Yield the names that a file declares: variables, attributes, parameters, functions and classes."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in PARTICIPLES:
-            yield node.lineno, "participle", node.id
-        elif isinstance(node, ast.arg) and node.arg in PARTICIPLES:
-            yield node.lineno, "participle", node.arg
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.strip("_").lower() in PARTICIPLES:
-            yield node.lineno, "participle", node.name
+        if isinstance(node, ast.Name | ast.Attribute) and not isinstance(node.ctx, ast.Store):
+            continue
+        if isinstance(node, ast.Name):
+            name = node.id
+        elif isinstance(node, ast.Attribute):
+            name = node.attr
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = node.name
+        else:
+            continue
+        name = name.strip("_")
+        if (name.lower() if isinstance(node, ast.ClassDef) else name) in PARTICIPLES:
+            yield node.lineno, "participle", name
 
 
 def _java_participles(source: str) -> Iterator[Match]:

@@ -66,7 +66,7 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def of_numbers(numbers: npt.NDArray[Any]) -> pa.Array:
+def numbers_to_arrow(numbers: npt.NDArray[Any]) -> pa.Array:
     """Return numbers as an Arrow array that shares their memory.
 
     On its first call `pa.array` imports pandas, if installed. This would cost every Python process of Spark
@@ -78,19 +78,19 @@ def of_numbers(numbers: npt.NDArray[Any]) -> pa.Array:
     )
 
 
-def of_flags(flags: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """Return bools as an Arrow array; see `of_numbers`."""
+def flags_to_arrow(flags: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+    """Return bools as an Arrow array; see `numbers_to_arrow`."""
     bits = np.packbits(flags, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(flags), [None, pa.py_buffer(bits)])
 
 
 def empty_text(arrow: pa.DataType) -> pa.Array:
-    """Return an array of one empty value of a string or binary type; see `of_numbers`."""
+    """Return an array of one empty value of a string or binary type; see `numbers_to_arrow`."""
     return pa.Array.from_buffers(arrow, 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])
 
 
-def flags_of(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """Return the values of bools, arbitrary for nulls. `to_numpy` would import pandas, see `of_numbers`."""
+def flags_to_numpy(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    """Return bools as numpy flags, arbitrary for nulls. See `numbers_to_arrow`."""
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros(0, np.bool_)
@@ -100,8 +100,8 @@ def flags_of(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     return np.unpackbits(packed, bitorder="little")[skip : skip + len(array)].view(np.bool_)
 
 
-def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
-    """Return the values of numbers, arbitrary for nulls, without a copy; see `of_numbers`."""
+def numbers_to_numpy(array: pa.Array) -> npt.NDArray[Any]:
+    """Return the values of numbers, arbitrary for nulls, without a copy; see `numbers_to_arrow`."""
     buffer, dtype = array.buffers()[1], numpy_type(array.type)
     if buffer is None:
         return np.zeros(0, dtype)
@@ -194,9 +194,12 @@ def _pick(column: pa.ChunkedArray, indices: np.ndarray) -> pa.ChunkedArray:
         return pa.chunked_array([make_filterable(chunks[0]).take(pa.array(indices))], column.type)
     # The dictionaries of the chunks cannot be merged, so every row keeps the dictionary of its chunk.
     ends = np.cumsum([len(chunk) for chunk in chunks])
-    homes = np.searchsorted(ends, indices, side="right")
-    places = indices - np.concatenate([[0], ends])[homes]
-    rows = [chunks[home].slice(place, 1) for home, place in zip(homes, places, strict=True)]
+    chunk_numbers = np.searchsorted(ends, indices, side="right")
+    places = indices - np.concatenate([[0], ends])[chunk_numbers]
+    rows = [
+        chunks[chunk_number].slice(place, 1)
+        for chunk_number, place in zip(chunk_numbers, places, strict=True)
+    ]
     return pa.chunked_array(rows, column.type)
 
 

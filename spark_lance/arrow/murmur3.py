@@ -45,8 +45,8 @@ def finish(state: UInt32Array, length: UInt32Array | np.uint32) -> UInt32Array:
         state = state ^ length
         state = (state ^ (state >> np.uint32(16))) * np.uint32(0x85EBCA6B)
         state = (state ^ (state >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-        ended: UInt32Array = state ^ (state >> np.uint32(16))
-    return ended
+        digest: UInt32Array = state ^ (state >> np.uint32(16))
+    return digest
 
 
 def hash32(values: UInt32Array, seed: int = 0) -> UInt32Array:

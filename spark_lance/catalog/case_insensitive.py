@@ -71,12 +71,12 @@ class CaseInsensitiveCatalog:
         """Return where a table is, with its stored name."""
         return self._matched(name, self.catalog.table)
 
-    def place(self, name: Name) -> str:
+    def allocate_table_uri(self, name: Name) -> str:
         """Return the path at which a new table of this name is to be written; see `names.Catalog`."""
-        return self.catalog.place(self._new(name, TableExistsError))
+        return self.catalog.allocate_table_uri(self._new(name, TableExistsError))
 
     def add(self, name: Name, uri: str, properties: Mapping[str, str]) -> None:
-        """Give a table that was written at `place(name)` its name."""
+        """Give a table that was written at `allocate_table_uri(name)` its name."""
         self.catalog.add(self._new(name, TableExistsError, uri=uri), uri, properties)
 
     def rename(self, old: Name, new: Name) -> None:

@@ -199,7 +199,7 @@ class DirectoryCatalog:
                 return TableEntry(name, uri, declared=True)
         raise TableNotFoundError(f"there is no table {display_name(name)} in {self.root}")
 
-    def place(self, name: Name) -> str:
+    def allocate_table_uri(self, name: Name) -> str:
         """Return the path to write a new table of this name to; see `names.Catalog`."""
         _check_new(name)
         self._check_root()
@@ -222,7 +222,7 @@ class DirectoryCatalog:
         return self._path_inside(f"{uuid.uuid4().hex[:8]}_{_object_id(name)}")
 
     def add(self, name: Name, uri: str, properties: Mapping[str, str]) -> None:
-        """Register a table that was written at `place(name)`."""
+        """Register a table that was written at `allocate_table_uri(name)`."""
         location = self._location(uri)
         existing = self._entries().get(name)
         if existing is not None and existing.kind == _TABLE and existing.location == location:
@@ -235,7 +235,7 @@ class DirectoryCatalog:
         Raises:
             TableExistsError: the name is taken, possibly by a declared table.
         """
-        uri = self.place(name)
+        uri = self.allocate_table_uri(name)
         if name in (entries := self._entries()):
             self._check_free(name, entries)
         store, path = self._open(join(uri, _DECLARED))

@@ -71,7 +71,7 @@ class Catalog(Protocol):
     def table(self, name: Name) -> TableEntry:
         """Return the entry of a table."""
 
-    def place(self, name: Name) -> str:
+    def allocate_table_uri(self, name: Name) -> str:
         """Return the path to write a new table of this name to.
 
         Raises:
@@ -79,7 +79,7 @@ class Catalog(Protocol):
         """
 
     def add(self, name: Name, uri: str, properties: Mapping[str, str]) -> None:
-        """Register a table that was written at `place(name)`."""
+        """Register a table that was written at `allocate_table_uri(name)`."""
 
     def rename(self, old: Name, new: Name) -> None:
         """Rename a table. If the catalog supports it, the files are not moved."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from spark_lance.catalog.names import SEPARATOR
 from spark_lance.errors import OptionError
-from spark_lance.io.failures import presentable
+from spark_lance.io.failures import safe_cause
 from spark_lance.redaction import redacted
 
 HEADER = "header."
@@ -81,11 +81,11 @@ class RestClient:
         try:
             return function(**arguments)
         except http.ApiException as error:
-            raise _response_error(error) from presentable(error, self._secrets)
+            raise _response_error(error) from safe_cause(error, self._secrets)
         except failures.HTTPError as error:
             reason = redacted(str(error), self._secrets)
             text = f"{redacted(self.uri, self._secrets)} does not answer: {reason}"
-            raise _error(_UNAVAILABLE, text) from presentable(error, self._secrets)
+            raise _error(_UNAVAILABLE, text) from safe_cause(error, self._secrets)
 
     @cached_property
     def _apis(self) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ from spark_lance.errors import (
     UnsupportedFormatError,
     VersionNotFoundError,
 )
-from spark_lance.io.failures import presentable
+from spark_lance.io.failures import safe_cause
 from spark_lance.redaction import redacted
 
 # The environment variable that lists classes of namespaces that may be imported.
@@ -135,7 +135,7 @@ class ServiceCatalog:
             bool(answer.is_only_declared),
         )
 
-    def place(self, name: Name) -> str:
+    def allocate_table_uri(self, name: Name) -> str:
         """Declare a new table and return the path that the service chose."""
         _check(name)
         try:
@@ -151,7 +151,7 @@ class ServiceCatalog:
         return str(answer.location)
 
     def add(self, name: Name, uri: str, properties: Mapping[str, str]) -> None:
-        """Do nothing: `place` has already registered the name."""
+        """Do nothing: `allocate_table_uri` has already registered the name."""
 
     def rename(self, old: Name, new: Name) -> None:
         """Rename a table."""
@@ -184,7 +184,7 @@ class ServiceCatalog:
             reason = redacted(str(error), properties)
             raise kind(
                 f"the namespace service refuses {verb} of {display_name(name) or 'the root'}: {reason}"
-            ) from presentable(error, properties)
+            ) from safe_cause(error, properties)
 
     @cached_property
     def _client(self) -> Any:
@@ -198,7 +198,7 @@ class ServiceCatalog:
             reason = redacted(str(error), properties)
             raise OptionError(
                 f"impl {self.impl!r} is not a namespace that can be opened: {reason}"
-            ) from presentable(error, properties)
+            ) from safe_cause(error, properties)
 
 
 class _RestCalls:

@@ -174,7 +174,7 @@ class Views:
 
 
 @runtime_checkable
-class HoldsViews(Protocol):
+class ViewCatalog(Protocol):
     """A catalog that stores views. These operations also check the names of tables."""
 
     @property

@@ -1,4 +1,4 @@
-"""All commands of the CLI with their parameters and examples, and the names that they share."""
+"""All commands of the CLI with their parameters, help texts and examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import click
 
-# Name of the installed program, and the environment variable of shell completion.
+# Name of the installed program, and the environment variable that click uses for shell completion.
 PROGRAM, COMPLETE = "spark-lance", "_SPARK_LANCE_COMPLETE"
 
 # The arguments of a command, one attribute per parameter.
@@ -38,7 +38,7 @@ class Command:
     parameters: tuple[click.Parameter, ...] = ()
     opens: bool = True
     branches: bool = True
-    codes: str = "0 done, 2 it failed"
+    codes: str = "0: success, 2: the command failed"
 
     @property
     def all_parameters(self) -> list[click.Parameter]:
@@ -88,6 +88,7 @@ _BRANCH = click.Option(["--branch"], help="Use this branch instead of main.")
 _NAME = click.Argument(["name"])
 _SOURCE = click.Argument(["source"])
 _AT = (
+    click.Option(["--version"], metavar="VERSION", help="Version number or tag.", show_default="the newest"),
     click.Option(
         ["--version"],
         metavar="VERSION",
@@ -263,7 +264,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                 ),
                 "delete": Command(
                     "upkeep_commands.delete_tag",
-                    "Delete a tag; its version stays.",
+                    "Delete a tag. Its version is kept.",
                     "tags delete flights.lance good",
                     (_NAME,),
                 ),
@@ -296,7 +297,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             (click.Argument(["to"], metavar="VERSION"),),
         ),
     },
-    "Upkeep": {
+    "Maintain a table": {
         "compact": Command(
             "upkeep_commands.compact",
             "Merge small fragments and remove deleted rows.",
@@ -332,7 +333,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
         ),
         "vacuum": Command(
             "upkeep_commands.vacuum",
-            "Delete old versions and the files that only they need.",
+            "Delete old versions and the files that only they use.",
             "vacuum flights.lance --older-than 30days --dry-run",
             (
                 _DRY_RUN,
@@ -386,7 +387,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                     help="First move damaged manifests to _torn/ and restore the version before them.",
                 ),
             ),
-            codes="0 all is well, 1 something is damaged, 2 it failed",
+            codes="0: no damage, 1: damage, 2: the command failed",
         ),
         "index": Group(
             "List, build, optimize and drop indexes.",
@@ -447,7 +448,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             },
         ),
     },
-    "Move data": {
+    "Import and export": {
         "export": Command(
             "transfer_commands.export_rows",
             "Write rows to a file, or to standard output if FILE is -.",
@@ -498,7 +499,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             branches=False,
         ),
     },
-    "This program": {
+    "Shell": {
         "completion": Command(
             "completion_command.completion",
             "Print the completion script of a shell: add it to the shell's start file.",

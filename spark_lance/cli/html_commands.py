@@ -1,6 +1,6 @@
 """The page of `inspect --html`: one HTML file without external scripts, fonts or images.
 
-Charts are SVG, drawn here from numbers. Everything that comes from the table is escaped.
+This module writes the charts as SVG. It escapes all text from the table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spark_lance.cli.commands import Arguments
 from spark_lance.cli.inspect_commands import advice_for
 from spark_lance.cli.inspect_commands import inspect as show
 from spark_lance.cli.opening import open_table
-from spark_lance.cli.output import Progress, say, unwritten
+from spark_lance.cli.output import Progress, say, write_error
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.io.display import cell_text, counts_text, size_text
 from spark_lance.io.progress import reporting
@@ -51,14 +51,14 @@ Numbers = Sequence[float]
 
 
 def html_page(dataset: LanceDataset, release: str) -> str:
-    """Return a page about a version: the versions around it, fragments, columns, indices, advice.
+    """Return an HTML page about a version: version history, fragments, columns, indexes and advice.
 
     Args:
         dataset: the version.
-        release: of this program, for the last line.
+        release: the release of this program, for the footer.
 
     Raises:
-        FormatError, UnsupportedFormatError: a manifest or the tail of a data file cannot be read.
+        FormatError, UnsupportedFormatError: a manifest or the footer of a data file cannot be read.
     """
     detail = table_detail(dataset.snapshot)
     title = escape(detail.location)
@@ -66,10 +66,10 @@ def html_page(dataset: LanceDataset, release: str) -> str:
         f"<h1>{title}</h1>",
         _pairs(
             [
-                ("version", f"{detail.version}, of {detail.last_modified:%F %T} UTC"),
+                ("version", f"{detail.version}, committed at {detail.last_modified:%F %T} UTC"),
                 ("branch", detail.branch),
                 ("description", detail.description),
-                ("rows", f"{detail.num_rows:,} ({detail.num_deleted_rows:,} more are marked as deleted)"),
+                ("rows", f"{detail.num_rows:,}, {detail.num_deleted_rows:,} deleted"),
                 ("files", f"{detail.num_files:,} in {detail.num_fragments:,} fragments"),
                 ("size", size_text(detail.size_bytes)),
                 ("file version", detail.data_storage_version),
@@ -95,19 +95,19 @@ def html_page(dataset: LanceDataset, release: str) -> str:
 
 
 def _versions(dataset: LanceDataset) -> Iterable[str]:
-    """Yield charts of rows and bytes over time, and the operations."""
+    """Yield charts of the rows and bytes of each version, and a table of operations."""
     versions = metadata_table("versions").to_arrow(dataset.snapshot, ["version", "rows", "bytes"]).to_pylist()
     rows = sorted(versions, key=lambda row: row["version"])
     history = metadata_table("history").to_arrow(
         dataset.snapshot, ["version", "timestamp", "operation", "operationMetrics"], limit=_VERSIONS
     )
-    yield f"<h2>Versions</h2><p>{len(rows):,} are kept.</p>"
+    yield f"<h2>Versions</h2><p>{len(rows):,} versions.</p>"
     if len(rows) > 1:
         numbers = [row["version"] for row in rows]
         yield _line_chart("rows", numbers, [row["rows"] or 0 for row in rows], _COLOURS[0], "{:,.0f}".format)
         yield _line_chart("bytes", numbers, [row["bytes"] or 0 for row in rows], _COLOURS[2], size_text)
     yield _table(
-        ("version", "made at", "operation", "what it did"),
+        ("version", "committed at", "operation", "metrics"),
         [
             (
                 row["version"],
@@ -121,26 +121,26 @@ def _versions(dataset: LanceDataset) -> Iterable[str]:
 
 
 def _fragments(dataset: LanceDataset) -> Iterable[str]:
-    """Yield a bar per fragment: its rows, with deleted rows in red."""
+    """Yield one bar per fragment: its rows, with deleted rows in red."""
     names = ["id", "rows", "deleted_rows", "bytes"]
     fragments = metadata_table("fragments").to_arrow(dataset.snapshot, names, limit=_FRAGMENTS).to_pylist()
     if not fragments:
         return
     total = len(dataset.manifest.fragments)
-    left = f", of which these are the first {len(fragments)}" if total > len(fragments) else ""
-    yield f"<h2>Fragments</h2><p>{total:,} fragments{left}; deleted rows are red.</p>"
+    first = f"; the first {len(fragments)} are shown" if total > len(fragments) else ""
+    yield f"<h2>Fragments</h2><p>{total:,} fragments{first}. Deleted rows are red.</p>"
     most = max((row["rows"] or 0) + (row["deleted_rows"] or 0) for row in fragments) or 1
     bars = []
     for number, row in enumerate(fragments):
-        live, gone = row["rows"] or 0, row["deleted_rows"] or 0
-        share = f", {gone / (live + gone):.0%} deleted" if gone else ""
+        live, deleted = row["rows"] or 0, row["deleted_rows"] or 0
+        share = f", {deleted / (live + deleted):.0%} deleted" if deleted else ""
         text = f"{row['id']}: {live:,} rows{share}, {size_text(row['bytes'])}"
-        bars.append(_bar(number, [(live / most, _COLOURS[0]), (gone / most, _COLOURS[1])], text))
+        bars.append(_bar(number, [(live / most, _COLOURS[0]), (deleted / most, _COLOURS[1])], text))
     yield _bars(bars)
 
 
 def _columns(dataset: LanceDataset) -> Iterable[str]:
-    """Yield a bar per column: its size in bytes."""
+    """Yield one bar per column with its size in bytes, and a table of encodings."""
     columns = column_sizes(dataset.snapshot)
     most = max((column.bytes for column in columns), default=0) or 1
     rows = max(dataset.snapshot.live_rows(), 1)
@@ -170,9 +170,9 @@ def _columns(dataset: LanceDataset) -> Iterable[str]:
 
 
 def _indices(dataset: LanceDataset, rows: int) -> Iterable[str]:
-    """Yield the indices with the fraction of rows that they cover."""
+    """Yield the indexes with the fraction of rows that they cover."""
     indices = [index for index in dataset.describe_indices() if index.fields]
-    yield "<h2>Indices</h2>"
+    yield "<h2>Indexes</h2>"
     if not indices:
         yield "<p>None.</p>"
         return
@@ -201,8 +201,8 @@ def _indices(dataset: LanceDataset, rows: int) -> Iterable[str]:
 
 def _coverage(index: object, rows: int) -> str:
     indexed_rows = getattr(index, "num_rows_indexed", None)
-    share = "an unknown share" if indexed_rows is None else f"{indexed_rows / max(rows, 1):.0%}"
-    return f"{getattr(index, 'name', '')}: knows {share} of the rows"
+    share = "an unknown fraction" if indexed_rows is None else f"{indexed_rows / max(rows, 1):.0%}"
+    return f"{getattr(index, 'name', '')}: covers {share} of the rows"
 
 
 def _advice(dataset: LanceDataset) -> Iterable[str]:
@@ -235,7 +235,7 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _bar(number: int, shares: Sequence[tuple[float, str]], text: str) -> str:
-    """Return a table row with a bar: segments by fraction of the width, and a text."""
+    """Return an SVG bar: colored segments, given as fractions of the width, and a text."""
     left, top = 0.0, number * _BAR
     pieces = []
     for share, colour in shares:
@@ -255,9 +255,9 @@ def _bars(bars: Sequence[str]) -> str:
     return f'<div class="wide"><svg viewBox="0 0 {_WIDTH} {height}" {size}>{body}</svg></div>'
 
 
-def _line_chart(name: str, xs: Numbers, ys: Numbers, colour: str, text_of: object) -> str:
-    """Return a step chart: the value of a version holds until the next version."""
-    assert callable(text_of)
+def _line_chart(name: str, xs: Numbers, ys: Numbers, colour: str, format_value: object) -> str:
+    """Return a step chart: each version has one step, up to the next version."""
+    assert callable(format_value)
     first, last, most = xs[0], xs[-1], max(ys) or 1
     steps = last - first + 1  # The newest version has a step as wide as the others.
     points = []
@@ -270,7 +270,7 @@ def _line_chart(name: str, xs: Numbers, ys: Numbers, colour: str, text_of: objec
     points.append(f"H{_WIDTH - 10}")
     return (
         f'<div class="newest"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}">'
-        f'<text x="10" y="18">{escape(name)}: at most {escape(text_of(most))}</text>'
+        f'<text x="10" y="18">{escape(name)}: at most {escape(format_value(most))}</text>'
         f'<path d="{"".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>'
         f'<text x="10" y="{_HEIGHT - 5}">version {first}</text>'
         f'<text x="{_WIDTH - 10}" y="{_HEIGHT - 5}" text-anchor="end">version {last}</text></svg></div>'
@@ -278,15 +278,15 @@ def _line_chart(name: str, xs: Numbers, ys: Numbers, colour: str, text_of: objec
 
 
 def inspect(arguments: Arguments) -> int:
-    """Show a table, or write a page about it."""
+    """Show a table, or write an HTML page about it with `--html`."""
     if arguments.html is None:
         return show(arguments)
     dataset = open_table(arguments)
-    with Progress("looking into files") as progress, reporting(progress):
+    with Progress("reading files") as progress, reporting(progress):
         text = html_page(dataset, RELEASE)
     try:
         Path(arguments.html).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise unwritten(arguments.html, error) from error
+        raise write_error(arguments.html, error) from error
     say(f"wrote {arguments.html}")
     return 0

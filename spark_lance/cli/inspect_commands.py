@@ -1,9 +1,9 @@
 """The commands that inspect a table: inspect, schema, stats, history, doctor.
 
-`doctor` says which engines can read and write a table. Feature flags decide: a program that does not know a
-flag of a table must not use the table (table format, feature flags). Its data files must also be of a version
-that the engine reads. The rows were found by experiment, or by reading the engine's sources; what was not
-examined is left out.
+`doctor` shows which engines can read and write a table. A program must not use a table with a feature flag
+that it does not know (table format, feature flags). It must also support the versions of the data files.
+`ENGINES` has the results of experiments, or of reading an engine's source code. Other engines were not
+examined.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_lance.io.display import size_text
 from spark_lance.io.progress import reporting
 from spark_lance.redaction import redacted
 from spark_lance.table.format.features import FEATURES, feature_names
-from spark_lance.table.format.paths import Naming
+from spark_lance.table.format.paths import ManifestNaming
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.column_sizes import column_sizes
 from spark_lance.table.metadata.detail import table_detail
@@ -45,11 +45,11 @@ class Engine:
 
     Attributes:
         name: the engine.
-        reads, writes: the feature flags with which it reads and writes a table.
-        read_versions, written_versions: the versions of data files.
-        flags_known, versions_known: whether unknown flags and versions are refused; if not, it
-            is not known whether newer releases take it.
-        note: what else is known.
+        reads, writes: the feature flags of tables that it can read and write.
+        read_versions, written_versions: the versions of data files that it can read and write.
+        flags_known, versions_known: whether the engine refuses other flags and versions; otherwise newer
+            releases may support them.
+        note: explanation to show with the result.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EngineSupport:
     """Whether an engine can read or write a table: "yes", "no" or "unknown", and why."""
 
     engine: str
@@ -123,30 +123,32 @@ ENGINES = (
         frozenset({"2.0", "2.1"}),
         flags_known=False,
         versions_known=False,
-        note="the Lance library inside it decides, and newer releases have newer ones",
+        note="this depends on the Lance library in it, which is newer in newer releases",
     ),
 )
 
 
-def judge(engine: Engine, reader_flags: int, writer_flags: int, versions: frozenset[str]) -> Verdict:
-    """Return whether an engine can read and write a table.
+def check_engine(
+    engine: Engine, reader_flags: int, writer_flags: int, versions: frozenset[str]
+) -> EngineSupport:
+    """Return whether an engine can read and write a table, and why not.
 
     Args:
         engine: a row of `ENGINES`.
         reader_flags, writer_flags: the feature flags of the table.
-        versions: the versions of its data files.
+        versions: the versions of the table's data files.
     """
     unread = reader_flags & ~engine.reads
     unwritten = (reader_flags | writer_flags) & ~engine.writes
     old = versions - engine.read_versions
     fixed = versions - engine.written_versions
-    reasons = [f"{name}: not for reading" for name in feature_names(unread)]
-    reasons += [f"{name}: not for writing" for name in feature_names(unwritten & ~unread)]
-    reasons += [f"files of version {version}: not read{_remedy(engine)}" for version in sorted(old)]
-    reasons += [f"files of version {version}: not written" for version in sorted(fixed - old)]
+    reasons = [f"{name}: cannot read" for name in feature_names(unread)]
+    reasons += [f"{name}: cannot write" for name in feature_names(unwritten & ~unread)]
+    reasons += [f"files of version {version}: cannot read{_remedy(engine)}" for version in sorted(old)]
+    reasons += [f"files of version {version}: cannot write" for version in sorted(fixed - old)]
     if reasons and engine.note:
         reasons.append(engine.note)
-    return Verdict(
+    return EngineSupport(
         engine.name,
         _answer(engine, bool(unread), bool(old)),
         _answer(engine, bool(unread or unwritten), bool(old or fixed)),
@@ -157,11 +159,11 @@ def judge(engine: Engine, reader_flags: int, writer_flags: int, versions: frozen
 def _remedy(engine: Engine) -> str:
     """Return advice on the file version to choose for a table that an engine must read."""
     newest = max(engine.read_versions & engine.written_versions)
-    return f" (those of a table made with data_storage_version={newest} are)"
+    return f" (create the table with data_storage_version={newest} instead)"
 
 
 def _answer(engine: Engine, new_flags: bool, new_versions: bool) -> str:
-    """Return whether it works, given what the table has that the engine's row lacks."""
+    """Return "yes", "no" or "unknown" for a table that may have flags or versions unknown to the engine."""
     if (new_flags and engine.flags_known) or (new_versions and engine.versions_known):
         return "no"
     return "unknown" if new_flags or new_versions else "yes"
@@ -173,7 +175,7 @@ _FEW_BYTES = 1 << 20
 
 
 def inspect(arguments: Arguments) -> int:
-    """Show a table's columns, rows, files, indices, tags and branches."""
+    """Show a table's columns, rows, files, indexes, tags and branches."""
     dataset = open_table(arguments)
     snapshot = dataset.snapshot
     detail = table_detail(snapshot)
@@ -209,9 +211,9 @@ def inspect(arguments: Arguments) -> int:
             ("location", detail.location),
             ("description", detail.description),
             ("branch", detail.branch),
-            ("version", f"{detail.version}, of {detail.last_modified:%F %T} UTC"),
-            ("versions kept", detail.num_versions),
-            ("rows", f"{detail.num_rows} ({detail.num_deleted_rows} more are marked as deleted)"),
+            ("version", f"{detail.version}, committed at {detail.last_modified:%F %T} UTC"),
+            ("versions", detail.num_versions),
+            ("rows", f"{detail.num_rows}, {detail.num_deleted_rows} deleted"),
             ("data files", f"{detail.num_files} in {detail.num_fragments} fragments"),
             ("bytes", f"{size_text(detail.size_bytes)}"),
             ("file version", detail.data_storage_version),
@@ -233,7 +235,7 @@ def inspect(arguments: Arguments) -> int:
 
 
 def schema(arguments: Arguments) -> int:
-    """Show the columns of a table and the fields inside them, with their ids."""
+    """Show the columns of a table and their nested fields, with field ids."""
     fields = metadata_table("schema").to_arrow(open_table(arguments).snapshot).to_pylist()
     rows = [{**row, "metadata": dict(row["metadata"] or ())} for row in fields]
     if arguments.json:
@@ -251,7 +253,7 @@ def schema(arguments: Arguments) -> int:
 def stats(arguments: Arguments) -> int:
     """Show the size and encoding of each column."""
     dataset = open_table(arguments)
-    with Progress("looking into files") as progress, reporting(progress):
+    with Progress("reading files") as progress, reporting(progress):
         columns = column_sizes(dataset.snapshot)
     if arguments.json:
         say(as_json(columns))
@@ -277,7 +279,7 @@ def stats(arguments: Arguments) -> int:
 
 
 def history(arguments: Arguments) -> int:
-    """Show the operation behind each version, newest first."""
+    """Show the operation of each version, newest first."""
     dataset = open_table(arguments)
     table = metadata_table("history")
     versions = table.to_arrow(dataset.snapshot, limit=arguments.limit)
@@ -305,7 +307,7 @@ class Advice:
 
 
 def doctor(arguments: Arguments) -> int:
-    """Show the features of a table, which engines can use it, and advice."""
+    """Show the feature flags of a table, which engines can use it, and advice."""
     dataset = open_table(arguments)
     message = dataset.manifest.message
     versions = frozenset(_file_versions(dataset))
@@ -318,7 +320,7 @@ def doctor(arguments: Arguments) -> int:
         }
         for name in dict.fromkeys([*feature_names(flags[0]), *feature_names(flags[1])])
     ]
-    verdicts = [judge(engine, *flags, versions) for engine in ENGINES]
+    verdicts = [check_engine(engine, *flags, versions) for engine in ENGINES]
     advice = list(advice_for(dataset))
     columns = dict(_special_columns(dataset))
     if arguments.json:
@@ -330,9 +332,11 @@ def doctor(arguments: Arguments) -> int:
         print_pairs(list(columns.items()))
     say()
     if features:
-        print_table(("feature", "for reading", "for writing"), [tuple(row.values()) for row in features])
+        print_table(
+            ("feature", "readers need it", "writers need it"), [tuple(row.values()) for row in features]
+        )
     else:
-        say("no features that readers or writers must know")
+        say("no feature flags")
     say()
     print_table(("engine", "reads", "writes"), [(v.engine, v.read, v.write) for v in verdicts])
     for verdict in verdicts:
@@ -358,33 +362,34 @@ def advice_for(dataset: LanceDataset) -> Iterator[Advice]:
             f"{fragments} of {detail.num_fragments} fragments are small or have many deleted rows",
         )
     if detail.num_versions > _MANY_VERSIONS:
-        yield Advice(f"vacuum {place}", f"{detail.num_versions} versions are kept")
+        yield Advice(f"vacuum {place}", f"the table has {detail.num_versions} versions")
     for index in dataset.describe_indices():
         if index.fields and index.num_rows_indexed is not None:
             missing = detail.num_rows - index.num_rows_indexed
             if missing > 0:
                 yield Advice(
                     f"index optimize {place} {_word(index.name)}",
-                    f"index {index.name} lacks {missing} of {detail.num_rows} rows",
+                    f"index {index.name} does not cover {missing} of {detail.num_rows} rows",
                 )
-    if dataset.manifest.naming is Naming.V1:
+    if dataset.manifest.naming is ManifestNaming.V1:
         yield Advice(
-            f"{opened}.migrate_manifest_paths_v2()", "the newest version is not the first that a store lists"
+            f"{opened}.migrate_manifest_paths_v2()",
+            "with this naming, finding the newest version needs a listing of all versions",
         )
     if not dataset.manifest.file_version.writable:
         yield Advice(
             f'spark_lance.write_dataset({opened}.to_table(), "NEW_PATH")',
-            "legacy files can only be read: write the rows to a new table",
+            "legacy files are read-only: write the rows to a new table",
         )
 
 
 def _word(text: str) -> str:
-    """Return a text quoted for a shell, so that it is not taken for an option."""
+    """Quote a text for a shell, so that it is not parsed as an option."""
     return f"{'-- ' if text.startswith('-') else ''}{shlex.quote(text)}"
 
 
 def _special_columns(dataset: LanceDataset) -> Iterator[tuple[str, str]]:
-    """Yield the columns with a special meaning beyond their Arrow type, and this meaning."""
+    """Yield (column, description) for JSON, blob, geometry and multi-vector columns."""
     schema = dataset.lance_schema
     for field in schema.walk():
         if field.is_json:
@@ -394,7 +399,7 @@ def _special_columns(dataset: LanceDataset) -> Iterator[tuple[str, str]]:
         elif (extension := extension_of(field.arrow_field())) in GEOMETRY_TYPES:
             yield schema.path_of(field.id), f"geometries ({extension})"
         elif is_multi(field.arrow_type()):
-            yield schema.path_of(field.id), "several vectors in a row (list of fixed-size lists)"
+            yield schema.path_of(field.id), "several vectors per row (list of fixed-size lists)"
 
 
 def _file_versions(dataset: LanceDataset) -> Iterator[str]:
@@ -418,12 +423,12 @@ def _notes(column: dict[str, Any]) -> Any:
 
 
 def _without_zeros(value: Any) -> Any:
-    """Return the non-zero counts, to show in one line."""
+    """Return a map without its zero counts, so that it fits in one line."""
     return {key: item for key, item in value.items() if item != "0"} if isinstance(value, dict) else value
 
 
 def _maps(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its maps as dicts. Arrow returns maps as lists of pairs."""
+    """Return the maps of a row as dicts. Arrow returns maps as lists of pairs."""
     return {
         name: dict(row[name]) if row[name] is not None else None
         for name in ("operationParameters", "operationMetrics")

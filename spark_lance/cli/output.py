@@ -1,7 +1,7 @@
 """Output of commands: aligned tables for people, JSON for programs, progress bars on terminals.
 
-Only terminals get colours and tables cut to the window width. Piped output is plain and the same everywhere.
-Values are never interpreted as markup.
+On a terminal, output has colours, and tables are cut to the width of the window.
+Other output is plain text. Values are never interpreted as markup.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from spark_lance.io.failures import local_failure
 
 _NUMBERS = (int, float)
 _WIDEST = 80
-# Drop a column rather than cut it below this width.
+# Columns are dropped rather than cut below this width.
 _NARROWEST = 12
 _GAP = 2
-_UNSEEN = re.compile(
+_INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
@@ -56,10 +56,10 @@ def visible(text: str) -> str:
     Escapes ASCII and C1 controls (such as ESC and CSI), characters that change the text direction, and
     invisible characters. Keeps line ends and tabs.
     """
-    return _UNSEEN.sub(lambda match: "".join(f"\\u{unit:04x}" for unit in _utf16(match[0])), text)
+    return _INVISIBLE.sub(lambda match: "".join(f"\\u{unit:04x}" for unit in _utf16_units(match[0])), text)
 
 
-def _utf16(mark: str) -> Iterable[int]:
+def _utf16_units(mark: str) -> Iterable[int]:
     data = mark.encode("utf-16-be", "surrogatepass")
     return (int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
 
@@ -69,14 +69,14 @@ def say(line: str = "") -> None:
     sys.stdout.write(f"{visible(line)}\n")
 
 
-def unwritten(target: str, error: OSError) -> OSError:
+def write_error(target: str, error: OSError) -> OSError:
     """Return the error for a failed write of a file, with advice."""
     if isinstance(error, FileNotFoundError):
         if not Path(target).parent.is_dir():
-            return StoreError(f"writing {target}: its folder does not exist: make it first")
-        return StoreError(f"writing {target}: its folder takes no new files: choose another one")
+            return StoreError(f"writing {target}: its folder does not exist: create it first")
+        return StoreError(f"writing {target}: files cannot be created in its folder: choose another folder")
     if isinstance(error, IsADirectoryError):
-        return StoreError(f"writing {target}: it is a folder: add the name of a file")
+        return StoreError(f"writing {target}: it is a folder: add a file name")
     failure = local_failure(error, f"writing {target}")
     return (
         failure
@@ -101,9 +101,9 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[object]], *, wide:
     texts = [[_cell(value, _UNBOUNDED if wide else _WIDEST) for value in row] for row in cells]
     bounded = console.is_terminal and not wide
     widths = [max([cell_len(name), *(cell_len(row[at]) for row in texts)]) for at, name in enumerate(names)]
-    column_count = _fitting(widths, console.width) if bounded else len(names)
+    column_count = _count_fitting_columns(widths, console.width) if bounded else len(names)
     if bounded:
-        widths = _shares(widths[:column_count], console.width - _GAP * (column_count - 1))
+        widths = _share_width(widths[:column_count], console.width - _GAP * (column_count - 1))
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for at, name in enumerate(names[:column_count]):
         right = bool(cells) and all(isinstance(row[at], _NUMBERS) or row[at] is None for row in cells)
@@ -121,13 +121,15 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[object]], *, wide:
     with console.capture() as printed:
         console.print(table)
     for line in printed.get().splitlines():
-        sys.stdout.write(f"{line.rstrip()}\n")  # with codes of colours; cells are visible texts
+        sys.stdout.write(
+            f"{line.rstrip()}\n"
+        )  # The text has colour codes; the cells have no control characters.
     if column_count < len(names):
         say(f"not shown: {', '.join(names[column_count:])} (--wide shows all)")
 
 
-def _fitting(widths: Sequence[int], width: int) -> int:
-    """Return how many columns fit into a width if each is cut to no less than `_NARROWEST`."""
+def _count_fitting_columns(widths: Sequence[int], width: int) -> int:
+    """Return the number of columns that fit into a width if each one keeps at least `_NARROWEST`."""
     used = 0
     for count, each in enumerate(widths):
         used += min(each, _NARROWEST) + (_GAP if count else 0)
@@ -136,8 +138,8 @@ def _fitting(widths: Sequence[int], width: int) -> int:
     return len(widths)
 
 
-def _shares(widths: Sequence[int], room: int) -> list[int]:
-    """Return the width of each column: its own, or an equal share of the remaining room if it is cut."""
+def _share_width(widths: Sequence[int], room: int) -> list[int]:
+    """Return the width of each column. Columns that are too wide share the remaining width equally."""
     result = list(widths)
     for left, at in zip(
         range(len(widths), 0, -1), sorted(range(len(widths)), key=widths.__getitem__), strict=True
@@ -184,7 +186,7 @@ def _cell(value: object, widest: int = _WIDEST) -> str:
 
 
 def _inner(value: object, widest: int) -> str:
-    """Return a nested value as text, in brackets if it has parts."""
+    """Return a nested value as text, with brackets around lists and maps."""
     text = _cell(value, widest)
     if isinstance(value, Mapping):
         return f"{{{text if value else ''}}}"
@@ -214,7 +216,7 @@ class _Amount(ProgressColumn):
     """Progress column with completed amount, total and rate."""
 
     def render(self, task: Task) -> Text:
-        """Return the text of a step."""
+        """Return the text for the progress of a step."""
         number = size_text if task.fields["unit"] == "bytes" else "{:,.0f}".format
         text = number(task.completed)
         text += f" of {number(task.total)}" if task.total else ""
@@ -225,11 +227,12 @@ class _Amount(ProgressColumn):
 class Progress:
     """A progress bar with rate and remaining time, for work that takes more than a second.
 
-    A context manager; the bar disappears at the end. Nothing is printed if the stream is not a terminal.
+    A context manager. The bar disappears at the end. If the stream is not a terminal, nothing is printed.
 
     Args:
-        step: name of the step until another one is reported.
+        step: name of the first step.
         stream: output stream; standard error by default.
+        patience: seconds before the bar appears.
     """
 
     def __init__(self, step: str, stream: TextIO | None = None, patience: float = _PATIENCE) -> None:
@@ -250,8 +253,8 @@ class Progress:
             )
         self._task = None if self._bars is None else self._bars.add_task(visible(step), total=None, unit="")
         self._lock = threading.Lock()
-        self._waiting = threading.Timer(patience, self._start)
-        self._waiting.daemon = True
+        self._timer = threading.Timer(patience, self._start)
+        self._timer.daemon = True
 
     def __call__(self, step: str, amount: int, total: int, unit: str) -> None:
         """Show the progress of a step."""
@@ -264,20 +267,20 @@ class Progress:
 
     def _start(self) -> None:
         with self._lock:
-            if self._bars is not None and not self._waiting.finished.is_set():
+            if self._bars is not None and not self._timer.finished.is_set():
                 self._bars.start()
 
     def __enter__(self) -> Progress:
-        """Begin to wait."""
+        """Start the timer that shows the bar."""
         if self._bars is not None:
-            self._waiting.start()
+            self._timer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         with self._lock:
-            self._waiting.cancel()
+            self._timer.cancel()
         if self._bars is not None:
             self._bars.stop()

@@ -1,4 +1,4 @@
-"""The commands that show rows: head, sample, count, search, diff; and sql, which runs a query in DuckDB."""
+"""The commands that show rows: head, sample, count, sql, search and diff."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.cli.commands import Arguments
-from spark_lance.cli.opening import columns_of, open_table, reference_of
+from spark_lance.cli.opening import open_table, parse_columns, parse_reference
 from spark_lance.cli.output import Progress, as_json, print_table, say
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.special_reads import duckdb_module
@@ -36,7 +36,7 @@ def sample(arguments: Arguments) -> int:
 
 
 def count(arguments: Arguments) -> int:
-    """Count rows. Without a condition, only reads the table's metadata."""
+    """Count rows. Without a condition, read only the table's metadata."""
     dataset = open_table(arguments)
     with Progress("counting"):
         rows = dataset.count_rows(arguments.where)
@@ -45,7 +45,7 @@ def count(arguments: Arguments) -> int:
 
 
 def search(arguments: Arguments) -> int:
-    """Show the rows nearest to a vector, or the rows that have words, best first."""
+    """Show the rows nearest to a vector, or the rows that match words, best first."""
     dataset = open_table(arguments)
     queries = [arguments.vector, arguments.like_row, arguments.text]
     if sum(value is not None for value in queries) != 1:
@@ -77,7 +77,7 @@ def search(arguments: Arguments) -> int:
 
 
 def _vector(dataset: LanceDataset, column: str, arguments: Arguments) -> list[float]:
-    """Return the query vector: the given one, or the vector of a row."""
+    """Return the query vector: the value of `--vector`, or the vector of the row of `--like-row`."""
     if arguments.like_row is not None:
         if not 0 <= arguments.like_row < dataset.count_rows():
             raise OptionError(
@@ -99,20 +99,20 @@ def _vector(dataset: LanceDataset, column: str, arguments: Arguments) -> list[fl
 def _only_vector_column(dataset: LanceDataset) -> str:
     names: list[str] = [field.name for field in dataset.schema if pa.types.is_fixed_size_list(field.type)]
     if len(names) != 1:
-        problem = f"several columns of vectors ({', '.join(names)})" if names else "no column of vectors"
-        raise OptionError(f"the table has {problem}: say --column")
+        problem = f"several vector columns ({', '.join(names)})" if names else "no vector column"
+        raise OptionError(f"the table has {problem}: add --column")
     return names[0]
 
 
 def diff(arguments: Arguments) -> int:
     """Count or show the rows that changed from one version to another."""
     dataset = open_table(arguments)
-    end = None if arguments.end is None else reference_of(arguments.end)
-    begin = reference_of(arguments.begin)
+    end = None if arguments.end is None else parse_reference(arguments.end)
+    begin = parse_reference(arguments.begin)
     changes = dataset.diff(begin, end)
     with Progress("comparing"):
         if arguments.show is not None:
-            rows = _first_rows(getattr(changes, arguments.show)(columns_of(arguments)), arguments.rows)
+            rows = _first_rows(getattr(changes, arguments.show)(parse_columns(arguments)), arguments.rows)
         else:
             counts = changes.counts()
     if arguments.show is not None:
@@ -125,7 +125,7 @@ def diff(arguments: Arguments) -> int:
 
 
 def _first_rows(reader: pa.RecordBatchReader, count: int) -> pa.Table:
-    """Return the first rows of a stream, reading little more than needed."""
+    """Return the first rows of a stream. Read no more batches than needed."""
     batches: list[pa.RecordBatch] = []
     while sum(batch.num_rows for batch in batches) < count:
         batch = next(reader, None)
@@ -166,7 +166,7 @@ def _short_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _shown_columns(dataset: LanceDataset, arguments: Arguments, but: str | None = None) -> list[str] | None:
     """Return the columns to show: the requested ones, or all except the searched vector column."""
-    columns = columns_of(arguments)
+    columns = parse_columns(arguments)
     if columns is not None or but is None:
         return columns
     field: Field | None = next((top for top in dataset.lance_schema.fields if top.name == but), None)
@@ -183,7 +183,7 @@ def sql(arguments: Arguments) -> int:
     dataset = open_table(arguments)
     duckdb = duckdb_module()
     try:
-        with Progress("asking"):
+        with Progress("querying"):
             result = dataset.sql(arguments.query, _VIEW)
     except duckdb.Error as error:
         raise ExpressionError(" ".join(str(error).split())) from None

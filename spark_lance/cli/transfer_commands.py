@@ -1,14 +1,12 @@
-"""The commands that move rows out of and into tables: export, import, convert.
+"""The commands export, import and convert.
 
-`convert` creates a table from a folder of Parquet files, or from a Delta table.
+`convert` creates a table from a folder of Parquet files, or from a Delta table. It reads every file of a
+Parquet folder, and the columns of all files. Parts of paths such as `day=2026-01-01` become columns, as in
+Spark. The package `deltalake` reads Delta tables, whose log lists the current files. `convert` compares the
+number of written rows with the number of source rows, which it counts first.
 
-All files of a folder count, and columns that only some of them have count, too. Parts of paths such as
-`day=2026-01-01` become columns, as Spark reads them. The package `deltalake` reads a Delta table, because
-only the log says which of its files count. In both cases the rows of the source are counted beforehand and
-compared with the written rows.
-
-Each format of exports and imports is a row of `FORMATS`. Parquet, CSV and Arrow go through pyarrow batch by
-batch. JSON has no writer in Arrow, so its rows become text one by one.
+`FORMATS` lists the formats of export and import. pyarrow reads and writes Parquet, CSV and Arrow in batches.
+Arrow has no JSON writer, so this module converts each row to JSON.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ import pyarrow.dataset
 import pyarrow.parquet
 
 from spark_lance.cli.commands import Arguments
-from spark_lance.cli.opening import columns_of, open_table, storage_options
-from spark_lance.cli.output import Progress, as_json, print_pairs, say, unwritten
+from spark_lance.cli.opening import open_table, parse_columns, storage_options
+from spark_lance.cli.output import Progress, as_json, print_pairs, say, write_error
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
     LanceError,
@@ -45,7 +43,7 @@ from spark_lance.table.format.paths import VERSIONS_DIR
 
 
 class RowWriter(Protocol):
-    """A sink for batches, until it is closed."""
+    """Writes batches to a stream."""
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         """Append a batch."""
@@ -56,13 +54,13 @@ class RowWriter(Protocol):
 
 @dataclass(frozen=True)
 class Format:
-    """A format.
+    """A file format of export and import.
 
     Attributes:
-        name: for `--format`.
-        endings: of file names that mean it.
-        writer: makes what writes batches of a schema to a stream.
-        dataset_format: makes the format for `pyarrow.dataset`, given a schema to read by, or None.
+        name: the value of `--format`.
+        endings: the file extensions.
+        writer: returns a writer of batches with a schema to a stream.
+        dataset_format: returns the format for `pyarrow.dataset`, given the schema to read with, or None.
     """
 
     name: str
@@ -84,7 +82,7 @@ class _JsonLines:
 
 
 class _CsvLines:
-    """Writes CSV, a text format."""
+    """Writes CSV. Binary values must be UTF-8."""
 
     def __init__(self, stream: IO[bytes], schema: pa.Schema) -> None:
         self._writer = pyarrow.csv.CSVWriter(stream, schema)
@@ -154,18 +152,18 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
-def format_of(path: str, name: str | None) -> Format:
+def find_format(path: str, name: str | None) -> Format:
     """Return the requested format, or the format of a path's file extension.
 
     Raises:
-        OptionError: neither tells.
+        OptionError: there is no requested format, and the extension is unknown.
     """
     if name is not None:
         return FORMATS[name]
     for each in FORMATS.values():
         if path.lower().rstrip("/").endswith(each.endings):
             return each
-    what = f"the ending of {path} has no known format" if path else "standard output has no ending"
+    what = f"the extension of {path} has no known format" if path else "standard output has no file extension"
     raise OptionError(f"{what}: add --format, one of {', '.join(FORMATS)}")
 
 
@@ -173,8 +171,8 @@ def export_rows(arguments: Arguments) -> int:
     """Write rows to one file, or to standard output."""
     table = open_table(arguments)
     target = arguments.target
-    file_format = format_of("" if target == "-" else target, arguments.format)
-    columns = columns_of(arguments)
+    file_format = find_format("" if target == "-" else target, arguments.format)
+    columns = parse_columns(arguments)
     names = [field.name for field in table.schema] if columns is None else columns
     text_as = arguments.text_as or "string"
     scan = table.to_table(columns, limit=0, text_as=text_as)
@@ -214,7 +212,7 @@ def _storage(batch: pa.RecordBatch) -> list[pa.Array]:
 
 @contextmanager
 def _output(target: str, overwrite: bool) -> Iterator[IO[bytes]]:
-    """Open the export target. A file gets its name only when it is complete."""
+    """Open the export target. A file is renamed to its final name when it is complete."""
     if target == "-":
         yield sys.stdout.buffer
         return
@@ -223,7 +221,7 @@ def _output(target: str, overwrite: bool) -> Iterator[IO[bytes]]:
         file = f"{target.rstrip('/')}/rows.parquet"
         raise OptionError(f"{target} is a folder: add the name of a file, such as {file}")
     if system.exists(path) and not overwrite:
-        raise LocationInUseError(f"{target} exists already: say --overwrite, or choose another name")
+        raise LocationInUseError(f"{target} exists already: add --overwrite, or choose another name")
     part = f"{path}.part"
     try:
         with system.open(part, "wb") as stream:
@@ -233,7 +231,7 @@ def _output(target: str, overwrite: bool) -> Iterator[IO[bytes]]:
         _remove(system, part)
         if isinstance(error, LanceError):
             raise
-        raise unwritten(target, error) from error
+        raise write_error(target, error) from error
     except BaseException:
         _remove(system, part)
         raise
@@ -246,12 +244,12 @@ def _remove(system: Any, path: str) -> None:
 
 def import_rows(arguments: Arguments) -> int:
     """Append the rows of a file or folder to a table, or create a table from them."""
-    file_format = format_of(arguments.source, arguments.format)
+    file_format = find_format(arguments.source, arguments.format)
     options = storage_options(arguments)
     path = arguments.path
     if arguments.branch is not None:
         path = dataset(path, (arguments.branch, None), options).uri
-    schema = None if arguments.mode != "append" else _known_schema(path, options)
+    schema = None if arguments.mode != "append" else _read_schema(path, options)
     rows = _open_source(arguments.source, file_format, schema)
     total = rows.count_rows() if file_format.name in ("parquet", "arrow") else 0
     table, written = write_counted(
@@ -278,8 +276,8 @@ def write_counted(
     Args:
         batches, schema: the rows.
         path: the table.
-        total: their number; 0 if it is not known.
-        options: those of `write_dataset`.
+        total: the number of rows; 0 if it is unknown.
+        options: the options of `write_dataset`.
 
     Returns:
         The new version and the number of rows.
@@ -315,7 +313,7 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _known_schema(path: str, options: dict[str, Any]) -> pa.Schema | None:
+def _read_schema(path: str, options: dict[str, Any]) -> pa.Schema | None:
     try:
         return dataset(path, None, options).schema
     except TableNotFoundError:
@@ -361,9 +359,9 @@ class _Source:
 
     Attributes:
         kind: "parquet" or "delta".
-        rows: its rows, to be read in order.
-        count: how many there are, by the metadata of the files or of the log.
-        partitions: the columns that came from paths.
+        rows: the rows, to be read in order.
+        count: the number of rows, from the metadata of the files or the log.
+        partitions: the names of the columns from paths.
     """
 
     kind: str
@@ -378,7 +376,7 @@ def convert(arguments: Arguments) -> int:
     if not system.exists(path):
         raise OptionError(f"{arguments.source} does not exist")
     if system.exists(f"{path.rstrip('/')}/{VERSIONS_DIR}"):
-        raise OptionError(f"{arguments.source} is a Lance table already: dataset.deep_clone copies one")
+        raise OptionError(f"{arguments.source} is already a Lance table: copy it with dataset.deep_clone")
     is_delta = system.exists(f"{path.rstrip('/')}/{_DELTA_LOG}")
     source = _delta(arguments.source) if is_delta else _parquet(system, path, arguments.source)
     try:
@@ -396,7 +394,7 @@ def convert(arguments: Arguments) -> int:
     except TableExistsError as error:
         place = arguments.path
         raise TableExistsError(
-            f"there is a Lance table at {place} already: convert makes a new one"
+            f"a Lance table exists at {place}: convert creates a new table, so choose another path"
         ) from error
     if not written == source.count == dataset.count_rows():
         raise SchemaError(
@@ -420,21 +418,21 @@ def convert(arguments: Arguments) -> int:
 def _parquet(system: fsspec.AbstractFileSystem, path: str, name: str) -> _Source:
     if all(system.exists(f"{path.rstrip('/')}/{part}") for part in _ICEBERG):
         raise OptionError(
-            f"{name} looks like an Iceberg table, whose metadata say which files count: read it by Spark"
+            f"{name} looks like an Iceberg table, whose metadata lists the current files: read it with Spark"
         )
     hive = pyarrow.dataset.HivePartitioning.discover(infer_dictionary=False, null_fallback=_NO_VALUE)
     try:
         files = pyarrow.dataset.dataset(path, format="parquet", filesystem=system, partitioning=hive)
         fragments = list(files.get_fragments())
         if not fragments:
-            raise OptionError(f"{name} holds no Parquet files")
+            raise OptionError(f"{name} has no Parquet files")
         with ThreadPoolExecutor(_READERS) as pool:
             schemas = [files.schema]
             rows = 0
             for count, fragment in enumerate(_mapped(pool, fragments), 1):
                 schemas.append(fragment.physical_schema)
                 rows += fragment.metadata.num_rows
-                report("looking into files", count, len(fragments), "files")
+                report("reading files", count, len(fragments), "files")
         schema = pa.unify_schemas(schemas, promote_options="permissive")
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, LanceError):
@@ -450,7 +448,7 @@ def _parquet(system: fsspec.AbstractFileSystem, path: str, name: str) -> _Source
 def _mapped(
     pool: ThreadPoolExecutor, fragments: list[pyarrow.dataset.ParquetFileFragment]
 ) -> Iterator[pyarrow.dataset.ParquetFileFragment]:
-    """Yield fragments with their footers read, several at a time."""
+    """Read the footers of fragments in parallel, and yield the fragments."""
 
     def load(fragment: pyarrow.dataset.ParquetFileFragment) -> pyarrow.dataset.ParquetFileFragment:
         fragment.ensure_complete_metadata()
@@ -470,7 +468,7 @@ def _delta(name: str) -> _Source:
         deltalake = import_module("deltalake")
     except ModuleNotFoundError:
         raise OptionError(
-            f"{name} is a Delta table, whose log says which files count: pip install 'spark-lance[delta]'"
+            f"{name} is a Delta table, whose log lists the current files: pip install 'spark-lance[delta]'"
         ) from None
     try:
         table = deltalake.DeltaTable(name)

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 from spark_lance.cli.commands import Arguments
-from spark_lance.cli.opening import open_table, reference_of
+from spark_lance.cli.opening import open_table, parse_reference
 from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.datasets.index import known_indices
+from spark_lance.datasets.index import list_extendable_indexes
 from spark_lance.datasets.maintain import Compaction
 from spark_lance.errors import OptionError
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
@@ -74,12 +74,12 @@ def delete_branch(arguments: Arguments) -> int:
 def restore(arguments: Arguments) -> int:
     """Make the content of an old version the newest version."""
     dataset: LanceDataset = open_table(arguments)
-    old = dataset.checkout_version(reference_of(arguments.to))
+    old = dataset.checkout_version(parse_reference(arguments.to))
     return _say_name(arguments, f"restored version {old.version}", old.restore().version)
 
 
 def _reference(arguments: Arguments) -> Reference | None:
-    return None if arguments.to is None else reference_of(arguments.to)
+    return None if arguments.to is None else parse_reference(arguments.to)
 
 
 def _show(
@@ -105,7 +105,7 @@ def _say_name(arguments: Arguments, what: str, version: int | None = None) -> in
 
 
 def list_indices(arguments: Arguments) -> int:
-    """Show the indices of a table, and how many rows each index covers."""
+    """Show the indexes of a table, and how many rows each index covers."""
     dataset = open_table(arguments)
     total = dataset.count_rows()
     rows: list[dict[str, Any]] = [
@@ -153,18 +153,20 @@ def build_index(arguments: Arguments) -> int:
             result = dataset.create_index(arguments.column, kind, **common, **{**settings, **options})
         else:
             types = ", ".join([*SCALAR_INDICES, *INDEX_TYPES])
-            raise OptionError(f"there is no kind of index {arguments.type!r}, but {types}")
+            raise OptionError(f"unknown index type {arguments.type!r}; use {types}")
     return _report_change(arguments, f"built {arguments.name or arguments.column + '_idx'}", result)
 
 
 def optimize_indices(arguments: Arguments) -> int:
-    """Extend indices to rows that they do not cover yet."""
+    """Extend indexes to rows that they do not cover yet."""
     dataset = open_table(arguments)
-    names = [arguments.name] if arguments.name is not None else known_indices(dataset.manifest)
+    names = [arguments.name] if arguments.name is not None else list_extendable_indexes(dataset.manifest)
     with Progress("indexing") as progress, reporting(progress):
         dataset.optimize.optimize_indices(index_names=names)
     return _report_change(
-        arguments, f"covers every row: {', '.join(names) or 'there is no index'}", dataset.checkout_latest()
+        arguments,
+        f"covers every row: {', '.join(names) or 'the table has no index'}",
+        dataset.checkout_latest(),
     )
 
 
@@ -266,7 +268,7 @@ def vacuum(arguments: Arguments) -> int:
         source=f"--older-than {arguments.older_than}",
         remedy="--allow-short-retention",
     )
-    with Progress("looking") as progress, reporting(progress):
+    with Progress("scanning") as progress, reporting(progress):
         stats = dataset.cleanup_old_versions(
             older_than=age,
             retain_versions=arguments.retain_versions,
@@ -278,16 +280,16 @@ def vacuum(arguments: Arguments) -> int:
         say(as_json(stats))
         return 0
     if arguments.dry_run:
-        _show_what_goes(dataset, stats.files, arguments)
+        _show_deletions(dataset, stats.files, arguments)
     print_pairs(
         [
-            ("would go" if arguments.dry_run else "gone", size_text(stats.bytes_removed)),
+            ("would free" if arguments.dry_run else "freed", size_text(stats.bytes_removed)),
             ("old versions", stats.old_versions),
             ("data files", stats.data_files_removed),
             ("deletion files", stats.deletion_files_removed),
             ("index files", stats.index_files_removed),
             ("transaction files", stats.transaction_files_removed),
-            ("could not be deleted", stats.failed_deletes or None),
+            ("failed to delete", stats.failed_deletes or None),
         ]
     )
     if arguments.retain_versions is not None and not arguments.allow_short_retention:
@@ -295,29 +297,27 @@ def vacuum(arguments: Arguments) -> int:
         left -= stats.old_versions if arguments.dry_run else 0
         if left > 0:
             stay = "stays" if left == 1 else "stay"
-            say(
-                f"{left} more {stay}: too young without --allow-short-retention, or kept by tags and branches"
-            )
+            say(f"{left} more {stay}: too new without --allow-short-retention, or used by tags and branches")
     return 0
 
 
-def _show_what_goes(dataset: LanceDataset, files: Sequence[CleanupFile], arguments: Arguments) -> None:
+def _show_deletions(dataset: LanceDataset, files: Sequence[CleanupFile], arguments: Arguments) -> None:
     """Show the versions that would be deleted, and the number and size of their files."""
-    gone = {file.path: file for file in files if file.kind == "manifest"}
+    expired = {file.path: file for file in files if file.kind == "manifest"}
     versions = [
         (version.version, read_manifest(dataset.store, version.path, version.naming).timestamp)
         for version in list_versions(dataset.table)
-        if version.path in gone
+        if version.path in expired
     ]
     if versions:
-        print_table(("version", "made at"), versions, wide=arguments.wide)
+        print_table(("version", "committed at"), versions, wide=arguments.wide)
         say()
     kinds = sorted({(file.kind, file.unverified) for file in files})
     rows = []
     for kind, unverified in kinds:
         sizes = [f.size_bytes for f in files if (f.kind, f.unverified) == (kind, unverified)]
         rows.append(
-            (kind, "no version" if unverified else "versions that go", len(sizes), size_text(sum(sizes)))
+            (kind, "no version" if unverified else "deleted versions", len(sizes), size_text(sum(sizes)))
         )
     if rows:
         print_table(("files", "needed by", "number", "size"), rows, wide=arguments.wide)
@@ -330,9 +330,9 @@ def _show_what_goes(dataset: LanceDataset, files: Sequence[CleanupFile], argumen
 def _say_repair(result: Repair) -> None:
     if result.restored is not None:
         say(f"the newest manifest was torn: restored version {result.restored} as {result.manifest.version}")
-    for path in result.moved:
+    for path in result.moved_paths:
         say(f"moved a torn manifest to {path}")
-    say("repaired" if result.moved else "nothing to repair")
+    say("repaired" if result.moved_paths else "nothing to repair")
     say()
 
 
@@ -342,13 +342,15 @@ def check(arguments: Arguments) -> int:
     repaired = None
     if arguments.repair:
         if arguments.version is not None:
-            raise OptionError("--repair is about the whole table: leave out --version")
+            raise OptionError("--repair works on the whole table: leave out --version")
         repaired = repair(dataset.table)
         dataset = dataset.checkout_latest()
     with Progress("reading") as progress:
         report = verify(dataset.snapshot, lambda amount, total: progress("reading", amount, total, "bytes"))
     if arguments.json:
-        repairs = {} if repaired is None else {"restored": repaired.restored, "moved": list(repaired.moved)}
+        repairs = (
+            {} if repaired is None else {"restored": repaired.restored, "moved": list(repaired.moved_paths)}
+        )
         say(as_json({"damaged": report.damaged, **repairs, **vars(report)}))
         return _DAMAGED if report.damaged else 0
     if repaired is not None:
@@ -360,7 +362,7 @@ def check(arguments: Arguments) -> int:
             ("rows", report.rows),
             ("fragments", report.fragments),
             ("data files", f"{report.data_files} ({size_text(report.bytes)})"),
-            ("indices", report.indices),
+            ("indexes", report.indices),
         ]
     )
     say()

@@ -70,7 +70,7 @@ def compact(arguments: Arguments) -> int:
             ("SSTables", result.sstables),
             ("rows upserted", result.rows_upserted),
             ("rows deleted", result.rows_deleted),
-            ("gone", size_text(removed.bytes_removed)),
+            ("freed", size_text(removed.bytes_removed)),
         ]
     )
     return 0

@@ -29,7 +29,7 @@ from spark_lance.table.commits.detached import commit_detached
 from spark_lance.table.commits.identity import with_identity_values
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import DATA_DIR
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.inserts.write_plan import find_latest, plan_write
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.versions import load_version
@@ -40,7 +40,7 @@ from spark_lance.table.writing.write import write_fragments as write_files
 
 
 @dataclass(frozen=True)
-class Place(OfTable):
+class TableLocation(TableRefMixin):
     """The location of a table that may not exist yet: its URI, store and root path."""
 
     uri: str
@@ -51,34 +51,34 @@ class Place(OfTable):
         allowed: Sequence[str | os.PathLike[str]] | None,
         params: Mapping[str, Mapping[str, Any]] | None,
         declared: Iterable[DatasetBasePath],
-    ) -> Place:
+    ) -> TableLocation:
         """Return the location with access to allowed and declared base paths; see `Store.with_bases`."""
         store = self.store.with_bases(allowed, params)
         store = store.with_bases([os.fspath(base.path) for base in declared])
         return replace(self, table=TableRef(store, self.root))
 
-    def for_operation(self, operation: Operation | Transaction) -> Place:
+    def for_operation(self, operation: Operation | Transaction) -> TableLocation:
         """Return the location with access to the base paths of an operation."""
         inner = operation.operation if isinstance(operation, Transaction) else operation
         bases = getattr(inner, "initial_bases", None) or getattr(inner, "new_bases", None) or ()
         return self.with_bases(None, None, bases)
 
 
-def place_of(
+def locate_table(
     target: Any, storage_options: Mapping[str, Any] | None = None, commit_lock: CommitLock | None = None
-) -> Place:
+) -> TableLocation:
     """Return the location of a URI, a path or an open table.
 
     Raises:
         OptionTypeError: the target is something else.
     """
     if isinstance(target, str | os.PathLike):
-        return Place(os.fspath(target), TableRef(*open_store(target, storage_options, commit_lock)))
+        return TableLocation(os.fspath(target), TableRef(*open_store(target, storage_options, commit_lock)))
     if hasattr(target, "store") and hasattr(target, "root"):
         if storage_options is None and commit_lock is None:
-            return Place(target.uri, TableRef(target.store, target.root))
+            return TableLocation(target.uri, TableRef(target.store, target.root))
         store, _ = open_store(target.uri, storage_options or target.store.storage_options, commit_lock)
-        return Place(target.uri, TableRef(store, target.root))
+        return TableLocation(target.uri, TableRef(store, target.root))
     raise OptionTypeError(f"a table is given by its URI or as a LanceDataset, not as {type(target).__name__}")
 
 
@@ -117,7 +117,7 @@ def write_fragments(
     Raises:
         SchemaError: the data has no columns, does not fit the table, or Lance cannot store a type.
     """
-    place = place_of(dataset_uri, storage_options).with_bases(None, None, initial_bases or ())
+    place = locate_table(dataset_uri, storage_options).with_bases(None, None, initial_bases or ())
     reader = as_reader(data, schema)
     if not len(reader.schema):
         raise SchemaError("Cannot write with an empty schema.")
@@ -129,7 +129,7 @@ def write_fragments(
         reader.schema,
         kind,
         data_storage_version=data_storage_version,
-        bases=[base.stored() for base in initial_bases or ()],
+        bases=[base.to_base_path() for base in initial_bases or ()],
     )
     bases = plan.places(place.table, latest)
     aligner = Aligner(reader.schema, plan.schema)
@@ -152,7 +152,7 @@ def write_fragments(
 
 
 def commit(
-    place: Place,
+    place: TableLocation,
     operation: Operation | Transaction,
     read_version: int | None = None,
     *,
@@ -223,7 +223,7 @@ def commit(
 
 
 def _commit_new_table(
-    place: Place,
+    place: TableLocation,
     operation: Operation,
     properties: Mapping[str, str],
     stable_row_ids: bool,

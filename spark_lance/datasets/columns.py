@@ -35,7 +35,7 @@ from spark_lance.table.columns.new_columns import (
 from spark_lance.table.columns.update_in_place import update_columns
 from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import ROW_ADDRESS, nameable
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, filterable_schema
 from spark_lance.table.schema.changes import Alteration
 from spark_lance.table.writing.inputs import as_reader
 
@@ -64,7 +64,7 @@ class Checkpoints:
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path)
 
-    def around(self, source: Computation) -> Computation:
+    def wrap(self, source: Computation) -> Computation:
         """Return a computation that calls its function only for results that have no checkpoint."""
         columns = tuple(dict.fromkeys([*source.columns, ROW_ADDRESS]))
 
@@ -175,7 +175,9 @@ class DatasetColumns:
             raise OptionError("batch_size must be at least 1")
         if isinstance(transforms, Mapping) and transforms:
             # Columns with only nulls need no files.
-            transforms = null_columns(transforms, nameable(self.dataset.manifest.schema)) or transforms
+            transforms = (
+                null_columns(transforms, filterable_schema(self.dataset.manifest.schema)) or transforms
+            )
         if isinstance(transforms, pa.Schema):
             return (
                 self.dataset.at(add_null_columns(self.dataset.snapshot, transforms))
@@ -184,7 +186,7 @@ class DatasetColumns:
             )
         source: Computation | Stream
         if isinstance(transforms, Mapping):
-            source = expressions(transforms, nameable(self.dataset.manifest.schema))
+            source = expressions(transforms, filterable_schema(self.dataset.manifest.schema))
             if not transforms:
                 return self.dataset
         elif callable(transforms):
@@ -199,7 +201,7 @@ class DatasetColumns:
             if (file := getattr(transforms, "checkpoint_file", None)) is not None:
                 checkpoints = Checkpoints(file)
                 result = self.dataset.at(
-                    add_columns(self.dataset.snapshot, checkpoints.around(source), batch_rows=rows)
+                    add_columns(self.dataset.snapshot, checkpoints.wrap(source), batch_rows=rows)
                 )
                 checkpoints.remove()
                 return result

@@ -23,7 +23,7 @@ from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.targets import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 
 if TYPE_CHECKING:
-    from spark_lance.datasets.building import Place
+    from spark_lance.datasets.building import TableLocation
     from spark_lance.datasets.versions import DatasetBasePath
     from spark_lance.table.inserts.write_plan import WritePlan
     from spark_lance.table.versions.resolve import Reference
@@ -139,7 +139,7 @@ def write_dataset(
         OptionError: a base path does not exist, or `initial_bases` are set for an existing table.
         CommitError: the commit conflicts with another writer; see its subclasses.
     """
-    from spark_lance.datasets.building import place_of
+    from spark_lance.datasets.building import locate_table
     from spark_lance.io.uploads import background_uploads
     from spark_lance.table.inserts.write_plan import commit_or_discard, find_latest, plan_write
     from spark_lance.table.versions.cleanup import auto_cleanup_config
@@ -148,13 +148,13 @@ def write_dataset(
 
     config = auto_cleanup_config(auto_cleanup_options)
     _check_target(uri, mode)
-    place = place_of(uri, storage_options, commit_lock)
+    place = locate_table(uri, storage_options, commit_lock)
     place = place.with_bases(allowed_bases, base_store_params, initial_bases or ())
     table = TableRef(place.store, place.root)
     latest = find_latest(table)
     reader = _reader(data, schema, latest if mode == "append" else None)
     rules = {"data_storage_version": data_storage_version, "stable_row_ids": enable_stable_row_ids}
-    new_bases = [base.stored() for base in initial_bases or ()]
+    new_bases = [base.to_base_path() for base in initial_bases or ()]
     plan = plan_write(table, latest, reader.schema, mode, bases=new_bases, **rules)  # type: ignore[arg-type]
     bases = plan.places(table, latest)
     plan = replace(plan, schema=compressed(plan.schema, compression))
@@ -187,7 +187,9 @@ def _check_target(target: Any, mode: str) -> None:
         )
 
 
-def _write_files(reader: pa.RecordBatchReader, place: Place, plan: WritePlan, **how: Any) -> list[bytes]:
+def _write_files(
+    reader: pa.RecordBatchReader, place: TableLocation, plan: WritePlan, **how: Any
+) -> list[bytes]:
     """Write rows as data files and return the serialized fragments."""
     from spark_lance.table.commits.identity import with_identity_values
     from spark_lance.table.writing.align import Aligner

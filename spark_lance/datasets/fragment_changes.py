@@ -12,11 +12,11 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, OptionError, OptionTypeError, RowNotFoundError, SchemaError
 from spark_lance.expressions.predicate import Predicate
-from spark_lance.file.base.extensions import known_schema
+from spark_lance.file.base.extensions import restore_schema_types
 from spark_lance.proto import table_pb2
 from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import ROW_ADDRESS, nameable
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, filterable_schema
 
 if TYPE_CHECKING:
     from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata
@@ -59,7 +59,7 @@ class FragmentChanges(ABC):
     def physical_schema(self) -> pa.Schema:
         """The schema of the columns in the fragment's files. Other columns are null in this fragment."""
         ids = {number for file in self.message.files for number in file.fields}
-        return known_schema(self.snapshot.schema.prune(ids).to_arrow())
+        return restore_schema_types(self.snapshot.schema.prune(ids).to_arrow())
 
     def validate(self) -> None:
         """Check that the files exist and have as many rows as the manifest says.
@@ -154,7 +154,7 @@ class FragmentChanges(ABC):
         at = self.snapshot
         source: Computation | Stream
         if isinstance(value_func, Mapping):
-            source = expressions(value_func, nameable(at.schema))
+            source = expressions(value_func, filterable_schema(at.schema))
         elif callable(value_func):
             if getattr(value_func, "checkpoint_file", None) is not None:
                 raise OptionError("A checkpoint file cannot be used with the columns of one fragment")

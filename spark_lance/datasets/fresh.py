@@ -16,11 +16,11 @@ from spark_lance.datasets.scanner import LanceScanner, Searcher
 from spark_lance.datasets.searching import measured_schema
 from spark_lance.errors import OptionError
 from spark_lance.expressions.predicate import compile_predicate
-from spark_lance.file.base.extensions import known_table
+from spark_lance.file.base.extensions import restore_table_types
 from spark_lance.file.base.schema import Schema
 from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import ROW_ADDRESS, nameable
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, filterable_schema
 
 if TYPE_CHECKING:
     from spark_lance.memwal.fresh import FreshRows, FreshScan
@@ -121,7 +121,7 @@ class FreshDataset(Readable):
             [f.name for f in self.snapshot.schema.fields] if projection.reads is None else projection.reads
         )
         rows = self.rows.lookup(pa.Table.from_batches(batches, aligner.arrow_schema), reads)
-        return known_table(projection.apply(rows))
+        return restore_table_types(projection.apply(rows))
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class FreshSearcher(Searcher):
         query = VectorQuery.parse(nearest)
         condition = None
         if request.filter is not None:
-            condition = compile_predicate(request.filter, nameable(self.rows.base.schema))
+            condition = compile_predicate(request.filter, filterable_schema(self.rows.base.schema))
         measured = self.added_columns(request).names
         flags = [
             name
@@ -168,4 +168,6 @@ class FreshSearcher(Searcher):
             tables.append(rows)
         result = pa.concat_tables(tables)
         first = [name for name in measured if name == "query_index"]
-        return known_table(result.select(list(dict.fromkeys([*first, *table_columns, *measured, *flags]))))
+        return restore_table_types(
+            result.select(list(dict.fromkeys([*first, *table_columns, *measured, *flags])))
+        )

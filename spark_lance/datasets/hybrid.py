@@ -113,7 +113,7 @@ class HybridTopK:
     distances: Floats
     scores: Floats
 
-    def measured(self) -> dict[str, pa.Array]:
+    def measure_columns(self) -> dict[str, pa.Array]:
         """Return the distance, score and relevance columns; a missing distance or score is null."""
         return {
             DISTANCE: pa.array(self.distances, mask=np.isnan(self.distances)),
@@ -173,7 +173,9 @@ def hybrid_search(
     by_words = TextSearch(dataset.snapshot, query.text_column).run(query.text, allowed)
     fused = fuse(query, by_vector, by_words)
     later = None if prefilter else condition
-    return searcher.rows_of(fused.addresses, fused.measured(), columns, later, with_row_id, with_row_address)
+    return searcher.fetch_rows(
+        fused.addresses, fused.measure_columns(), columns, later, with_row_id, with_row_address
+    )
 
 
 def _number(name: str, value: Any) -> Any:

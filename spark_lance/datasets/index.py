@@ -18,7 +18,7 @@ from spark_lance.errors import (
     suggestion,
 )
 from spark_lance.index.base.columns import leaf_field
-from spark_lance.index.base.entries import check_name, segments_of
+from spark_lance.index.base.entries import check_name, find_segments
 from spark_lance.index.scalar.create import (
     build_segment,
     create_scalar_index,
@@ -29,11 +29,11 @@ from spark_lance.index.scalar.create import (
 )
 from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
 from spark_lance.index.vector.create import (
+    configure_recipe,
     create_vector_index,
     extend_vector_index,
     merge_vector_segments,
     open_segment,
-    recipe_with,
     write_vector_segment,
 )
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
@@ -41,7 +41,7 @@ from spark_lance.index.vector.storage import INDEX_TYPES
 from spark_lance.io.display import TableRepr
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.format.index_kinds import label_of
+from spark_lance.table.format.index_kinds import index_label
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.indices.describe import IndexDescription, describe_indices, list_indices
 from spark_lance.table.operations.create_index import create_index_message
@@ -78,7 +78,7 @@ def drop_index(snapshot: Snapshot, name: str) -> Manifest:
 def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[str, Any]]:
     """Return a dict with statistics per segment.
 
-    All segments have `uuid`, `num_fragments` and `size_bytes`. Vector indices also have `index_type`,
+    All segments have `uuid`, `num_fragments` and `size_bytes`. Vector indexes also have `index_type`,
     `metric_type`, `uri`, `num_partitions`, `centroids` (a list of vectors), `loss` (None if the writer did
     not store it) and `partitions` (with their `size` in rows). `sub_index` describes the codes: `index_type`,
     `metric_type`, `dimension`, `nbits` and `num_sub_vectors`. Other indexes have statistics of their type
@@ -99,7 +99,7 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
     label = index.type_url.rpartition(".")[2].lower()
     kind = next((each for each in SCALAR_INDICES.values() if each.label == label), None)
     if kind is not None:
-        for usable in segments_of(snapshot, label, kind.newest):
+        for usable in find_segments(snapshot, label, kind.newest):
             for figures in plain if usable.name == index.name else ():
                 if figures["uuid"].replace("-", "") == usable.entry.uuid.uuid.hex():
                     figures |= kind(usable).figures()
@@ -107,7 +107,7 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
         return plain
     result = {
         segment.entry.uuid.uuid.hex(): segment
-        for segment in segments_of(snapshot, VECTOR_LABEL, VECTOR_NEWEST)
+        for segment in find_segments(snapshot, VECTOR_LABEL, VECTOR_NEWEST)
         if segment.name == index.name
     }
     for figures in plain:
@@ -190,7 +190,7 @@ class DatasetIndices(TableRepr):
             OptionError: an option is wrong, or the name is taken.
             CommitError: the commit failed; see its subclasses.
         """
-        recipe = recipe_with(index_type, metric, num_partitions, num_sub_vectors, num_bits, options)
+        recipe = configure_recipe(index_type, metric, num_partitions, num_sub_vectors, num_bits, options)
         manifest = create_vector_index(
             self.dataset.snapshot, _single_column(column), recipe, name=name, replace=replace
         )
@@ -281,7 +281,7 @@ class DatasetIndices(TableRepr):
             CommitError: a commit failed; see its subclasses.
         """
         dataset = self.dataset
-        names = list(index_names) if index_names is not None else known_indices(dataset.manifest)
+        names = list(index_names) if index_names is not None else list_extendable_indexes(dataset.manifest)
         snapshot = dataset.snapshot
         for name in names:
             kind = _check_extendable(dataset.manifest, name)
@@ -346,7 +346,7 @@ class DatasetIndices(TableRepr):
         if index_type.upper() in INDEX_TYPES:
             metric = options.pop("metric", "l2")
             partitions, sub_vectors, bits = (options.pop(argument, None) for argument in _VECTOR_ARGUMENTS)
-            recipe = recipe_with(index_type, metric, partitions, sub_vectors, bits, options)
+            recipe = configure_recipe(index_type, metric, partitions, sub_vectors, bits, options)
             entry = write_vector_segment(self.dataset.snapshot, column, recipe, name, fragments, number)
         else:
             kind = scalar_kind(index_type)
@@ -389,7 +389,7 @@ class DatasetIndices(TableRepr):
         """
         kind = scalar_kind(index_type)
         entry = merge_parts(self.dataset.snapshot, _parse_uuid(index_uuid))
-        if label_of(entry) != kind.label:
+        if index_label(entry) != kind.label:
             raise OptionError(f"the parts of {index_uuid} are of another kind than {index_type}")
         return Index.of(entry)
 
@@ -403,7 +403,7 @@ class DatasetIndices(TableRepr):
         if not segments:
             raise OptionError("there are no segments to merge")
         entries = [segment.message() for segment in segments]
-        merge = merge_vector_segments if label_of(entries[0]) == VECTOR_LABEL else merge_segments
+        merge = merge_vector_segments if index_label(entries[0]) == VECTOR_LABEL else merge_segments
         return Index.of(merge(self.dataset.snapshot, entries))
 
     def commit_segments(self, index_name: str, column: str, segments: Sequence[Index]) -> LanceDataset:
@@ -442,8 +442,8 @@ class DatasetIndices(TableRepr):
         return [fragments[number] for number in numbers]
 
 
-def known_indices(manifest: Manifest) -> list[str]:
-    """Return the names of the indices that are known here, and can be extended."""
+def list_extendable_indexes(manifest: Manifest) -> list[str]:
+    """Return the names of the indexes that are known here, and can be extended."""
     names = dict.fromkeys(entry.name for entry in manifest.indices)
     return [name for name in names if _extendable_kind(manifest, name) is not None]
 
@@ -454,9 +454,9 @@ def _extendable_kind(manifest: Manifest, name: str) -> str | None:
     for entry in manifest.indices:
         if entry.name != name:
             continue
-        if label_of(entry) == VECTOR_LABEL:
+        if index_label(entry) == VECTOR_LABEL:
             return "vector"
-        kind = kinds.get(label_of(entry))
+        kind = kinds.get(index_label(entry))
         field = fields.get(entry.fields[0]) if entry.fields else None
         if kind is not None and (field is None or kind.extends(entry, field)):
             return "scalar"

@@ -17,15 +17,15 @@ import pyarrow as pa
 
 from spark_lance.datasets.read import LanceFragment, Readable
 from spark_lance.datasets.scan_request import Columns, Projection
-from spark_lance.datasets.spelling import OneSpelling
+from spark_lance.datasets.spelling import SpellingHintMixin
 from spark_lance.expressions.predicate import Predicate
-from spark_lance.file.base.extensions import known_table
+from spark_lance.file.base.extensions import restore_table_types
 from spark_lance.file.base.schema import Schema
 from spark_lance.index.fusion import RANK_CONSTANT
 from spark_lance.index.pruners import index_pruners
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
@@ -62,7 +62,7 @@ _TIMEOUT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LanceDataset(OfTable, OneSpelling, Readable):
+class LanceDataset(TableRefMixin, SpellingHintMixin, Readable):
     """One version of a Lance table, without Spark. Get it from `dataset` or `write_dataset`.
 
     It is immutable: methods that change the table return its new version, or a result that
@@ -316,7 +316,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         from spark_lance.table.reading.take import take_row_ids
 
         projection = Projection.of(columns, self.lance_schema)
-        return known_table(projection.apply(take_row_ids(self.plan_scan(projection.reads), row_ids)))
+        return restore_table_types(projection.apply(take_row_ids(self.plan_scan(projection.reads), row_ids)))
 
     def sample(
         self, num_rows: int, columns: Columns = None, randomize_order: bool = True, *, seed: int | None = None
@@ -417,9 +417,9 @@ class LanceDataset(OfTable, OneSpelling, Readable):
 
         See `datasets.building.commit`.
         """
-        from spark_lance.datasets.building import commit, place_of
+        from spark_lance.datasets.building import commit, locate_table
 
-        place = place_of(base_uri, storage_options, commit_lock).for_operation(operation)
+        place = locate_table(base_uri, storage_options, commit_lock).for_operation(operation)
         manifest = commit(
             place,
             operation,

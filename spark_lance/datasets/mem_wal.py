@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from spark_lance.datasets.fresh import FreshDataset
 from spark_lance.errors import OptionError, RetryableConflictError, SchemaError, UnsupportedFormatError
 from spark_lance.io.locations import join
-from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal, compact_wal, shards_of
+from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal, compact_wal, resolve_shards
 from spark_lance.memwal.entries import TOMBSTONE, read_tail
 from spark_lance.memwal.fresh import compacted_generations, open_fresh
 from spark_lance.memwal.names import GRACE, MEM_WAL_DIR, ShardPaths, list_shards, parse_shard_id
@@ -305,7 +305,7 @@ class DatasetWal:
         at = self.dataset.snapshot.at(load_latest(self.dataset.table))
         compacted = compacted_generations(at) or {}
         result = []
-        for shard in shards_of(at):
+        for shard in resolve_shards(at):
             paths = ShardPaths(at.root, shard)
             manifest = load_shard(at.store, paths) or ShardManifest(current_generation=1)
             tail = read_tail(at.store, paths, manifest.replay_after_wal_entry_position, at.schema)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_lance.datasets.operations import Transaction
-from spark_lance.datasets.spelling import OneSpelling
+from spark_lance.datasets.spelling import SpellingHintMixin
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.expressions.predicate import Predicate, condition_text
 from spark_lance.io.counters import ReadCounts, read_counts
@@ -91,7 +91,7 @@ def analyze_merge(snapshot: Snapshot, source: SourceRows, rules: MergeRules) -> 
 def _plan_steps(merge: Merge, metrics: Sequence[str]) -> list[tuple[int, str]]:
     """Return depth and text of each plan step: the write, the copied columns, the join and its two sides."""
     rules = merge.rules
-    wrote, copied, joined, read, drawn = (f", {metric}" if metric else "" for metric in metrics)
+    wrote, copied, joined, read, outer = (f", {metric}" if metric else "" for metric in metrics)
     on = ", ".join(key.name for key in merge.keys)
     steps = [(0, f"MergeInsert: on=[{on}], {_rules_text(merge)}{wrote}")]
     fields = [field.name for field in merge.base.schema.fields]
@@ -107,7 +107,7 @@ def _plan_steps(merge: Merge, metrics: Sequence[str]) -> list[tuple[int, str]]:
     steps += [(depth + 1, f"{_table_side(merge)}{read}")]
     if merge.lookup is None or merge.lookup.method != "nothing":
         steps += [(depth + 2, step) for step in _index_steps(merge)]
-    return [*steps, (depth + 1, f"Source: projection=[{', '.join(merge.source.schema.names)}]{drawn}")]
+    return [*steps, (depth + 1, f"Source: projection=[{', '.join(merge.source.schema.names)}]{outer}")]
 
 
 def _rules_text(merge: Merge) -> str:
@@ -192,7 +192,7 @@ class MergeResult:
     num_deleted_rows: int
 
 
-class MergeInsertBuilder(OneSpelling):
+class MergeInsertBuilder(SpellingHintMixin):
     """A merge of data into a table. Get it from `LanceDataset.merge_insert`.
 
     Methods that configure the merge return the builder, so that calls can be chained. A table row and a

@@ -142,14 +142,14 @@ def _check_fragments(fragments: Any) -> None:
 
 def _assign_field_ids(fragments: Iterable[table_pb2.DataFragment], schema: pa.Schema, first: int) -> Schema:
     """Return an Arrow schema with the field ids that the files of new fragments use."""
-    new_schema = LanceSchema.from_pyarrow(schema).stored
+    new_schema = LanceSchema.from_pyarrow(schema).stored_schema
     used = [
         number for fragment in fragments for file in fragment.files for number in file.fields if number >= 0
     ]
     if not used:
-        return LanceSchema.from_pyarrow(schema, first).stored
+        return LanceSchema.from_pyarrow(schema, first).stored_schema
     leaves = [node.id for node in new_schema.walk() if not node.children or node.is_packed or node.is_blob]
-    return LanceSchema.from_pyarrow(schema, max(0, min(used) - min(leaves))).stored
+    return LanceSchema.from_pyarrow(schema, max(0, min(used) - min(leaves))).stored_schema
 
 
 def _merge_schemas(manifest: Manifest, schema: pa.Schema) -> Schema:
@@ -208,7 +208,7 @@ class LanceOperation:
 
             A dataset root keeps id 0, unless the files use ids that `write_fragments` chose.
             """
-            bases = [base.stored() for base in self.initial_bases or ()]
+            bases = [base.to_base_path() for base in self.initial_bases or ()]
             zeros = [base for base in bases if not base.id]
             used = {
                 file.base_id
@@ -222,7 +222,7 @@ class LanceOperation:
         def schema(self, manifest: Manifest | None) -> Schema:
             """Return the schema with field ids."""
             if isinstance(self.new_schema, LanceSchema):
-                return self.new_schema.stored
+                return self.new_schema.stored_schema
             first = 0 if manifest is None else manifest.first_new_field_id
             return _assign_field_ids(messages_of(self.fragments), self.new_schema, first)
 
@@ -302,7 +302,7 @@ class LanceOperation:
             if manifest is None:
                 raise OptionError("a merge needs a table")
             schema = (
-                self.schema.stored
+                self.schema.stored_schema
                 if isinstance(self.schema, LanceSchema)
                 else _merge_schemas(manifest, self.schema)
             )
@@ -322,7 +322,7 @@ class LanceOperation:
             """Return the message for a transaction."""
             if manifest is None:
                 raise OptionError("a projection needs a table")
-            protos = schema_protos(self.schema.stored, manifest)
+            protos = schema_protos(self.schema.stored_schema, manifest)
             return pb.Transaction.Project(schema=protos, preserves_nullability=self.preserves_nullability)
 
     @dataclass

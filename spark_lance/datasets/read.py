@@ -24,7 +24,7 @@ from spark_lance.datasets.scan_request import (
 from spark_lance.datasets.scanner import LanceScanner, ScanSource
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.expressions.predicate import Predicate
-from spark_lance.file.base.extensions import known_schema, known_table
+from spark_lance.file.base.extensions import restore_schema_types, restore_table_types
 from spark_lance.proto import table_pb2
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
@@ -42,7 +42,7 @@ class Readable(ScanSource):
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema, with pyarrow's extension types."""
-        return known_schema(self.snapshot.schema.to_arrow())
+        return restore_schema_types(self.snapshot.schema.to_arrow())
 
     def explain(self, format: Literal["text", "html"] = "text", **scan: Any) -> PlanPicture | str:
         """Return the plan of a read: fragments read and skipped, and the indexes that the filter uses.
@@ -231,7 +231,9 @@ class Readable(ScanSource):
         from spark_lance.table.reading.take import take_positions
 
         projection = Projection.of(columns, self.snapshot.schema)
-        return known_table(projection.apply(take_positions(self.plan_scan(projection.reads), indices)))
+        return restore_table_types(
+            projection.apply(take_positions(self.plan_scan(projection.reads), indices))
+        )
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export all rows through Arrow's C stream interface, for `pa.table(ds)`, `pl.DataFrame(ds)` etc."""

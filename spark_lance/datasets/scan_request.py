@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.expressions.predicate import Predicate, compile_expression
-from spark_lance.file.base.extensions import known_schema
+from spark_lance.file.base.extensions import restore_schema_types
 from spark_lance.file.base.schema import Schema
 from spark_lance.jsonb.columns import holds_json, is_json_field
 from spark_lance.proto import table_pb2
-from spark_lance.table.reading.system_columns import nameable, system_field, system_names
+from spark_lance.table.reading.system_columns import filterable_schema, system_field, system_names
 from spark_lance.table.reading.texts import check_text_as
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Projection:
             raise OptionTypeError(f"columns is a list, as in columns=[{columns!r}], not the text {columns!r}")
         extra = measured or pa.schema([])
         if isinstance(columns, Mapping):
-            whole = pa.schema([*nameable(schema), *(field for field in extra)])
+            whole = pa.schema([*filterable_schema(schema), *(field for field in extra)])
             outputs = tuple(_expression_output(name, text, whole) for name, text in columns.items())
         else:
             names = list(columns)
@@ -142,7 +142,7 @@ def _path_output(
         else:
             kind = schema.field(name).described().arrow_field()
             if not holds_json(kind):
-                kind = known_schema(pa.schema([kind])).field(0)
+                kind = restore_schema_types(pa.schema([kind])).field(0)
         return Output(kind, (name,), lambda table: table[name], name)
     path = schema.find(name)
     kind = path[-1].arrow_field()

@@ -20,15 +20,15 @@ from pyroaring import BitMap
 from spark_lance.datasets.scan_request import Projection, ScanRequest, first_rows, joined, sorted_rows
 from spark_lance.errors import OptionError
 from spark_lance.expressions.predicate import Condition, condition_text
-from spark_lance.file.base.extensions import known_schema, known_table
+from spark_lance.file.base.extensions import restore_schema_types, restore_table_types
 from spark_lance.io.counters import read_counts
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.row_set import row_addresses
 from spark_lance.table.reading.fragment_rows import rows_without_columns
 from spark_lance.table.reading.lineage import ROW_ID
-from spark_lance.table.reading.pruning import uses_of
+from spark_lance.table.reading.pruning import find_used_indexes
 from spark_lance.table.reading.scan import Scan
-from spark_lance.table.reading.scan_task import in_batches
+from spark_lance.table.reading.scan_task import rebatch
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, SYSTEM_COLUMNS
 
@@ -112,7 +112,7 @@ def scanned_rows(request: ScanRequest, scan: Scan, condition: Condition | None) 
     if condition is None:
         return int(scan.count())
     rows = 0
-    for task in scan.tasks_for(condition):
+    for task in scan.plan_tasks(condition):
         if task.selection is not None:
             rows += len(BitMap.deserialize(task.selection))
         else:
@@ -146,7 +146,7 @@ def _search_steps(request: ScanRequest, condition: Condition | None, searched: S
 
 def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[str]:
     total = len(scan.fragments)
-    tasks = scan.tasks_for(condition)
+    tasks = scan.plan_tasks(condition)
     remaining = {task.message.id for task in tasks}
     table_columns = [name for name in scan.names if name not in SYSTEM_COLUMNS]
     filter_columns = () if condition is None else condition.columns
@@ -169,7 +169,7 @@ def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[
         line += f", page_ranges={ranges}"
     steps = [line]
     for pruner in scan.pruners:
-        for text, name, kind in uses_of(pruner, condition):
+        for text, name, kind in find_used_indexes(pruner, condition):
             steps.append(f"ScalarIndexQuery: query=[{text}]@{name}({kind})")
     return steps
 
@@ -270,7 +270,7 @@ class LanceScanner:
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Stream the rows as record batches of at most `batch_size` rows, about `batch_bytes` bytes each."""
-        yield from in_batches(self._parts(self.request.batch_bytes), self.request.batch_size)
+        yield from rebatch(self._parts(self.request.batch_bytes), self.request.batch_size)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Stream the rows as a RecordBatchReader."""
@@ -317,7 +317,7 @@ class LanceScanner:
         schema = self._plan(self._projection.reads).arrow_schema
         if self.request.is_search:
             schema = self._search_schema(schema)
-        schema = known_schema(self._projection.schema(schema, self._additional_columns))
+        schema = restore_schema_types(self._projection.schema(schema, self._additional_columns))
         for name in self._blobs:
             if (place := schema.get_field_index(name)) >= 0:
                 schema = schema.set(place, pa.field(name, pa.large_binary(), schema.field(place).nullable))
@@ -347,7 +347,7 @@ class LanceScanner:
     @property
     def dataset_schema(self) -> pa.Schema:
         """The schema of the table."""
-        return known_schema(self.source.snapshot.schema.to_arrow())
+        return restore_schema_types(self.source.snapshot.schema.to_arrow())
 
     def explain_plan(self, verbose: bool = False) -> str:
         """Return the plan of the read as a tree with the last step first.
@@ -371,11 +371,11 @@ class LanceScanner:
         fragments = {fragment.id: _bytes_of(fragment) for fragment in scan.fragments}
         is_prefilter = not self.request.is_search or self.request.prefilter
         condition = self._condition if is_prefilter else None
-        read_numbers = {_fragment_id(task.message) for task in scan.tasks_for(condition)}
+        read_numbers = {_fragment_id(task.message) for task in scan.plan_tasks(condition)}
         uses = (
             ()
             if condition is None
-            else (use for pruner in scan.pruners for use in uses_of(pruner, condition))
+            else (use for pruner in scan.pruners for use in find_used_indexes(pruner, condition))
         )
         return PlanPicture(
             self.explain_plan(verbose=True),
@@ -525,7 +525,7 @@ class LanceScanner:
         names = self.projected_schema.names
         if not names:
             return rows_without_columns(part.num_rows)
-        part = known_table(part.select(names))
+        part = restore_table_types(part.select(names))
         return part.replace_schema_metadata(self.projected_schema.metadata)
 
 

@@ -16,10 +16,10 @@ from spark_lance.datasets.scan_request import ScanRequest
 from spark_lance.datasets.scanner import Searcher
 from spark_lance.errors import OptionTypeError
 from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
-from spark_lance.file.base.extensions import known_table
+from spark_lance.file.base.extensions import restore_table_types
 from spark_lance.file.base.schema import Schema as LanceSchema
 from spark_lance.index.base.columns import leaf_field
-from spark_lance.index.base.entries import segments_of
+from spark_lance.index.base.entries import find_segments
 from spark_lance.index.base.search_rows import allowed_rows
 from spark_lance.index.text.compound import CompoundSearch
 from spark_lance.index.text.queries import FullTextQuery
@@ -29,7 +29,7 @@ from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import ROW_ADDRESS, nameable
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, filterable_schema
 from spark_lance.table.reading.take import OpenFragments
 
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
@@ -66,7 +66,7 @@ class DatasetSearcher(Searcher):
         nearest = dict(request.nearest or {})
         exact, indexed = "KNNVectorDistance", "ANNSubIndex"
         field = self.snapshot.manifest.schema.find(str(nearest.get("column")))[-1]
-        segments = segments_of(self.snapshot, VECTOR_LABEL, VECTOR_NEWEST, field.id)
+        segments = find_segments(self.snapshot, VECTOR_LABEL, VECTOR_NEWEST, field.id)
         if not segments or nearest.get("use_index") is False:
             return (exact,)
         covered = {number for segment in segments for number in segment.covered}
@@ -93,11 +93,13 @@ class DatasetSearcher(Searcher):
         addresses = np.concatenate([result.addresses for result in results])
         scores = np.concatenate([result.distances for result in results])
         if len(results) == 1:
-            return self.rows_of(addresses, {DISTANCE: scores}, columns, later, with_row_id, with_row_address)
+            return self.fetch_rows(
+                addresses, {DISTANCE: scores}, columns, later, with_row_id, with_row_address
+            )
         counts = [len(result.addresses) for result in results]
         numbers = np.repeat(np.arange(len(results), dtype=np.int32), counts)
         measured = {QUERY_INDEX: numbers, DISTANCE: scores}
-        return self.rows_of(addresses, measured, columns, later, with_row_id, with_row_address)
+        return self.fetch_rows(addresses, measured, columns, later, with_row_id, with_row_address)
 
     def _search_text(
         self,
@@ -113,7 +115,7 @@ class DatasetSearcher(Searcher):
         column, query = parse_text_query(self.snapshot.manifest, request, k)
         result = self.text_search(column).run(query, self._prefiltered_rows(filter, prefilter))
         later = None if prefilter else self.condition(filter)
-        return self.rows_of(
+        return self.fetch_rows(
             result.addresses, {SCORE: result.scores}, columns, later, with_row_id, with_row_address
         )
 
@@ -124,7 +126,7 @@ class DatasetSearcher(Searcher):
         result = search.run(request.full_text_query, k, allowed)
         later = None if request.prefilter else self.condition(request.filter)
         flags = request.with_row_id, request.with_row_address
-        return self.rows_of(result.addresses, {SCORE: result.scores}, columns, later, *flags)
+        return self.fetch_rows(result.addresses, {SCORE: result.scores}, columns, later, *flags)
 
     def _prefiltered_rows(self, filter: Predicate | None, prefilter: bool) -> npt.NDArray[np.uint64] | None:
         """Return the row addresses that pass a prefilter; None without a prefilter."""
@@ -135,9 +137,13 @@ class DatasetSearcher(Searcher):
 
     def condition(self, filter: Predicate | None) -> Condition | None:
         """Return a filter, compiled for the columns of the version."""
-        return None if filter is None else compile_predicate(filter, nameable(self.snapshot.manifest.schema))
+        return (
+            None
+            if filter is None
+            else compile_predicate(filter, filterable_schema(self.snapshot.manifest.schema))
+        )
 
-    def rows_of(
+    def fetch_rows(
         self,
         addresses: npt.NDArray[np.uint64],
         measured: Mapping[str, npt.NDArray[Any] | pa.Array],
@@ -165,7 +171,9 @@ class DatasetSearcher(Searcher):
             rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
         first = [name for name in measured if name == QUERY_INDEX]
         selection = [name for name in (columns_read if columns is None else columns) if name not in flagged]
-        return known_table(rows.select(list(dict.fromkeys([*first, *selection, *measured, *flagged]))))
+        return restore_table_types(
+            rows.select(list(dict.fromkeys([*first, *selection, *measured, *flagged])))
+        )
 
     def _open_fragments(self, names: tuple[str, ...]) -> OpenFragments:
         """Return a reader of some columns by row address, from a cache of the last column sets."""

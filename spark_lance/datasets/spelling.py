@@ -18,7 +18,7 @@ _INTERNAL = {"aliased", "at", "main_root", "manifest", "max_field_id", "plan_sca
 _INTERNAL |= {"snapshot", "store", "table", "writeOptions"}
 
 
-class OneSpelling:
+class SpellingHintMixin:
     """A class whose AttributeErrors suggest the other spelling of a name, if the class has it.
 
     `dir()` of its objects, which shells use for completion, hides private and internal names.

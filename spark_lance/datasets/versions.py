@@ -19,7 +19,7 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.format.bases import BasePath
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction, read_transaction
-from spark_lance.table.format.upkeep import only_logged
+from spark_lance.table.format.upkeep import log_errors
 from spark_lance.table.inserts.clone import create_branch, deep_clone, shallow_clone
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
@@ -27,8 +27,8 @@ from spark_lance.table.versions.versions import (
     list_versions,
     load_newest,
     load_version,
+    move_torn_manifests,
     read_whole,
-    set_aside,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class DatasetBasePath:
     is_dataset_root: bool = False
     id: int = 0
 
-    def stored(self) -> BasePath:
+    def to_base_path(self) -> BasePath:
         """Return the base path as a manifest stores it."""
         path = os.fspath(self.path)
         return BasePath(self.id, self.is_dataset_root, path, self.name, path)
@@ -145,8 +145,8 @@ class DatasetHistory(TableRepr):
         latest = newest.manifest.version
         restored = commit_operation(self.dataset.table, operation, read_version=latest)
         if newest.highest_number > latest:
-            with only_logged(f"version {restored.version} was committed, but torn manifests were not moved"):
-                set_aside(self.dataset.table)
+            with log_errors(f"version {restored.version} was committed, but torn manifests were not moved"):
+                move_torn_manifests(self.dataset.table)
         return self.dataset.at(restored)
 
 
@@ -164,7 +164,7 @@ class DatasetBases:
             IncompatibleConflictError: another writer has taken the name, path or id concurrently.
             CommitError: the commit failed; see its subclasses.
         """
-        messages = [base.stored().message() for base in new_bases]
+        messages = [base.to_base_path().message() for base in new_bases]
         operation = transaction_pb2.Transaction.UpdateBases(new_bases=messages)
         manifest = commit_operation(self.dataset.table, operation, read_version=self.dataset.version)
         store = self.dataset.store.with_bases([message.path for message in messages])
@@ -243,7 +243,7 @@ def clone_target(
         return open_store(path, options)
     location = Location.of(uri_text(path))
     account = str(dataset.store.options.get("account_name", ""))
-    shares = location.is_in_store_of(dataset.store.location(dataset.root), account)
+    shares = location.shares_store(dataset.store.location(dataset.root), account)
     return open_store(path, dataset.store.storage_options if shares else None)
 
 

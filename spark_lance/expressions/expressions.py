@@ -203,7 +203,7 @@ def _find(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def type_of(column: Column, schema: pa.Schema) -> pa.DataType:
+def column_type(column: Column, schema: pa.Schema) -> pa.DataType:
     """Return the type of a column, or of a nested field, that `bind` has resolved."""
     kind = schema.field(column.path[0]).type
     for step in column.path[1:]:

@@ -146,7 +146,7 @@ def _is_binary(kind: pa.DataType) -> bool:
     )
 
 
-def geometries_of(values: pa.Array, extension: str) -> Geometries:
+def parse_geometries(values: pa.Array, extension: str) -> Geometries:
     """Return values as shapely geometries, with None for nulls.
 
     Args:
@@ -222,16 +222,16 @@ def _doubles(values: pa.Array) -> npt.NDArray[np.float64]:
     return np.asarray(values.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def boxes_of(values: pa.Array, extension: str) -> npt.NDArray[np.float64]:
-    """Return the bounding boxes of values, in the form of `bounds_of`.
+def bounding_boxes(values: pa.Array, extension: str) -> npt.NDArray[np.float64]:
+    """Return the bounding boxes of values, in the form of `geometry_bounds`.
 
     Native GeoArrow values are not converted to geometries.
 
     Raises:
-        ExpressionError: see `geometries_of`.
+        ExpressionError: see `parse_geometries`.
     """
     if extension not in NATIVE_DEPTHS or not is_geometry(extension, values.type):
-        return bounds_of(geometries_of(values, extension))
+        return geometry_bounds(parse_geometries(values, extension))
     coordinates, offsets = _flattened(values, extension)
     corners = np.hstack([coordinates[:, :2], coordinates[:, :2]])
     if offsets:
@@ -249,7 +249,7 @@ def boxes_of(values: pa.Array, extension: str) -> npt.NDArray[np.float64]:
     return corners
 
 
-def bounds_of(geometries: Geometries) -> npt.NDArray[np.float64]:
+def geometry_bounds(geometries: Geometries) -> npt.NDArray[np.float64]:
     """Return an array of xmin, ymin, xmax and ymax per geometry; NaN for null and empty geometries."""
     return np.asarray(shapes().bounds(geometries), dtype=np.float64).reshape(-1, 4)
 
@@ -303,13 +303,13 @@ def _geometries(value: Value) -> tuple[Geometries, bool]:
         scalar = pa.scalar(None, pa.binary()) if value is None else typed(value)
         if pa.types.is_null(scalar.type):
             scalar = pa.scalar(None, pa.binary())
-        return geometries_of(pa.array([scalar.as_py()], scalar.type), ""), True
+        return parse_geometries(pa.array([scalar.as_py()], scalar.type), ""), True
     chunks = value.chunks if isinstance(value, pa.ChunkedArray) else [value]
     extension = ""
     if isinstance(value.type, _Marked):
         extension = value.type.name
         chunks = [chunk.storage for chunk in chunks]
-    return np.concatenate([np.empty(0, object), *(geometries_of(c, extension) for c in chunks)]), False
+    return np.concatenate([np.empty(0, object), *(parse_geometries(c, extension) for c in chunks)]), False
 
 
 def _result(values: Any, missing: npt.NDArray[np.bool_], kind: pa.DataType, constant: bool) -> Value:
@@ -331,10 +331,10 @@ def _guarded(compute: Callable[..., Any], *arguments: Any) -> Any:
 
 def _predicate(forth: str, back: str) -> Callable[[Value, Value], Value]:
     def compute(one: Value, other: Value) -> Value:
-        for column, constant, turned in ((one, other, False), (other, one, True)):
+        for column, constant, is_swapped in ((one, other, False), (other, one, True)):
             box = _box_beside(column, constant)
             if box is not None:
-                return _near(column, constant, box, back if turned else forth, forth == "disjoint")
+                return _near(column, constant, box, back if is_swapped else forth, forth == "disjoint")
         (left, is_left), (right, is_right) = _geometries(one), _geometries(other)
         missing = _missing(left) | _missing(right)
         shapely = shapes()
@@ -360,7 +360,7 @@ def _box_beside(column: Value, constant: Value) -> npt.NDArray[np.float64] | Non
         or isinstance(constant, pa.ChunkedArray | pa.Array)
     ):
         return None
-    box = bounds_of(_geometries(constant)[0])[0]
+    box = geometry_bounds(_geometries(constant)[0])[0]
     return None if np.isnan(box).any() else box
 
 
@@ -380,12 +380,12 @@ def _near(column: Any, constant: Value, box: Any, name: str, is_apart: bool) -> 
     shapely.prepare(other)
     mirrored = dict(_PREDICATES.values())[name]
     for chunk in column.chunks:
-        xmin, ymin, xmax, ymax = boxes_of(chunk.storage, column.type.name).T
+        xmin, ymin, xmax, ymax = bounding_boxes(chunk.storage, column.type.name).T
         with np.errstate(invalid="ignore"):
             near = (xmin <= box[2]) & (xmax >= box[0]) & (ymin <= box[3]) & (ymax >= box[1])
         places = np.flatnonzero(near)
         result = np.full(len(chunk), is_apart)
-        some = geometries_of(chunk.storage.take(pa.array(places)), column.type.name)
+        some = parse_geometries(chunk.storage.take(pa.array(places)), column.type.name)
         result[places] = _guarded(getattr(shapely, mirrored), other, some)
         parts.append(pa.array(result, mask=chunk.storage.is_null().to_numpy(zero_copy_only=False)))
     return pa.chunked_array(parts, pa.bool_())
@@ -418,7 +418,7 @@ def _length(geometries: Geometries) -> npt.NDArray[np.float64]:
 
 
 def _side(place: int) -> Callable[[Value], Value]:
-    return _measure(lambda geometries: bounds_of(geometries)[:, place], pa.float64())
+    return _measure(lambda geometries: geometry_bounds(geometries)[:, place], pa.float64())
 
 
 _TYPES = np.array(

@@ -54,8 +54,8 @@ import pyarrow.compute as pc
 from spark_lance.arrow.numpy_types import Bools
 from spark_lance.errors import ExpressionError
 from spark_lance.expressions.values import Value, as_column, is_typed
-from spark_lance.jsonb.binary import strings_of, texts_of
-from spark_lance.jsonb.numbers import numbers_of, rounded_doubles
+from spark_lance.jsonb.binary import decode_strings, to_json_texts
+from spark_lance.jsonb.numbers import decode_numbers, rounded_doubles
 from spark_lance.jsonb.values import (
     ARRAY,
     CONTAINER,
@@ -216,7 +216,7 @@ def _every_item(matches: PathValues) -> PathValues:
 def member(values: JsonValues, name: str) -> tuple[npt.NDArray[np.int64], JsonValues]:
     """Return the positions of the objects with a member `name`, and the values of these members."""
     children = values.children(OBJECT)
-    places = np.flatnonzero(children.keys.are(name.encode("utf-8", "surrogatepass")))
+    places = np.flatnonzero(children.keys.equal_bytes(name.encode("utf-8", "surrogatepass")))
     return children.owners[places], children.values.take(places)
 
 
@@ -239,18 +239,18 @@ def _function(kind: pa.DataType, compute: Callable[..., pa.Array], by_path: bool
     """
 
     def function(documents: Value, where: Value, *rest: Value) -> Value:
-        column = documents_of(documents)
+        column = to_json_documents(documents)
         where, rest = _text(where), tuple(map(_text, rest))
         if where is None or None in rest:
             return pa.chunked_array([pa.nulls(len(column), kind)])
         place = parse_path(where) if by_path else where
-        parts = [compute(JsonValues.of(part), place, *rest) for part in windows_of(column)]
+        parts = [compute(JsonValues.of(part), place, *rest) for part in split_documents(column)]
         return pa.chunked_array(parts, kind)
 
     return function
 
 
-def documents_of(value: Value) -> pa.ChunkedArray:
+def to_json_documents(value: Value) -> pa.ChunkedArray:
     """Return a value as a column of JSON documents.
 
     Raises:
@@ -263,7 +263,7 @@ def documents_of(value: Value) -> pa.ChunkedArray:
     return column if pa.types.is_large_binary(column.type) else column.cast(pa.large_binary())
 
 
-def windows_of(column: pa.ChunkedArray) -> list[pa.Array]:
+def split_documents(column: pa.ChunkedArray) -> list[pa.Array]:
     """Return the documents in batches of about `_WINDOW_BYTES`."""
     parts = []
     for chunk in column.chunks:
@@ -306,7 +306,7 @@ def _spread(values: pa.Array, places: npt.NDArray[np.int64], rows: int) -> pa.Ar
 
 def _extract(documents: JsonValues, steps: Any) -> pa.Array:
     matches = find(documents, steps)
-    texts = texts_of(matches.values)
+    texts = to_json_texts(matches.values)
     rows = len(documents)
     counts = np.bincount(matches.owners, minlength=rows)
     if bool((counts > 1).any()):
@@ -334,8 +334,8 @@ def _contains(documents: JsonValues, steps: Any, item: str) -> pa.Array:
     places, values = _first(find(documents, steps))
     children = values.children(ARRAY)
     items = children.values
-    same = pc.fill_null(pc.equal(texts_of(items), item), False).to_numpy(zero_copy_only=False)
-    same |= (items.kinds == STRING) & items.are(item.encode())
+    same = pc.fill_null(pc.equal(to_json_texts(items), item), False).to_numpy(zero_copy_only=False)
+    same |= (items.kinds == STRING) & items.equal_bytes(item.encode())
     answer = np.zeros(len(documents), np.bool_)
     answer[places[children.owners[same]]] = True
     return pa.array(answer, mask=documents.kinds == MISSING)
@@ -384,7 +384,7 @@ def _converted(values: JsonValues, kind: pa.DataType, convert: Callable[[JsonVal
     result = convert(values)
     if result.null_count:
         bad = int(np.flatnonzero(result.is_null().to_numpy(zero_copy_only=False))[0])
-        text = texts_of(values.take(np.array([bad])))[0].as_py()
+        text = to_json_texts(values.take(np.array([bad])))[0].as_py()
         excerpt = text if len(text) <= 60 else f"{text[:60]}..."
         raise ExpressionError(f"the JSON value {excerpt} cannot be cast to {kind}")
     return result.cast(kind)
@@ -395,15 +395,20 @@ def _constant(value: Any, kind: pa.DataType) -> Callable[[JsonValues], pa.Array]
 
 
 def _integers(values: JsonValues) -> pa.Array:
-    def of_numbers(some: JsonValues) -> pa.Array:
-        whole, outside = numbers_of(some).as_integers()
+    def convert_numbers(some: JsonValues) -> pa.Array:
+        whole, outside = decode_numbers(some).as_integers()
         return pa.array(whole, pa.int64(), mask=outside)
 
-    def of_strings(some: JsonValues) -> pa.Array:
-        return pa.array([_as_integer(text) for text in strings_of(some).to_pylist()], pa.int64())
+    def convert_strings(some: JsonValues) -> pa.Array:
+        return pa.array([_as_integer(text) for text in decode_strings(some).to_pylist()], pa.int64())
 
     kind = pa.int64()
-    converters = {NUMBER: of_numbers, STRING: of_strings, TRUE: _constant(1, kind), FALSE: _constant(0, kind)}
+    converters = {
+        NUMBER: convert_numbers,
+        STRING: convert_strings,
+        TRUE: _constant(1, kind),
+        FALSE: _constant(0, kind),
+    }
     return _by_kind(values, kind, converters)
 
 
@@ -440,16 +445,16 @@ def _as_float(text: str) -> float | None:
 
 
 def _floats(values: JsonValues) -> pa.Array:
-    def of_strings(some: JsonValues) -> pa.Array:
-        return pa.array([_as_float(text) for text in strings_of(some).to_pylist()], pa.float64())
+    def convert_strings(some: JsonValues) -> pa.Array:
+        return pa.array([_as_float(text) for text in decode_strings(some).to_pylist()], pa.float64())
 
     kind = pa.float64()
     return _by_kind(
         values,
         kind,
         {
-            NUMBER: lambda some: pa.array(numbers_of(some).as_doubles()),
-            STRING: of_strings,
+            NUMBER: lambda some: pa.array(decode_numbers(some).as_doubles()),
+            STRING: convert_strings,
             TRUE: _constant(1.0, kind),
             FALSE: _constant(0.0, kind),
         },
@@ -462,8 +467,8 @@ def _strings(values: JsonValues) -> pa.Array:
         values,
         kind,
         {
-            NUMBER: lambda some: numbers_of(some).texts(special=True),
-            STRING: strings_of,
+            NUMBER: lambda some: decode_numbers(some).texts(special=True),
+            STRING: decode_strings,
             TRUE: _constant("true", kind),
             FALSE: _constant("false", kind),
         },
@@ -471,13 +476,13 @@ def _strings(values: JsonValues) -> pa.Array:
 
 
 def _booleans(values: JsonValues) -> pa.Array:
-    def of_strings(some: JsonValues) -> pa.Array:
-        texts = pc.ascii_lower(strings_of(some))
+    def convert_strings(some: JsonValues) -> pa.Array:
+        texts = pc.ascii_lower(decode_strings(some))
         is_boolean = pc.is_in(texts, pa.array(["true", "false"]))
         return pc.if_else(is_boolean, pc.equal(texts, "true"), pa.scalar(None, pa.bool_()))
 
     kind = pa.bool_()
-    converters = {STRING: of_strings, TRUE: _constant(True, kind), FALSE: _constant(False, kind)}
+    converters = {STRING: convert_strings, TRUE: _constant(True, kind), FALSE: _constant(False, kind)}
     return _by_kind(values, kind, converters)
 
 
@@ -517,7 +522,7 @@ def json_candidate(documents: Value, path: Value, kind: Value, test: Value, *ope
     values = [value.as_py() if isinstance(value, pa.Scalar) else value for value in operands]
     may = _KINDS[str(kind)]
     parts = []
-    for part in windows_of(documents_of(documents)):
+    for part in split_documents(to_json_documents(documents)):
         matches = find(JsonValues.of(part), steps)
         mask = np.zeros(len(part), np.bool_)
         mask[matches.owners[may(matches.values, str(test), values)]] = True
@@ -536,7 +541,7 @@ def _meets(column: pa.Array, test: str, operands: Sequence[Any]) -> Bools:
 def _texts(values: JsonValues, test: str, operands: Sequence[str]) -> Bools:
     mask = np.ones(len(values), np.bool_)
     places = np.flatnonzero(values.kinds == STRING)
-    mask[places] = _meets(strings_of(values.take(places)), test, operands)
+    mask[places] = _meets(decode_strings(values.take(places)), test, operands)
     mask[values.kinds == NULL] = _meets(pa.array(["null"]), test, operands)[0]
     if test == "=":
         mask[values.kinds == TRUE] = "true" in operands
@@ -549,7 +554,7 @@ def _texts(values: JsonValues, test: str, operands: Sequence[str]) -> Bools:
 
 def _written(values: JsonValues, operands: Sequence[str]) -> Bools:
     """Return whether each number may be written as one of `operands`, in any notation."""
-    doubles = numbers_of(values).as_doubles()
+    doubles = decode_numbers(values).as_doubles()
     numbers = []
     for text in operands:
         if _NUMBER.fullmatch(text) and any(letter.isdigit() for letter in text):
@@ -566,7 +571,7 @@ def _int_kind(bits: int) -> Callable[[JsonValues, str, Sequence[int]], Bools]:
     def may(values: JsonValues, test: str, operands: Sequence[int]) -> Bools:
         mask: Bools = values.kinds != NULL
         places = np.flatnonzero(values.kinds == NUMBER)
-        numbers = numbers_of(values.take(places))
+        numbers = decode_numbers(values.take(places))
         whole, outside = numbers.as_integers()
         unclear = outside | (whole < -limit) | (whole > limit - 1) | ~np.isin(numbers.which, ("i", "u"))
         mask[places] = unclear | _meets(pa.array(whole), test, operands)
@@ -578,14 +583,14 @@ def _int_kind(bits: int) -> Callable[[JsonValues, str, Sequence[int]], Bools]:
 def _doubles(values: JsonValues, test: str, operands: Sequence[float]) -> Bools:
     mask: Bools = values.kinds != NULL
     places = np.flatnonzero(values.kinds == NUMBER)
-    doubles = numbers_of(values.take(places)).as_doubles()
+    doubles = decode_numbers(values.take(places)).as_doubles()
     # Engines treat 0.0 and -0.0 as equal, but some of Arrow's functions do not.
     mask[places] = ~np.isfinite(doubles) | _meets(pa.array(doubles + 0.0), test, [v + 0.0 for v in operands])
     return mask
 
 
 _KINDS: dict[str, Callable[[JsonValues, str, Sequence[Any]], Bools]] = {
-    "any": lambda values, _test, _wanted: np.ones(len(values), np.bool_),
+    "any": lambda values, _test, _operands: np.ones(len(values), np.bool_),
     "text": _texts,
     **{f"int{bits}": _int_kind(bits) for bits in (8, 16, 32, 64)},
     "double": _doubles,

@@ -24,12 +24,12 @@ from spark_lance.expressions.expressions import (
     Expression,
     Literal,
     bind,
+    column_type,
     columns,
     compute,
     constant_value,
     expression_text,
     is_constant,
-    type_of,
 )
 from spark_lance.jsonb.binary import json_texts
 from spark_lance.jsonb.columns import is_json_field
@@ -78,9 +78,9 @@ class Condition:
         return own + [tree for part in self._parts for tree in part.trees()]
 
     @property
-    def is_told(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the condition is equivalent to the conjunction of `trees()`."""
-        return all(part.is_told for part in self._parts) if self._parts else self._tree is not None
+        return all(part.is_complete for part in self._parts) if self._parts else self._tree is not None
 
     def comparisons(self) -> list[tuple[tuple[str, ...], str, Any]]:
         """Return comparisons of columns with literals that hold for every row that the condition keeps.
@@ -117,7 +117,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Computed:
+class CompiledExpression:
     """A value computed from the columns of a row.
 
     Attributes:
@@ -185,14 +185,14 @@ def compile_tree(tree: Expression, schema: pa.Schema) -> Condition:
     return _check_condition(condition, _empty(schema))
 
 
-def compile_expression(sql: str, schema: pa.Schema) -> Computed:
+def compile_expression(sql: str, schema: pa.Schema) -> CompiledExpression:
     """Compile an SQL expression such as "a * 2" for a schema.
 
     Raises:
         ExpressionError: the text is not an expression over these columns.
     """
     tree = _with_own_type(bind(_parse(sql), schema), schema)
-    return Computed(sql, columns(tree), compute(tree, _empty(schema)).type, tree)
+    return CompiledExpression(sql, columns(tree), compute(tree, _empty(schema)).type, tree)
 
 
 def _with_own_type(tree: Expression, schema: pa.Schema) -> Expression:
@@ -208,7 +208,7 @@ def _with_own_type(tree: Expression, schema: pa.Schema) -> Expression:
 
 
 def _as_type_of(column: Column, literal: Literal, schema: pa.Schema) -> Expression:
-    kind, value = type_of(column, schema), literal.value
+    kind, value = column_type(column, schema), literal.value
     whole = type(value) is int
     if pa.types.is_floating(kind) and (whole or isinstance(value, float | Decimal)):
         return Cast(literal, pa.float32() if pa.types.is_float16(kind) else kind)

@@ -234,7 +234,7 @@ def map_references(
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), items, type=pa.list_(item), mask=mask)
 
 
-def runs_of(sizes: Ints, limit: int) -> Iterator[tuple[int, int]]:
+def split_by_bytes(sizes: Ints, limit: int) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) of runs of rows with at most `limit` bytes in total, or of one larger row."""
     ends = np.cumsum(sizes)
     start = 0

@@ -32,7 +32,7 @@ from spark_lance.file.base.extensions import EXTENSION_NAME
 from spark_lance.file.base.metadata import BytesLike
 from spark_lance.file.base.schema import Field
 from spark_lance.file.base.version import FileVersion
-from spark_lance.file.blob_references import ReferencedBlobs, Sidecar, Sidecars, is_reference, runs_of
+from spark_lance.file.blob_references import ReferencedBlobs, Sidecar, Sidecars, is_reference, split_by_bytes
 
 BLOB_KEY = "lance-encoding:blob"
 _V2_NAME = "lance.blob.v2"
@@ -239,7 +239,7 @@ class BlobWriter:
             inside = pc.if_else(pa.array(outside), pa.scalar(None, references.type), references)
         sizes = self._referenced.sizes(inside)
         parts = []
-        for start, stop in runs_of(sizes, _COPY_BYTES):
+        for start, stop in split_by_bytes(sizes, _COPY_BYTES):
             rows = slice(start, stop)
             if sizes[start] > _COPY_BYTES and self._can_write_in_pieces(field, int(sizes[start])):
                 parts.append(self._write_in_pieces(field, inside, start))

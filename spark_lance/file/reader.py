@@ -61,9 +61,9 @@ def encoding_names(page: Page) -> str:
         UnsupportedFormatError: the page has an unknown format.
         FormatError: the description is damaged.
     """
-    if page.says(PAGE_LAYOUT_URL):
+    if page.has_encoding_type(PAGE_LAYOUT_URL):
         message: Message = page.layout(encodings21_pb2.PageLayout, PAGE_LAYOUT_URL)
-    elif page.says(PLANAR_LAYOUT_URL):
+    elif page.has_encoding_type(PLANAR_LAYOUT_URL):
         message = page.layout(encodings23_pb2.PlanarLayout, PLANAR_LAYOUT_URL).values
     else:
         message = page.layout(encodings20_pb2.ArrayEncoding, ARRAY_ENCODING_URL)

@@ -1,6 +1,6 @@
-"""Create snapshots whose scans use the table's indices.
+"""Create snapshots whose scans use the table's indexes.
 
-Every layer above the table layer creates its snapshots here, so that no read or update skips the indices.
+Every layer above the table layer creates its snapshots here, so that no read or update skips the indexes.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from spark_lance.table.reading.snapshot import Snapshot
 
 
 def index_pruners(snapshot: Snapshot) -> tuple[Pruner, ...]:
-    """Return the pruners that use a version's indices. This is the `pruner_factory` of every snapshot."""
+    """Return the pruners that use a version's indexes. This is the `pruner_factory` of every snapshot."""
     if not snapshot.manifest.index_section:
         return ()
-    # Importing here saves write tasks, and tables without indices, from loading many modules.
+    # Importing here saves write tasks, and tables without indexes, from loading many modules.
     from spark_lance.index.scalar.pruner import ScalarPruner
 
     return (ScalarPruner(snapshot),)
 
 
 def indexed_snapshot(table: TableRef, manifest: Manifest) -> Snapshot:
-    """Return a snapshot of a version whose scans use the table's indices."""
+    """Return a snapshot of a version whose scans use the table's indexes."""
     return Snapshot(table, manifest, index_pruners)

@@ -23,7 +23,7 @@ from pyroaring import BitMap
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.index.base.building import SegmentTarget
-from spark_lance.index.base.entries import Segment, index_directory, segments_of
+from spark_lance.index.base.entries import Segment, find_segments, index_directory
 from spark_lance.index.base.files import Numbers, RowAddressMap, copy_file, copy_renumbered
 from spark_lance.index.base.resolve import RowAddressRemap, RowResolver
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
@@ -41,7 +41,7 @@ from spark_lance.index.vector.storage import (
 )
 from spark_lance.io.store import Store
 from spark_lance.table.format.row_set import RowSet
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.indices.remap import MovedGroup, RewrittenIndex
 from spark_lance.table.reading.snapshot import Snapshot
 
@@ -128,7 +128,7 @@ _Write = Callable[[SegmentTarget, RowAddressMap], dict[str, int]]
 
 
 class SegmentRemap:
-    """Rewrites the supported indices with new row addresses: the `IndexRemap` of compaction."""
+    """Rewrites the supported indexes with new row addresses: the `IndexRemap` of compaction."""
 
     def fragments(self, snapshot: Snapshot) -> BitMap:
         """Return the fragments whose rows an index refers to by address, see `IndexRemap.fragments`."""
@@ -167,7 +167,7 @@ class SegmentRemap:
 
 
 @dataclass(frozen=True)
-class _SegmentDirectory(OfTable):
+class _SegmentDirectory(TableRefMixin):
     """The directory of a segment whose write is not committed."""
 
     table: TableRef
@@ -183,12 +183,12 @@ def _remappable_segments(snapshot: Snapshot) -> Iterator[tuple[Segment, _Write]]
     """Yield the segments that refer to rows by address and can be rewritten, each with its writer."""
     stable = snapshot.manifest.uses_stable_row_ids
     for kind in SCALAR_INDICES.values():
-        for segment in segments_of(snapshot, kind.label, kind.newest):
+        for segment in find_segments(snapshot, kind.label, kind.newest):
             opened = kind(segment)
             if opened.can_move and (opened.has_addresses or not stable):
                 yield segment, opened.move
     if not stable:
-        for segment in segments_of(snapshot, VECTOR_LABEL, VECTOR_NEWEST):
+        for segment in find_segments(snapshot, VECTOR_LABEL, VECTOR_NEWEST):
             yield segment, _vector_writer(segment)
 
 
@@ -206,8 +206,8 @@ class _RowAddressMap:
 
     def __call__(self, numbers: Numbers) -> tuple[Numbers, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
         before, counts = self.resolver.addresses(numbers, self.covered, are_addresses=True)
-        after, moved = self.moves(before)
-        is_present = counts & moved
+        after, is_moved = self.moves(before)
+        is_present = counts & is_moved
         # A dropped row keeps its old number, because its new one could belong to a live row.
         return np.where(is_present, after, before), is_present
 
@@ -215,8 +215,8 @@ class _RowAddressMap:
     def possible(self) -> Mapping[int, BitMap]:
         return self.resolver.possible
 
-    def bounded(self, rows: RowSet) -> RowSet:
-        return self.resolver.bounded(rows)
+    def existing_rows(self, rows: RowSet) -> RowSet:
+        return self.resolver.existing_rows(rows)
 
 
 def _rewritten_entry(segment: Segment, number: uuid.UUID, files: dict[str, int]) -> RewrittenIndex:

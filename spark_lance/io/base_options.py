@@ -75,7 +75,7 @@ class Location:
             authority = authority.rpartition("@")[2].lower()
         return cls(scheme, authority, account, path.rstrip("/"))
 
-    def is_in_store_of(self, other: Location, account: str = "") -> bool:
+    def shares_store(self, other: Location, account: str = "") -> bool:
         """Return whether both locations have the same scheme and the same host, bucket or container.
 
         Args:
@@ -93,7 +93,7 @@ class Location:
             return False
         if not other.authority and not other.path:
             return True
-        if not self.is_in_store_of(other):
+        if not self.shares_store(other):
             return False
         if self.scheme != "file":
             return _is_prefix(other.path, self.path)

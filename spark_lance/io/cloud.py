@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from spark_lance.errors import StoreError
 from spark_lance.io.drivers import open_driver
-from spark_lance.io.failures import Kind, kind_of
+from spark_lance.io.failures import Kind, classify_failure
 from spark_lance.io.fsspec_store import FsspecStore
 from spark_lance.io.storage_options import Driver
-from spark_lance.io.store import refusal
+from spark_lance.io.store import atomic_put_error
 
 if TYPE_CHECKING:
     import fsspec
@@ -113,8 +113,8 @@ class CloudStore(FsspecStore):
         try:
             create()
         except Exception as error:
-            if kind_of(error) is Kind.UNSUPPORTED:
-                raise refusal(self.protocol) from error
+            if classify_failure(error) is Kind.UNSUPPORTED:
+                raise atomic_put_error(self.protocol) from error
             raise
 
     def _failure(self, error: Exception, doing: str, what: str) -> Exception:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.errors import StoreError
-from spark_lance.io.failures import presentable, translated
+from spark_lance.io.failures import safe_cause, translated
 
 if TYPE_CHECKING:
     import fsspec
@@ -44,7 +44,7 @@ def open_driver(
                 "abfss:// or another protocol for which fsspec has a driver"
             ) from None
         doing = f"cannot open {protocol}:// locations"
-        raise translated(error, doing, options) from presentable(error, options)
+        raise translated(error, doing, options) from safe_cause(error, options)
 
 
 def directory_names(fs: fsspec.AbstractFileSystem, directory: str) -> Sequence[str]:

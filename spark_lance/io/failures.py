@@ -173,7 +173,7 @@ _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
 _MAX_CAUSES = 8
 
 
-def kind_of(error: BaseException) -> Kind | None:
+def classify_failure(error: BaseException) -> Kind | None:
     """Return the meaning of a driver's failure; None if this module does not recognise it."""
     if isinstance(error, StoreError):
         return None
@@ -196,7 +196,7 @@ def kind_of(error: BaseException) -> Kind | None:
 
 def is_transient(error: BaseException) -> bool:
     """Return whether the same request may succeed if it is sent again."""
-    return kind_of(error) in TRANSIENT
+    return classify_failure(error) in TRANSIENT
 
 
 def translated(error: Exception, doing: str, options: Mapping[str, Any]) -> Exception:
@@ -209,7 +209,7 @@ def translated(error: Exception, doing: str, options: Mapping[str, Any]) -> Exce
         doing: the action that failed, with the path.
         options: the driver's options; some are secret.
     """
-    kind = kind_of(error)
+    kind = classify_failure(error)
     if isinstance(error, LanceError):
         return error
     if kind is Kind.TAKEN or isinstance(error, FileExistsError):
@@ -241,7 +241,7 @@ def local_failure(error: OSError, doing: str) -> OSError:
     return failure
 
 
-def presentable(error: Exception, options: Mapping[str, Any]) -> Exception | None:
+def safe_cause(error: Exception, options: Mapping[str, Any]) -> Exception | None:
     """Return the error if it can be shown as a cause; None if it or one of its causes quotes a secret."""
     texts = [str(cause) for cause in _causes(error)]
     return error if all(redacted(text, options) == text for text in texts) else None

@@ -18,10 +18,10 @@ from spark_lance.errors import StoreError
 from spark_lance.io.counters import count_read
 from spark_lance.io.deletion import check_inside
 from spark_lance.io.drivers import directory_names, open_driver
-from spark_lance.io.failures import Kind, is_transient, kind_of, presentable, translated
+from spark_lance.io.failures import Kind, classify_failure, is_transient, safe_cause, translated
 from spark_lance.io.ranges import fetch_joined
-from spark_lance.io.retry import hedged, retried
-from spark_lance.io.store import OutputFile, Store, refusal
+from spark_lance.io.retry import hedged, run_with_retries
+from spark_lance.io.store import OutputFile, Store, atomic_put_error
 from spark_lance.io.stored_object import StoredObject, stored_object
 
 Result = TypeVar("Result")
@@ -32,7 +32,7 @@ class FsspecStore(Store):
     """A file system that fsspec has a driver for."""
 
     @classmethod
-    def options_in(cls, protocol: str, uri: str) -> dict[str, Any]:
+    def uri_options(cls, protocol: str, uri: str) -> dict[str, Any]:
         try:
             return dict(fsspec.get_filesystem_class(protocol)._get_kwargs_from_urls(uri))
         except (ImportError, ValueError):
@@ -97,7 +97,7 @@ class FsspecStore(Store):
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool = False) -> None:
         if not self.conditional_put:
-            raise refusal(self.protocol)
+            raise atomic_put_error(self.protocol)
         self._call("creating", path, lambda fs: self._create(fs, path, data), once=True)
 
     def copy(self, source: str, target: str) -> None:
@@ -127,7 +127,7 @@ class FsspecStore(Store):
             try:
                 return bytes(fs.cat_file(path, start=start, end=end))
             except Exception as error:
-                if kind_of(error) is Kind.RANGE:
+                if classify_failure(error) is Kind.RANGE:
                     return b""
                 raise
 
@@ -135,7 +135,7 @@ class FsspecStore(Store):
 
     def _create(self, fs: fsspec.AbstractFileSystem, path: str, data: bytes) -> None:
         """Create an object if it is absent. Raises the driver's errors."""
-        raise refusal(self.protocol)
+        raise atomic_put_error(self.protocol)
 
     def _call(
         self,
@@ -168,9 +168,9 @@ class FsspecStore(Store):
             return hedged(send, wait, is_transient, what) if wait else send()
 
         try:
-            return attempt() if once else retried(attempt, self.retry, is_transient, what)
+            return attempt() if once else run_with_retries(attempt, self.retry, is_transient, what)
         except Exception as error:  # noqa: BLE001 (drivers raise whatever they like)
-            raise self._failure(error, doing, what) from presentable(error, self.options)
+            raise self._failure(error, doing, what) from safe_cause(error, self.options)
 
     def _failure(self, error: Exception, doing: str, what: str) -> Exception:
         """Return the error to raise in place of a driver's error."""

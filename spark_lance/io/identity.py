@@ -28,7 +28,7 @@ _numbers = itertools.count()
 _object_numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
-def identity_of(protocol: str, options: Mapping[str, Any]) -> str:
+def store_digest(protocol: str, options: Mapping[str, Any]) -> str:
     """Return the digest of a store's protocol and options. It differs between processes."""
     digest = hashlib.blake2b(key=_KEY, digest_size=16)
     for part in _parts((protocol, options)):

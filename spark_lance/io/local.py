@@ -28,7 +28,7 @@ from spark_lance.io.drivers import directory_names, open_driver
 from spark_lance.io.failures import local_failure
 from spark_lance.io.handle_cache import evict_all
 from spark_lance.io.ranges import check_length
-from spark_lance.io.store import OutputFile, Store, refusal
+from spark_lance.io.store import OutputFile, Store, atomic_put_error
 from spark_lance.io.stored_object import StoredObject
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class LocalStore(Store):
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool = False) -> None:
         if not self.conditional_put:
-            raise refusal(self.protocol)
+            raise atomic_put_error(self.protocol)
         try:
             _put_if_absent(path, data, sync or self.durable)
         except NotADirectoryError:

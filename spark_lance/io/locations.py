@@ -57,7 +57,7 @@ def full_uri(text: str) -> str:
     )
 
 
-def protocol_of(uri: str) -> str:
+def uri_protocol(uri: str) -> str:
     """Return fsspec's name for the protocol of a URI or path."""
     if "://" not in uri and "::" not in uri:
         return "file"

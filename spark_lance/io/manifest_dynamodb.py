@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_lance.errors import StoreError
-from spark_lance.io.failures import is_transient, presentable, translated
+from spark_lance.io.failures import is_transient, safe_cause, translated
 from spark_lance.io.identity import environment_digest
 from spark_lance.io.manifest_store import ManifestEntry
-from spark_lance.io.retry import RetryPolicy, retried
+from spark_lance.io.retry import RetryPolicy, run_with_retries
 
 _COMMITTER = "spark_lance"
 _KEYS = (("base_uri", "HASH", "S"), ("version", "RANGE", "N"))
@@ -120,7 +120,9 @@ class DynamoManifestStore:
         """Send a request that may be retried."""
         doing = f"asking the DynamoDB table {self.table} for {root}"
         send = lambda: getattr(self._client(), operation)(TableName=self.table, **request)  # noqa: E731
-        answer = self._guarded(doing, lambda: retried(send, RetryPolicy.of_requests(), is_transient, doing))
+        answer = self._guarded(
+            doing, lambda: run_with_retries(send, RetryPolicy.of_requests(), is_transient, doing)
+        )
         return dict(answer)
 
     def _guarded(self, doing: str, send: Callable[[], Any]) -> Any:
@@ -132,7 +134,7 @@ class DynamoManifestStore:
                 raise StoreError(f"DynamoDB table {self.table} does not exist") from error
             if _code(error) == _TAKEN:
                 raise StoreError("the condition does not hold") from error
-            raise translated(error, doing, options) from presentable(error, options)
+            raise translated(error, doing, options) from safe_cause(error, options)
 
     def _client(self) -> Any:
         endpoint = self.endpoint or os.environ.get("DYNAMODB_ENDPOINT")
@@ -167,7 +169,7 @@ def _client(
     )
     client = session.client("dynamodb", endpoint_url=endpoint, config=config)
     send = lambda: client.describe_table(TableName=table)  # noqa: E731
-    described = retried(
+    described = run_with_retries(
         send, RetryPolicy.of_requests(), is_transient, f"describing the DynamoDB table {table}"
     )
     _check_keys(table, described["Table"])

@@ -27,7 +27,7 @@ class MemoryStore(FsspecStore):
     protocol: str = "memory"
 
     @classmethod
-    def options_in(cls, protocol: str, uri: str) -> dict[str, Any]:
+    def uri_options(cls, protocol: str, uri: str) -> dict[str, Any]:
         return {}
 
     @property

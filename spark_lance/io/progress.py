@@ -41,7 +41,7 @@ def report(step: str, amount: int, total: int, unit: str) -> None:
 
 
 @contextmanager
-def part_of(before: int, total: int) -> Iterator[None]:
+def report_part(before: int, total: int) -> Iterator[None]:
     """Report the progress of the code inside the block as part of a larger step.
 
     Args:

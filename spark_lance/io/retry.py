@@ -63,7 +63,7 @@ class RetryPolicy:
             span *= 2
 
 
-def retried(
+def run_with_retries(
     attempt: Callable[[], Result],
     policy: RetryPolicy,
     transient: Callable[[Exception], bool],

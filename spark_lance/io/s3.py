@@ -23,8 +23,8 @@ from spark_lance.errors import OptionError, StoreError
 from spark_lance.io.cloud import MAX_INSTANCES, CloudStore
 from spark_lance.io.counters import count_read
 from spark_lance.io.deletion import check_inside
-from spark_lance.io.failures import Kind, kind_of
-from spark_lance.io.s3_client import S3Client, can_address, settings_of
+from spark_lance.io.failures import Kind, classify_failure
+from spark_lance.io.s3_client import S3Client, can_address, to_obstore_settings
 from spark_lance.io.storage_options import (
     IGNORED,
     Alias,
@@ -103,7 +103,7 @@ class S3Store(CloudStore):
     driver = Driver(re.compile("aws_"), _ALIASES, frozenset(_NAMES.split()), "spark-lance[s3]")
 
     @classmethod
-    def options_in(cls, protocol: str, uri: str) -> dict[str, Any]:
+    def uri_options(cls, protocol: str, uri: str) -> dict[str, Any]:
         return {}
 
     @classmethod
@@ -189,7 +189,7 @@ class S3Store(CloudStore):
             try:
                 return client.read_range(path, start, end)
             except OSError as error:
-                if kind_of(error) is Kind.RANGE:
+                if classify_failure(error) is Kind.RANGE:
                     return b""
                 raise
 
@@ -237,7 +237,7 @@ class S3Store(CloudStore):
             except OSError as error:
                 # The store did nothing. s3fs follows redirects to the bucket's region and bundles
                 # certificates.
-                reason = _FALLBACK_REASONS.get(kind_of(error))
+                reason = _FALLBACK_REASONS.get(classify_failure(error))
                 if reason is None:
                     raise
                 _CLIENTS.refuse(self.identity, reason)
@@ -374,7 +374,7 @@ class _Clients:
         with self._lock:
             entry = self._entries.get(identity)
             if entry is None:
-                settings = settings_of(options)
+                settings = to_obstore_settings(options)
                 entry = settings if isinstance(settings, str) else S3Client(settings)
                 self._entries[identity] = entry
             self._entries.move_to_end(identity)

@@ -6,12 +6,12 @@ sooner. s3fs is used wherever obstore could behave differently. The conditions f
 - Keys are storage options or environment variables, or requests are anonymous. Only s3fs supports profiles,
   roles, single sign-on and metadata services.
 - The region or an endpoint is set, because obstore does not follow redirects to another region.
-- `settings_of` supports every storage option that is set.
+- `to_obstore_settings` supports every storage option that is set.
 - No other environment variable changes the requests.
 - Both clients can read the file of trusted certificate authorities (`ca_bundle`).
 - The process was not forked from a process that used obstore, because threads do not survive a fork.
 
-    settings_of(options)  ->  the settings of the client, or the reason why s3fs is used
+    to_obstore_settings(options)  ->  the settings of the client, or the reason why s3fs is used
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class S3Settings:
     client: Mapping[str, Any]
 
 
-def settings_of(options: Mapping[str, Any]) -> S3Settings | str:
+def to_obstore_settings(options: Mapping[str, Any]) -> S3Settings | str:
     """Return the obstore settings equivalent to s3fs options, or the reason why obstore cannot be used.
 
     Args:

@@ -33,8 +33,8 @@ from spark_lance.io.base_options import (
     Location,
     read_base_options,
 )
-from spark_lance.io.identity import identity_of
-from spark_lance.io.locations import IN_REACH, full_uri, protocol_of, uri_text
+from spark_lance.io.identity import store_digest
+from spark_lance.io.locations import IN_REACH, full_uri, uri_protocol, uri_text
 from spark_lance.io.manifest_store import CommitLock, ManifestStore
 from spark_lance.io.manifest_stores import named_manifest_store, split_uri
 from spark_lance.io.retry import RetryPolicy
@@ -83,10 +83,10 @@ def open_store(
     """
     text, manifests = split_uri(uri_text(uri))
     text = full_uri(text)
-    protocol = protocol_of(text)
+    protocol = uri_protocol(text)
     own, rest = split_own(storage_options or {})
     kind = store_class(protocol)
-    options = {**kind.options_in(protocol, text), **kind.driver_options(rest)}
+    options = {**kind.uri_options(protocol, text), **kind.driver_options(rest)}
     store = kind(
         protocol,
         options,
@@ -165,7 +165,7 @@ class Store(ABC):
         return state
 
     @classmethod
-    def options_in(cls, protocol: str, uri: str) -> dict[str, Any]:
+    def uri_options(cls, protocol: str, uri: str) -> dict[str, Any]:
         """Return the driver's options that a URI contains, such as host and user of sftp://."""
         return {}
 
@@ -186,7 +186,7 @@ class Store(ABC):
     @cached_property
     def identity(self) -> str:
         """A digest of the credentials, the endpoint and everything else that authorises requests."""
-        return identity_of(self.protocol, {"own": self.options, "bases": vars(self.bases)})
+        return store_digest(self.protocol, {"own": self.options, "bases": vars(self.bases)})
 
     def cache_key(self, path: str) -> Hashable:
         """Return the key for caching an object's content in this process. It includes the identity."""
@@ -332,11 +332,13 @@ class Store(ABC):
         """
         names: list[str] = []
         waiting = [""]
-        seen = 0
-        while waiting and seen < limit:
+        entry_count = 0
+        while waiting and entry_count < limit:
             below = waiting.pop(0)
-            for name, is_directory in self.first_entries(f"{directory}/{below}".rstrip("/"), limit - seen):
-                seen += 1
+            for name, is_directory in self.first_entries(
+                f"{directory}/{below}".rstrip("/"), limit - entry_count
+            ):
+                entry_count += 1
                 (waiting if is_directory else names).append(f"{below}{name}{'/' if is_directory else ''}")
         return names
 
@@ -434,7 +436,7 @@ class Store(ABC):
         """Start writing a new object, which becomes visible when it is closed."""
 
 
-def refusal(protocol: str) -> AtomicPutUnsupportedError:
+def atomic_put_error(protocol: str) -> AtomicPutUnsupportedError:
     """Return the error for a store without `put_if_absent`. Its message lists the alternatives."""
     return AtomicPutUnsupportedError(
         f"this {protocol}:// store has no atomic create-if-absent, so tables there cannot be written safely "

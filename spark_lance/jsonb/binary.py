@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from spark_lance.arrow.numpy_types import Bools
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
-from spark_lance.jsonb.numbers import numbers_of
+from spark_lance.jsonb.numbers import decode_numbers
 from spark_lance.jsonb.scan import TextScan
 from spark_lance.jsonb.values import (
     ARRAY,
@@ -64,7 +64,7 @@ class SameShape:
     columns: list[JsonValues]
 
 
-def alike(containers: JsonValues) -> SameShape | None:
+def find_same_shape(containers: JsonValues) -> SameShape | None:
     """Return the containers with the shape of the first one; None if it has too many values, or long keys.
 
     Raises:
@@ -396,7 +396,7 @@ def json_texts(array: pa.Array) -> pa.Array:
         FormatError: the bytes of a document are damaged.
         UnsupportedFormatError: a value has an unknown kind, or is nested too deeply.
     """
-    parts = [texts_of(JsonValues.of(part)) for part in _windows(array)]
+    parts = [to_json_texts(JsonValues.of(part)) for part in _windows(array)]
     return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
 
 
@@ -410,7 +410,7 @@ def _windows(array: pa.Array, nbytes: int = _WINDOW_BYTES) -> Iterator[pa.Array]
         yield array.slice(start, step)
 
 
-def texts_of(values: JsonValues, depth: int = 0) -> pa.Array:
+def to_json_texts(values: JsonValues, depth: int = 0) -> pa.Array:
     """Return values as JSON text, null where missing. Errors as for `json_texts`.
 
     Args:
@@ -425,9 +425,9 @@ def texts_of(values: JsonValues, depth: int = 0) -> pa.Array:
         here = np.flatnonzero(values.kinds == kind)
         part = values.take(here)
         if kind == STRING:
-            texts.append(_quote(strings_of(part)))
+            texts.append(_quote(decode_strings(part)))
         elif kind == NUMBER:
-            texts.append(numbers_of(part).texts())
+            texts.append(decode_numbers(part).texts())
         elif kind == CONTAINER:
             texts.append(_container_texts(part, depth))
         elif kind in _NAME_PLACES:
@@ -451,10 +451,10 @@ def _container_texts(containers: JsonValues, depth: int) -> pa.Array:
         if len(rest) < _LEAST_ALIKE:
             break
         part = containers.take(rest)
-        shape = alike(part)
+        shape = find_same_shape(part)
         if shape is None or _WORTH_COLUMNS * int(shape.same.sum()) < len(rest):
             break
-        texts.append(_alike_texts(part, shape, depth))
+        texts.append(_same_shape_texts(part, shape, depth))
         places.append(rest[shape.same])
         rest = rest[~shape.same]
     if len(rest) or not texts:
@@ -465,26 +465,26 @@ def _container_texts(containers: JsonValues, depth: int) -> pa.Array:
     return pa.concat_arrays(texts).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
 
 
-def _alike_texts(containers: JsonValues, shape: SameShape, depth: int) -> pa.Array:
+def _same_shape_texts(containers: JsonValues, shape: SameShape, depth: int) -> pa.Array:
     """Return containers of one shape as text."""
     is_object = bool(containers.take(np.zeros(1, np.int64)).headers()[0][0] == OBJECT)
     opening, closing = ("{", "}") if is_object else ("[", "]")
     if not shape.columns:
         return pa.array([opening + closing] * int(shape.same.sum()), pa.string())
-    keys = _quote(strings_of(shape.keys)).to_pylist() if is_object else [""] * len(shape.columns)
+    keys = _quote(decode_strings(shape.keys)).to_pylist() if is_object else [""] * len(shape.columns)
     parts: list[Any] = []
     for number, (key, column) in enumerate(zip(keys, shape.columns, strict=True)):
         before = "," if number else opening
-        parts += [f"{before}{key}:" if is_object else before, texts_of(column, depth + 1)]
+        parts += [f"{before}{key}:" if is_object else before, to_json_texts(column, depth + 1)]
     return pc.binary_join_element_wise(*parts, closing, "")
 
 
 def _mixed_texts(containers: JsonValues, depth: int) -> pa.Array:
     children = containers.children()
-    texts = texts_of(children.values, depth + 1)
+    texts = to_json_texts(children.values, depth + 1)
     named = np.flatnonzero(children.keys.kinds == STRING)
     if len(named):
-        keys = _quote(strings_of(children.keys.take(named)))
+        keys = _quote(decode_strings(children.keys.take(named)))
         if len(named) == len(texts):
             texts = pc.binary_join_element_wise(keys, texts, ":")
         else:
@@ -498,13 +498,13 @@ def _mixed_texts(containers: JsonValues, depth: int) -> pa.Array:
     return pc.binary_join_element_wise(opening, inside, closing, "")
 
 
-def strings_of(values: JsonValues) -> pa.Array:
+def decode_strings(values: JsonValues) -> pa.Array:
     """Return strings without quotes.
 
     Raises:
         FormatError: a string is not UTF-8.
     """
-    offsets, data = values.bytes_of()
+    offsets, data = values.contiguous_bytes()
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     result = pa.Array.from_buffers(pa.large_string(), len(values), buffers)
     try:

@@ -128,7 +128,7 @@ def text_array(array: pa.Array, field: pa.Field) -> pa.Array:
     return make.from_arrays(shifts, inner, type=target, mask=mask)
 
 
-def documents_of(array: pa.Array) -> pa.Array | None:
+def to_json_documents(array: pa.Array) -> pa.Array | None:
     """Return values as stored documents. Accepts JSON text, stored documents and nulls; None for other types.
 
     Raises:
@@ -138,9 +138,9 @@ def documents_of(array: pa.Array) -> pa.Array | None:
     if pa.types.is_null(kind):
         return pa.nulls(len(array), pa.large_binary())
     if isinstance(kind, pa.BaseExtensionType):
-        return documents_of(array.storage) if kind.extension_name == _ARROW_JSON.decode() else None
+        return to_json_documents(array.storage) if kind.extension_name == _ARROW_JSON.decode() else None
     if pa.types.is_dictionary(kind):
-        return documents_of(array.dictionary_decode())
+        return to_json_documents(array.dictionary_decode())
     if is_text(kind):
         return json_documents(array)
     if not pa.types.is_large_binary(kind):

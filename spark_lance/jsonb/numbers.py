@@ -88,7 +88,7 @@ def rounded_doubles(doubles: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.in
     return np.where(outside, 0.0, rounded).astype(np.int64), outside
 
 
-def numbers_of(values: JsonValues) -> Numbers:
+def decode_numbers(values: JsonValues) -> Numbers:
     """Decode values that are all numbers.
 
     Raises:

@@ -167,12 +167,12 @@ class JsonValues:
             ),
         )
 
-    def bytes_of(self) -> tuple[Ints, npt.NDArray[np.uint8]]:
+    def contiguous_bytes(self) -> tuple[Ints, npt.NDArray[np.uint8]]:
         """Return the contiguous bytes of all values, the start of each value, and the end of the last one."""
         offsets = np.concatenate([[0], np.cumsum(self.lengths)])
         return offsets, self.data[expand_ranges(self.starts, self.lengths)]
 
-    def are(self, text: bytes) -> Bools:
+    def equal_bytes(self, text: bytes) -> Bools:
         """Return which values have exactly these bytes."""
         result: Bools = self.lengths == len(text)
         places = np.flatnonzero(result)

@@ -35,7 +35,7 @@ from spark_lance.io.stored_object import StoredObject
 from spark_lance.memwal.entries import wal_fields
 from spark_lance.memwal.fresh import compacted_generations
 from spark_lance.memwal.fresh_sources import SstablePart, choose, open_sstable
-from spark_lance.memwal.names import GRACE, ShardPaths, list_shards, numbers_in, sstable_generation
+from spark_lance.memwal.names import GRACE, ShardPaths, list_shards, parse_numbers, sstable_generation
 from spark_lance.memwal.shard_manifest import change_shard, load_shard, read_shard
 from spark_lance.memwal.staged import collectable_stages
 from spark_lance.memwal.writer import ShardWriter
@@ -119,7 +119,7 @@ class WalCollection:
         )
 
 
-def shards_of(snapshot: Snapshot, shards: Iterable[uuid.UUID] | None = None) -> list[uuid.UUID]:
+def resolve_shards(snapshot: Snapshot, shards: Iterable[uuid.UUID] | None = None) -> list[uuid.UUID]:
     """Return the ids of all shards of a table, or of the given shards after checking that they exist.
 
     Raises:
@@ -157,7 +157,7 @@ def compact_wal(
         WalHoleError, WalEntryError: a log is damaged (only with `flush`).
         CommitError: the commit conflicted; see its subclasses. Earlier commits of the compaction are kept.
     """
-    shard_ids = shards_of(snapshot, shards)
+    shard_ids = resolve_shards(snapshot, shards)
     result = WalCompaction(snapshot.version)
     for number, shard in enumerate(shard_ids):
         report("compacting shards", number, len(shard_ids), "shards")
@@ -309,7 +309,7 @@ def collect_wal(
     latest = snapshot.at(load_latest(snapshot.table))
     limit = datetime.now(timezone.utc) - clamped_age(older_than)
     result = WalCollection()
-    for shard in shards_of(latest, shards):
+    for shard in resolve_shards(latest, shards):
         shard_result = _collect_shard(latest, ShardPaths(latest.root, shard), limit)
         result = result.and_also(shard_result)
     result = result.and_also(_collect_stages(latest, limit))
@@ -377,7 +377,7 @@ def _files_by_number(store: Store, directory: str, root: str) -> dict[int, Store
     files = {
         numbers[0]: item
         for item in store.list_to_delete(directory, root)
-        if (numbers := numbers_in([item.name]))
+        if (numbers := parse_numbers([item.name]))
     }
     return dict(sorted(files.items()))
 

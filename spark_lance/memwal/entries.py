@@ -32,7 +32,7 @@ from spark_lance.errors import FormatError, OptionError, SchemaError, WalEntryEr
 from spark_lance.file.base.limits import check_arrow_stream
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.io.store import Store
-from spark_lance.memwal.names import ShardPaths, numbers_in
+from spark_lance.memwal.names import ShardPaths, parse_numbers
 from spark_lance.memwal.shard_manifest import load_shard
 from spark_lance.table.writing.align import Aligner
 
@@ -280,7 +280,7 @@ def read_tail(
             raise
 
     lost = False
-    listed = [number for number in numbers_in(list(store.list(paths.entries))) if number > after]
+    listed = [number for number in parse_numbers(list(store.list(paths.entries))) if number > after]
     missing = _first_missing(listed, after + 1)
     while missing <= (listed[-1] if listed else 0):
         # A listing is not atomic: an entry that it lacks may have been created during the listing.
@@ -330,7 +330,7 @@ def _check_collected(store: Store, paths: ShardPaths, position: int) -> None:
         )
 
 
-def rows_of(entries: Sequence[WalEntry], schema: Schema) -> pa.Table:
+def entries_to_table(entries: Sequence[WalEntry], schema: Schema) -> pa.Table:
     """Return the rows of entries as one table, oldest first, each column in one chunk if possible."""
     tables = [entry.rows for entry in entries if entry.rows is not None]
     if not tables:
@@ -341,7 +341,7 @@ def rows_of(entries: Sequence[WalEntry], schema: Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-def by_generation(entries: Sequence[WalEntry], current: int) -> Iterator[tuple[int, list[WalEntry]]]:
+def group_by_generation(entries: Sequence[WalEntry], current: int) -> Iterator[tuple[int, list[WalEntry]]]:
     """Yield (generation, entries) from the current generation on, oldest first; older entries are flushed."""
     pending: list[WalEntry] = []
     generation = current

@@ -30,7 +30,13 @@ from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import Field
 from spark_lance.index.pruners import indexed_snapshot
-from spark_lance.memwal.entries import TailMovedError, by_generation, read_tail, rows_of, wal_fields
+from spark_lance.memwal.entries import (
+    TailMovedError,
+    entries_to_table,
+    group_by_generation,
+    read_tail,
+    wal_fields,
+)
 from spark_lance.memwal.fresh_sources import LogPart, Part, RowChoice, choose, open_sstable
 from spark_lance.memwal.names import ShardPaths, list_shards
 from spark_lance.memwal.shard_manifest import load_shard
@@ -169,9 +175,9 @@ class FreshRows:
         tables = [table for table in self._choice[1] if table.num_rows]
         if not self.key_names or not tables:
             return {}
-        return self.base_rows_of(pa.concat_tables(tables))[0]
+        return self.find_base_rows(pa.concat_tables(tables))[0]
 
-    def base_rows_of(self, keys: pa.Table) -> tuple[dict[int, BitMap], pa.Table, npt.NDArray[np.int64]]:
+    def find_base_rows(self, keys: pa.Table) -> tuple[dict[int, BitMap], pa.Table, npt.NDArray[np.int64]]:
         """Return the live rows of the base that have one of some keys.
 
         Returns:
@@ -229,13 +235,13 @@ class FreshRows:
                 part_keys = part.keys(self.key_names)
                 codes = index.lookup([part_keys.columns[name] for name in self.key_names])
                 places = np.flatnonzero(codes >= 0)
-                places = places[newest_of(codes[places])]
+                places = places[newest_positions(codes[places])]
                 places = places[~is_found[codes[places]]]
                 is_found[codes[places]] = True
                 places = places[~part_keys.dead[places]]
                 if len(places):
                     choice = RowChoice(part, part_keys.numbers[places])
-                    parts += scan.rows_of(choice).tables(None)
+                    parts += scan.read_choice(choice).tables(None)
                     owners_by_part.append(codes[places])
         remaining_keys = pick_rows(
             keys, np.flatnonzero((index.codes >= 0) & ~np.append(is_found, False)[index.codes])
@@ -271,7 +277,7 @@ class FreshRows:
         return columns, codes
 
 
-def newest_of(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def newest_positions(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the position of the last row of each code, ascending."""
     _, last = np.unique(codes[::-1], return_index=True)
     return np.sort(len(codes) - 1 - last)
@@ -315,9 +321,9 @@ class FreshScan(Scan):
 
     def parts(self, condition: Condition | None = None) -> list[ChosenRows]:
         """Return the current rows of the shards, part by part, with the columns that `condition` needs."""
-        return [self.rows_of(choice, condition) for choice in self.fresh.choices]
+        return [self.read_choice(choice, condition) for choice in self.fresh.choices]
 
-    def rows_of(self, choice: RowChoice, condition: Condition | None = None) -> ChosenRows:
+    def read_choice(self, choice: RowChoice, condition: Condition | None = None) -> ChosenRows:
         """Return rows of a part for the columns of this scan and of a condition."""
         log_fields = {field.name: field for field in wal_fields(self.manifest.schema)}
         columns = [*self.names, *(() if condition is None else condition.columns)]
@@ -413,10 +419,10 @@ def _open_shard(
     tail = read_tail(base.store, paths, after, schema, accept_loss=accept_loss)
     entries = [
         entry
-        for _, generation_entries in by_generation(tail.entries, manifest.current_generation)
+        for _, generation_entries in group_by_generation(tail.entries, manifest.current_generation)
         for entry in generation_entries
     ]
-    rows = rows_of(entries, schema)
+    rows = entries_to_table(entries, schema)
     if rows.num_rows:
         positions = tuple(entry.position for entry in entries)
         parts.append(LogPart(base.store, paths, positions, schema, rows.num_rows, [rows]))

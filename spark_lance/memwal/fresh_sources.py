@@ -27,15 +27,15 @@ from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import FormatError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.io.store import Store
-from spark_lance.memwal.entries import TOMBSTONE, read_entry, rows_of, wal_fields
+from spark_lance.memwal.entries import TOMBSTONE, entries_to_table, read_entry, wal_fields
 from spark_lance.memwal.names import ShardPaths
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.manifest import read_manifest
-from spark_lance.table.format.paths import Naming, manifest_path
+from spark_lance.table.format.paths import ManifestNaming, manifest_path
 from spark_lance.table.format.row_keys import KeyIndex
 from spark_lance.table.format.row_set import offsets_of
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
@@ -80,7 +80,7 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True)
-class SstablePart(OfTable):
+class SstablePart(TableRefMixin):
     """A fragment of an SSTable.
 
     Attributes:
@@ -139,7 +139,7 @@ def open_sstable(table: TableRef, schema: Schema) -> list[SstablePart]:
         FileNotFoundError: the SSTable does not exist.
         FormatError: the SSTable is damaged.
     """
-    manifest = read_manifest(table.store, manifest_path(table.root, 1, Naming.V2), Naming.V2)
+    manifest = read_manifest(table.store, manifest_path(table.root, 1, ManifestNaming.V2), ManifestNaming.V2)
     key = tuple(field for field in wal_fields(schema) if field.key_position is not None)
     tombstone = next((field for field in manifest.schema.fields if field.name == TOMBSTONE), None)
     if tombstone is not None and tombstone.logical_type != "bool":
@@ -192,7 +192,7 @@ class LogPart:
         """
         if not self._rows:
             entries = [read_entry(self.store, self.paths, place, self.schema) for place in self.positions]
-            self._rows.append(rows_of(entries, self.schema))
+            self._rows.append(entries_to_table(entries, self.schema))
         return self._rows[0]
 
     def keys(self, names: Sequence[str]) -> Keys:

@@ -35,7 +35,7 @@ def _reverse_digits(number: int) -> str:
     return f"{number:0{_DIGITS}b}"[::-1]
 
 
-def numbers_in(names: list[str]) -> list[int]:
+def parse_numbers(names: list[str]) -> list[int]:
     """Return the numbers in the names of manifests or WAL entries, ascending; other names are ignored."""
     matches = (_NAME.fullmatch(name) for name in names)
     return sorted(int(match[1][::-1], 2) for match in matches if match is not None)

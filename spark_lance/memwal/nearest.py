@@ -1,6 +1,6 @@
 """Find the rows nearest to a vector, in the base version of a table and in the rows of its shards.
 
-The base version is searched with its indices, without rows that a shard replaces. The rows of the shards are
+The base version is searched with its indexes, without rows that a shard replaces. The rows of the shards are
 compared one by one. The nearest of both are the result. (MemWAL, vector search.)
 """
 
@@ -92,7 +92,7 @@ def nearest_rows(
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
     search = VectorSearch(fresh.base, query.column)
-    query = query.fitted(search.kind)
+    query = query.cast_to(search.kind)
     metric = search.metric(query)
     candidates = [[each] for each in _search_base(fresh, search, query, condition)]
     top = top_column(fresh.base.schema, query.column)
@@ -171,7 +171,7 @@ def _fetch_rows(scan: FreshScan, hits: _Candidates) -> Neighbours:
         if not len(places):
             continue
         numbers, back = np.unique(hits.place[places].astype(np.int64), return_inverse=True)
-        chosen_rows = scan.rows_of(RowChoice(choice.part, choice.rows[numbers]))
+        chosen_rows = scan.read_choice(RowChoice(choice.part, choice.rows[numbers]))
         tables.append(pick_rows(pa.concat_tables(chosen_rows.tables(None)), back.reshape(-1)))
         order.append(places)
     if not tables:

@@ -34,7 +34,7 @@ from spark_lance.errors import (
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.io.stored_names import check_message
-from spark_lance.memwal.names import ShardPaths, numbers_in
+from spark_lance.memwal.names import ShardPaths, parse_numbers
 from spark_lance.proto.index_pb2 import ShardManifest
 
 # A retry after a lost response puts the same bytes, so it does no harm.
@@ -105,7 +105,7 @@ def load_shard(store: Store, paths: ShardPaths) -> ShardManifest | None:
             outside the shard.
     """
     for _ in range(_ATTEMPTS):
-        versions = numbers_in(list(store.list(paths.manifests)))
+        versions = parse_numbers(list(store.list(paths.manifests)))
         if not versions:
             return None
         message = read_shard(store, paths, versions[-1])

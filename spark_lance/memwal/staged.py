@@ -28,7 +28,7 @@ from spark_lance.file.base.limits import check_arrow_stream, decoding
 from spark_lance.io.locations import join
 from spark_lance.io.store import OutputFile, Store
 from spark_lance.io.stored_object import StoredObject
-from spark_lance.memwal.names import ShardPaths, numbers_in
+from spark_lance.memwal.names import ShardPaths, parse_numbers
 from spark_lance.memwal.sharding import Router
 from spark_lance.memwal.writer import ShardWriter
 from spark_lance.table.format.table_ref import TableRef
@@ -47,7 +47,7 @@ _QUERY, _EPOCH, _LAST = "spark_lance.query", "spark_lance.epoch", "spark_lance.l
 
 
 @dataclass(frozen=True)
-class Once:
+class WriteId:
     """The identity of an exactly-once write: the id of a query or job, and the number of the write."""
 
     query: str
@@ -113,7 +113,7 @@ class Lease:
         self._store = table.store
         self._path = table.path(STAGING_DIR, job, f"{uuid.uuid4().hex}{_LEASE}")
         self._at_once = at_once
-        self._ended = threading.Event()
+        self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lance-lease", daemon=True)
 
     def __enter__(self) -> Lease:
@@ -127,11 +127,11 @@ class Lease:
 
     def end(self) -> None:
         """Stop renewing the lease."""
-        self._ended.set()
+        self._stop_event.set()
         self._thread.join()
 
     def _renew(self) -> None:
-        while not self._ended.wait(LEASE_SECONDS):
+        while not self._stop_event.wait(LEASE_SECONDS):
             try:
                 self._store.put(self._path, b"")
             except OSError as error:
@@ -220,7 +220,7 @@ def append_staged(
     snapshot: Snapshot,
     shard: uuid.UUID,
     pieces: Sequence[StagedPiece],
-    once: Once | None = None,
+    once: WriteId | None = None,
     settings: Mapping[str, Any] | None = None,
     store: Store | None = None,
 ) -> int:
@@ -257,7 +257,7 @@ def append_staged(
         return 0
 
 
-def _append_tables(writer: ShardWriter, tables: Iterable[pa.Table], once: Once | None) -> int:
+def _append_tables(writer: ShardWriter, tables: Iterable[pa.Table], once: WriteId | None) -> int:
     total = 0
     pending: pa.Table | None = None
     for table in tables:
@@ -270,7 +270,7 @@ def _append_tables(writer: ShardWriter, tables: Iterable[pa.Table], once: Once |
     return total
 
 
-def _put_with_metadata(writer: ShardWriter, rows: pa.Table, once: Once | None, *, last: bool) -> None:
+def _put_with_metadata(writer: ShardWriter, rows: pa.Table, once: WriteId | None, *, last: bool) -> None:
     metadata = None
     if once is not None:
         metadata = {_QUERY: once.query, _EPOCH: str(once.epoch), _LAST: str(last).lower()}
@@ -312,9 +312,9 @@ def _read_batches(data: pa.Buffer, path: str) -> Iterator[pa.RecordBatch]:
             raise FormatError(f"staged rows are damaged: {error}", path) from error
 
 
-def _is_logged(store: Store, paths: ShardPaths, once: Once) -> bool:
+def _is_logged(store: Store, paths: ShardPaths, once: WriteId) -> bool:
     """Return whether the log of a shard has all of a write; searches backwards to the query's last entry."""
-    for position in reversed(numbers_in(list(store.list(paths.entries)))):
+    for position in reversed(parse_numbers(list(store.list(paths.entries)))):
         path = paths.entry(position)
         try:
             size = store.size(path)
@@ -350,12 +350,12 @@ def _recorded_epochs(table: TableRef, query: str) -> list[int]:
     return sorted(int(name[:-5]) for name in names if name.endswith(".done") and name[:-5].isdigit())
 
 
-def has_epoch(table: TableRef, once: Once) -> bool:
+def has_epoch(table: TableRef, once: WriteId) -> bool:
     """Return whether all shards have a write, or a later write of the same query."""
     return any(epoch >= once.epoch for epoch in _recorded_epochs(table, once.query))
 
 
-def record_epoch(table: TableRef, once: Once) -> None:
+def record_epoch(table: TableRef, once: WriteId) -> None:
     """Record that all shards have a write, and delete the records of earlier writes."""
     directory = _records_folder(table.root, once.query)
     table.store.put(join(directory, f"{once.epoch:020d}.done"), b"")

@@ -43,9 +43,10 @@ from spark_lance.errors import (
 from spark_lance.memwal.entries import (
     TOMBSTONE,
     WalEntry,
-    by_generation,
     check_rows,
+    entries_to_table,
     entry_mark,
+    group_by_generation,
     log_schema,
     logged_keys,
     logged_rows,
@@ -54,7 +55,6 @@ from spark_lance.memwal.entries import (
     plain_schema,
     read_entry,
     read_tail,
-    rows_of,
 )
 from spark_lance.memwal.names import ShardPaths, new_sstable_name
 from spark_lance.memwal.shard_manifest import change_shard, claim_shard, load_shard, put_new
@@ -62,11 +62,11 @@ from spark_lance.memwal.sstables import check_key, write_sstable
 from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardManifest
 from spark_lance.table.commits.constraints import check_rows as check_constraints
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.format.upkeep import only_logged
+from spark_lance.table.format.upkeep import log_errors
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.constraints import generated_constraints, table_constraints
-from spark_lance.table.schema.defaults import identity_of
+from spark_lance.table.schema.defaults import get_identity
 from spark_lance.table.writing.inputs import as_reader
 
 DURABILITIES = ("written", "synced")
@@ -318,13 +318,15 @@ class ShardWriter:
         current = manifest.current_generation
         first = self._first_generation(details)
         self._memtable = _MemTable(max(current, first))
-        for logged, generation_entries in by_generation(entries, current):
+        for logged, generation_entries in group_by_generation(entries, current):
             generation = max(logged, first)
             if generation != self._memtable.generation:
                 if self._memtable.rows:
                     self._freeze()
                 self._memtable = _MemTable(generation)
-            rows = pa.Table.from_arrays(rows_of(generation_entries, self._schema).columns, schema=self._plain)
+            rows = pa.Table.from_arrays(
+                entries_to_table(generation_entries, self._schema).columns, schema=self._plain
+            )
             self._memtable.add(rows, generation_entries[-1].position)
         self._wait(0)
 
@@ -381,7 +383,7 @@ class ShardWriter:
             return
         check_rows(rows)
         if identity_columns := [
-            field.name for field in self._schema.fields if identity_of(field) is not None
+            field.name for field in self._schema.fields if get_identity(field) is not None
         ]:
             raise SchemaError(
                 f"a MemWAL cannot fill the identity column {identity_columns[0]!r}: write with insert()"
@@ -411,7 +413,7 @@ class ShardWriter:
             or table.nbytes >= config.max_memtable_size
             or len(table.tables) >= config.max_memtable_batches
         ):
-            with only_logged("the rows are in the log, but an SSTable was not written"):
+            with log_errors("the rows are in the log, but an SSTable was not written"):
                 # This call has written its rows: the next call raises the error.
                 self._freeze()
                 self._wait(config.max_unflushed_memtable_bytes)

@@ -1,11 +1,11 @@
 """Batches: the rows of each training process and their order. Needs no training package.
 
-A version is split into pieces of adjacent rows. An epoch shuffles the pieces, distributes them to the shards
-(one per worker of each rank), and loads a few pieces at a time into a buffer, whose rows are shuffled again.
-The order is determined by the seed and the epoch, so a position is two numbers: the buffer, and the number of
+A version is split into pieces of adjacent rows. An epoch shuffles the pieces and distributes them to the
+shards (one per worker of each rank). A shard loads a few pieces at a time into a buffer, and shuffles its
+rows. The seed and the epoch determine the order. So a position has two numbers: the buffer, and the number of
 its rows already returned.
 
-`permuted` reorders all rows of a table with a single copy if values have a fixed width. Arrow would
+`permute_rows` reorders all rows of a table with a single copy if values have a fixed width. Arrow would
 concatenate the chunks of a column before taking rows, which copies every value twice. Here each chunk is
 written directly to the target positions of its rows.
 """
@@ -28,7 +28,7 @@ from spark_lance.datasets.blob_bytes import blob_columns, with_blob_bytes
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
 from spark_lance.expressions.predicate import Predicate
-from spark_lance.file.base.extensions import known_table
+from spark_lance.file.base.extensions import restore_table_types
 from spark_lance.table.reading.fragment_rows import FragmentRows
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
@@ -38,7 +38,7 @@ _Ints = npt.NDArray[np.int64]
 _WORDS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 
-def permuted(table: pa.Table, order: _Ints) -> pa.Table:
+def permute_rows(table: pa.Table, order: _Ints) -> pa.Table:
     """Return a table whose row i is row `order[i]` of the input.
 
     Args:
@@ -207,7 +207,7 @@ class Batches:
         for name in self._blobs:
             place = schema.get_field_index(name)
             schema = schema.set(place, pa.field(name, pa.large_binary(), schema.field(place).nullable))
-        return known_table(schema.empty_table())
+        return restore_table_types(schema.empty_table())
 
     def _pieces(self, epoch: int) -> list[ScanTask]:
         """Return the pieces of all shards in the order of an epoch."""
@@ -216,7 +216,7 @@ class Batches:
         scan = snapshot.scan(names)
         condition = None if self.filter is None else scan.condition(self.filter)
         pieces = []
-        for task in scan.tasks_for(condition):
+        for task in scan.plan_tasks(condition):
             total = snapshot.physical_rows(task.message)
             spans = range(0, total, self.piece_rows) if task.selection is None else [0]
             for first in spans:
@@ -255,8 +255,8 @@ class Batches:
             table = with_blob_bytes(table, snapshot, self._blobs).select(list(self._names))
         if self.shuffle:
             order: npt.NDArray[np.int64] = np.random.default_rng(seed).permutation(table.num_rows)
-            table = permuted(table, order)
-        return known_table(table)
+            table = permute_rows(table, order)
+        return restore_table_types(table)
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -286,7 +286,7 @@ def rows_at(dataset: LanceDataset, rows: Sequence[int], columns: Sequence[str] |
     if not blobs:
         return dataset.take(rows, names)
     table = dataset.take(rows, [*names, ROW_ADDRESS])
-    return known_table(with_blob_bytes(table, dataset.snapshot, blobs).select(names))
+    return restore_table_types(with_blob_bytes(table, dataset.snapshot, blobs).select(names))
 
 
 def _merge_runs(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

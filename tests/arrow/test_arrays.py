@@ -15,13 +15,13 @@ from spark_lance import dataset, write_dataset
 from spark_lance.arrow.arrays import (
     empty_text,
     filter_rows,
-    flags_of,
+    flags_to_arrow,
+    flags_to_numpy,
     join,
     make_filterable,
     normalise_offsets,
-    numbers_of,
-    of_flags,
-    of_numbers,
+    numbers_to_arrow,
+    numbers_to_numpy,
     pick_rows,
 )
 from tests.strategies import canonical
@@ -50,14 +50,14 @@ def test_values_move_between_numpy_and_arrow() -> None:
     for dtype in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"):
         for count in (0, 1, 77):
             numbers = draw.integers(0, 100, 2 * count).astype(dtype)[::2]
-            array = of_numbers(numbers)
+            array = numbers_to_arrow(numbers)
             assert array.equals(pa.array(numbers))
-            assert (numbers_of(array.slice(count // 3)) == numbers[count // 3 :]).all()
+            assert (numbers_to_numpy(array.slice(count // 3)) == numbers[count // 3 :]).all()
     for count in (0, 1, 8, 77):
         flags = draw.random(count) < 0.5
-        assert of_flags(flags).equals(pa.array(flags, pa.bool_()))
+        assert flags_to_arrow(flags).equals(pa.array(flags, pa.bool_()))
         for start in range(min(count, 20)):
-            assert (flags_of(pa.array(flags).slice(start)) == flags[start:]).all()
+            assert (flags_to_numpy(pa.array(flags).slice(start)) == flags[start:]).all()
     for arrow in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
         assert empty_text(arrow).equals(pa.array([b""], arrow))
 

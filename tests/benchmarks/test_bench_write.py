@@ -14,6 +14,6 @@ def test_each_write_passes_the_stages_that_all_tables_have(tmp_path: Path) -> No
     with watched() as clock:
         spark_lance.write_dataset(pa.table({"a": [1, 2], "s": ["x", "y"]}), tmp_path / "t")
     assert {"fit to the table's schema", "encode, lay out chunks", "hand to the system", "commit"} <= set(
-        clock.spent
+        clock.seconds_by_stage
     )
-    assert set(clock.spent) - set(STAGES) == {"all else"}
+    assert set(clock.seconds_by_stage) - set(STAGES) == {"all else"}

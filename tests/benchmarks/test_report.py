@@ -96,7 +96,7 @@ def test_sizes_are_dots_by_table_and_by_column() -> None:
             sides = {"pylance": 2 * ours, "Parquet snappy": ours / 2}
             records += size(case, factor * ours, sides, f"bytes, {version}")
             records += size(case, ours / 4, {"Parquet zstd": ours / 5}, f"bytes, {version}, zstd")
-    found = dict(report.drawn("bench_size", records))
+    found = dict(report.draw_benchmark("bench_size", records))
     assert list(found) == ["bench_size", "bench_size_flights"]  # digits has one column
     (axes,) = found["bench_size"].axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["digits  (50 kB)", "flights  (3 MB)"]
@@ -114,7 +114,7 @@ def test_rates_are_bars_by_case_and_side() -> None:
     records = [
         replace(record(f"{n} writers", 10 * n, n, "commits", "bench_commit"), unit="1/s") for n in (16, 1, 4)
     ]
-    ((name, figure),) = report.drawn("bench_commit", records)
+    ((name, figure),) = report.draw_benchmark("bench_commit", records)
     (axes,) = figure.axes
     assert name == "bench_commit"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1 writers", "4 writers", "16 writers"]
@@ -149,7 +149,7 @@ def test_peers_have_a_picture_each_whose_axis_names_both_sides() -> None:
         replace(record("update", 1.0, 2.0, bench="bench_peers"), peer_name=f"Iceberg 1.12.0, {mode}")
         for mode in ("copy-on-write", "merge-on-read")
     ]
-    pictures = dict(report.drawn("bench_peers", records))
+    pictures = dict(report.draw_benchmark("bench_peers", records))
     assert sorted(pictures) == [
         "bench_peers_iceberg_copy_on_write",
         "bench_peers_iceberg_merge_on_read",

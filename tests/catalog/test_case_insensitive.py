@@ -33,7 +33,7 @@ PARTS = ("db", "DB", "t", "T", "v", "V", "Straße", "STRASSE")
 
 
 def write(catalog: CaseInsensitiveCatalog | DirectoryCatalog, *name: str) -> None:
-    uri = catalog.place(name)
+    uri = catalog.allocate_table_uri(name)
     spark_lance.write_dataset(ROWS, uri)
     catalog.add(name, uri, {})
 
@@ -106,9 +106,13 @@ def test_names_that_differ_only_in_case_are_refused(catalog: CaseInsensitiveDire
     refused: list[tuple[type[LanceError], str, Callable[[], object]]] = [
         (NamespaceExistsError, "db exists", lambda: catalog.create_namespace(("DB",), {})),
         (NamespaceExistsError, "orders exists", lambda: catalog.create_namespace(("DB", "ORDERS"), {})),
-        (TableExistsError, "db.orders exists, and db.Orders", lambda: catalog.place(("DB", "Orders"))),
-        (TableExistsError, "db.view exists", lambda: catalog.place(("DB", "View"))),
-        (TableExistsError, "db exists", lambda: catalog.place(("DB",))),
+        (
+            TableExistsError,
+            "db.orders exists, and db.Orders",
+            lambda: catalog.allocate_table_uri(("DB", "Orders")),
+        ),
+        (TableExistsError, "db.view exists", lambda: catalog.allocate_table_uri(("DB", "View"))),
+        (TableExistsError, "db exists", lambda: catalog.allocate_table_uri(("DB",))),
         (TableExistsError, "db.other exists", lambda: catalog.rename(("db", "orders"), ("db", "OTHER"))),
         (TableExistsError, "db.orders exists", lambda: catalog.register(("db", "ORDERS"), "x", {})),
         (TableExistsError, "db.orders exists", lambda: catalog.add(("db", "Orders"), "elsewhere", {})),
@@ -119,7 +123,7 @@ def test_names_that_differ_only_in_case_are_refused(catalog: CaseInsensitiveDire
         with pytest.raises(error, match=message):
             action()
     with pytest.raises(TableExistsError) as caught:
-        catalog.place(("DB", "Orders"))
+        catalog.allocate_table_uri(("DB", "Orders"))
     assert caught.value.existing == ("db", "orders")
     for missing in (("db", "nope"), ("nope", "orders"), ("db", "view"), ("nope",)):
         with pytest.raises((TableNotFoundError, NamespaceNotFoundError)):
@@ -153,7 +157,7 @@ def test_a_declared_table_is_written_under_its_stored_name(
     exact: DirectoryCatalog, catalog: CaseInsensitiveDirectory
 ) -> None:
     uri = exact.declare(("db", "later"), {})
-    assert catalog.place(("DB", "Later")) == uri
+    assert catalog.allocate_table_uri(("DB", "Later")) == uri
     spark_lance.write_dataset(ROWS, uri)
     catalog.add(("DB", "Later"), uri, {})
     assert exact.tables(("db",)) == [("db", "later")]

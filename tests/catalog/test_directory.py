@@ -49,7 +49,7 @@ def theirs(tmp_path: Path) -> Any:
 
 
 def make(catalog: DirectoryCatalog, name: Name) -> str:
-    uri = catalog.place(name)
+    uri = catalog.allocate_table_uri(name)
     write_dataset(ROWS, uri)
     catalog.add(name, uri, {})
     return uri
@@ -111,7 +111,7 @@ def test_a_folder_without_a_list_is_a_table(ours: DirectoryCatalog) -> None:
     assert ours.tables() == [("old",)]
     assert ours.table(("old",)).uri == f"{ours.root}/old.lance"
     with pytest.raises(TableExistsError):
-        ours.place(("old",))
+        ours.allocate_table_uri(("old",))
     ours.drop(("old",))
     assert ours.tables() == []
 
@@ -145,12 +145,12 @@ def test_a_root_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
     for root in (tmp_path / "file", tmp_path / "file" / "below"):
         catalog = DirectoryCatalog(str(root))
         with pytest.raises(StoreAccessError, match="file is not a folder; let the root be a folder"):
-            catalog.place(("t",))
+            catalog.allocate_table_uri(("t",))
         with pytest.raises(StoreAccessError, match="file is not a folder; let the root be a folder"):
             catalog.create_namespace(("db",), {})
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(StoreAccessError, match="cannot be written by this process"):
-        DirectoryCatalog(str(tmp_path / "new")).place(("t",))
+        DirectoryCatalog(str(tmp_path / "new")).allocate_table_uri(("t",))
 
 
 def test_names_are_taken_once(ours: DirectoryCatalog) -> None:
@@ -158,10 +158,10 @@ def test_names_are_taken_once(ours: DirectoryCatalog) -> None:
     with pytest.raises(NamespaceExistsError):
         ours.create_namespace(("db",), {})
     with pytest.raises(NamespaceExistsError):
-        ours.place(("db",))
+        ours.allocate_table_uri(("db",))
     make(ours, ("db", "t"))
     with pytest.raises(TableExistsError):
-        ours.place(("db", "t"))
+        ours.allocate_table_uri(("db", "t"))
     with pytest.raises(TableExistsError):
         ours.create_namespace(("db", "t"), {})
     with pytest.raises(NamespaceNotFoundError):
@@ -180,7 +180,7 @@ def test_names_that_lead_elsewhere_are_refused(ours: DirectoryCatalog, part: str
     ours.create_namespace(("db",), {})
     for name in ((part,), ("db", part)):
         with pytest.raises(OptionError):
-            ours.place(name)
+            ours.allocate_table_uri(name)
         with pytest.raises(OptionError):
             ours.create_namespace(name, {})
         with pytest.raises(TableNotFoundError):
@@ -200,7 +200,7 @@ def test_links_cannot_lead_out_of_the_root(ours: DirectoryCatalog, tmp_path: Pat
     write_dataset(ROWS, str(tmp_path / "secret.lance"))
     Path(ours.root).mkdir()
     Path(ours.root, "t.lance").symlink_to(tmp_path / "secret.lance")
-    for use in (ours.table, ours.place, ours.drop):
+    for use in (ours.table, ours.allocate_table_uri, ours.drop):
         with pytest.raises(OptionError, match="by a link"):
             use(("t",))
     assert dataset(str(tmp_path / "secret.lance")).count_rows() == 3

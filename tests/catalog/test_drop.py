@@ -41,7 +41,7 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> DirectoryCatalog:
 
 
 def make(catalog: DirectoryCatalog, name: Name, rows: pa.Table = OLD) -> None:
-    uri = catalog.place(name)
+    uri = catalog.allocate_table_uri(name)
     spark_lance.write_dataset(rows, uri)
     catalog.add(name, uri, {})
 

@@ -42,9 +42,9 @@ def test_tables_and_namespaces_of_a_service(names: ServiceCatalog) -> None:
     names.create_namespace(("db",), {"comment": "first"})
     assert names.namespaces() == [("db",)]
     assert names.namespace_properties(("db",))["comment"] == "first"
-    uri = names.place(("db", "t"))
+    uri = names.allocate_table_uri(("db", "t"))
     assert names.table(("db", "t")).declared
-    assert names.place(("db", "t")) == uri  # a write that failed is begun again
+    assert names.allocate_table_uri(("db", "t")) == uri  # a write that failed is begun again
     spark_lance.write_dataset(ROWS, uri)
     names.add(("db", "t"), uri, {})
     entry = names.table(("db", "t"))
@@ -53,7 +53,7 @@ def test_tables_and_namespaces_of_a_service(names: ServiceCatalog) -> None:
     assert lance.dataset(entry.uri).to_table() == ROWS
     assert names.tables(("db",)) == [("db", "t")]
     with pytest.raises(TableExistsError):
-        names.place(("db", "t"))
+        names.allocate_table_uri(("db", "t"))
     with pytest.raises(NamespaceExistsError):
         names.create_namespace(("db",), {})
     with pytest.raises(NamespaceInUseError):
@@ -89,6 +89,6 @@ def test_a_service_that_cannot_be_reached_is_named() -> None:
 
 def test_other_implementations_come_from_the_package(tmp_path: Path) -> None:
     names = ServiceCatalog("dir", (("root", str(tmp_path)),))
-    spark_lance.write_dataset(ROWS, names.place(("t",)))
+    spark_lance.write_dataset(ROWS, names.allocate_table_uri(("t",)))
     assert names.tables() == [("t",)]
     assert spark_lance.dataset(names.table(("t",)).uri).count_rows() == 3

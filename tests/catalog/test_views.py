@@ -46,7 +46,7 @@ VIEW: Mapping[str, Any] = {
 
 
 def add_table(catalog: DirectoryCatalog, name: tuple[str, ...]) -> None:
-    uri = catalog.place(name)
+    uri = catalog.allocate_table_uri(name)
     write_dataset(ROWS, uri)
     catalog.add(name, uri, {})
 
@@ -88,7 +88,7 @@ def test_tables_namespaces_and_views_share_their_names(catalog: DirectoryCatalog
         (lambda: catalog.create_view(("db", "n"), VIEW), NamespaceExistsError),
         (lambda: catalog.create_view(("no", "v"), VIEW), NamespaceNotFoundError),
         (lambda: catalog.create_view(("v",), VIEW), OptionError),
-        (lambda: catalog.place(V), TableExistsError),
+        (lambda: catalog.allocate_table_uri(V), TableExistsError),
         (lambda: catalog.declare(V, {}), TableExistsError),
         (lambda: catalog.register(V, "elsewhere", {}), TableExistsError),
         (lambda: catalog.rename(("db", "t"), V), TableExistsError),
@@ -114,7 +114,7 @@ def test_a_table_that_appears_meanwhile_keeps_its_name(catalog: DirectoryCatalog
 def test_a_table_and_a_view_that_are_created_at_once_are_not_both_there(
     catalog: DirectoryCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uri = catalog.place(V)
+    uri = catalog.allocate_table_uri(V)
     write_dataset(ROWS, uri)
     catalog.create_view(V, VIEW)  # the table has no name yet
     with pytest.raises(TableExistsError, match=r"view db\.v"):

@@ -144,7 +144,7 @@ def test_what_is_said_of_defaults_is_so() -> None:
 
 def test_formats_are_those_of_the_parameters() -> None:
     for name in ("export", "import"):
-        command = COMMANDS["Move data"][name]
+        command = COMMANDS["Import and export"][name]
         assert isinstance(command, Command)
         (option,) = (each for each in command.parameters if each.name == "format")
         assert list(option.type.choices) == list(FORMATS)  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ import pytest
 
 import spark_lance
 from spark_lance.cli.main import main
-from spark_lance.io.progress import part_of, report, reporting
+from spark_lance.io.progress import report, report_part, reporting
 
 Heard = list[tuple[str, int, int, str]]
 
@@ -42,7 +42,7 @@ def table(tmp_path: Path) -> str:
         (["index", "build", "{}", "id", "BTREE"], "reading values", "rows", 400),
         (["index", "build", "{}", "v", "IVF_FLAT", "--partitions", "2"], "coding vectors", "rows", 400),
         (["verify", "{}"], "reading", "bytes", None),
-        (["stats", "{}"], "looking into files", "files", 4),
+        (["stats", "{}"], "reading files", "files", 4),
         (["export", "{}", "{}.parquet"], "exporting", "rows", 400),
     ],
 )
@@ -74,9 +74,9 @@ def test_parts_count_as_parts() -> None:
     listener: Callable[..., None] = lambda *said: heard.append(said)  # noqa: E731
     with reporting(listener):
         report("a", 1, 2, "rows")
-        with part_of(10, 20):
+        with report_part(10, 20):
             report("b", 3, 4, "rows")
         report("c", 2, 2, "rows")
-    with part_of(1, 2):
+    with report_part(1, 2):
         report("d", 1, 1, "rows")
     assert heard == [("a", 1, 2, "rows"), ("b", 13, 20, "rows"), ("c", 2, 2, "rows")]

@@ -126,7 +126,7 @@ def test_a_file_is_replaced_only_when_asked_and_only_by_a_whole_one(tmp_path: Pa
     file.write_text("mine")
     spark_lance.write_dataset(ROWS, tmp_path / "t")
     code, err = run(capsys, "export", tmp_path / "t", file)
-    assert (code, "say --overwrite" in err) == (2, True)
+    assert (code, "add --overwrite" in err) == (2, True)
     assert run(capsys, "export", tmp_path / "t", file, "--overwrite", "--where", "nope > 1")[0] == 2
     assert file.read_text() == "mine"
     assert run(capsys, "export", tmp_path / "t", file, "--overwrite")[0] == 0
@@ -258,7 +258,7 @@ def test_folders_that_are_not_converted(tmp_path: Path, capsys: Captured) -> Non
         ("ice", "new", "Iceberg"),
         ("empty", "new", "no Parquet files"),
         ("bad", "new", "reading"),
-        ("good", "t", "already: convert makes a new one"),
+        ("good", "t", "convert creates a new table"),
     ):
         code, err = run(capsys, "convert", tmp_path / name, tmp_path / target)
         assert (code, words in err, err.count("\n")) == (2, True, 1), err

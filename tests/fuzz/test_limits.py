@@ -39,7 +39,7 @@ from spark_lance.index.vector.create import merge_vector_segments
 from spark_lance.index.vector.search import SegmentSearch
 from spark_lance.memwal.staged import StagedPiece, append_staged
 from spark_lance.proto import encodings21_pb2, table_pb2
-from spark_lance.table.columns.finished import FragmentResult, JobRecords
+from spark_lance.table.columns.job_records import FragmentResult, JobRecords
 from spark_lance.table.columns.new_columns import Computation
 from spark_lance.table.format.bitmaps import covered_fragments, covered_ids, parse_offsets
 from spark_lance.table.format.manifest import pack_manifest
@@ -201,11 +201,11 @@ def test_sets_of_every_row(tmp_path: Path) -> None:
     resolver = RowResolver(Snapshot(dataset.table, dataset.manifest))
     stored = RowSet({0: every_row()}).to_bytes()
     with pytest.raises(FormatError, match="which has fewer"):
-        row_numbers(stored, resolver.bounded)
+        row_numbers(stored, resolver.existing_rows)
     # Fragments that were never there hold nothing.
     absent = RowSet({7: every_row(), 1: BitMap([2])}).to_bytes()
-    assert row_numbers(absent, resolver.bounded).tolist() == [2**32 + 2]
-    assert not resolver.bounded(RowSet.from_bytes(stored), are_addresses=False)[0]
+    assert row_numbers(absent, resolver.existing_rows).tolist() == [2**32 + 2]
+    assert not resolver.existing_rows(RowSet.from_bytes(stored), are_addresses=False)[0]
     treemap = BitMap64()
     treemap.add_range(0, 1 << 34)
     assert len(treemap_numbers(treemap, resolver.possible)) == 100
@@ -336,7 +336,7 @@ def test_checkpoints_that_grow_or_are_damaged(tmp_path: Path) -> None:
     path = tmp_path / "results.sqlite"
     batch = pa.record_batch({"a": [1], "_rowaddr": pa.array([0], pa.uint64())})
     source = Computation(pa.schema([("b", pa.int64())]), ("a",), lambda part: part, any_order=False)
-    compute = Checkpoints(path).around(source).compute
+    compute = Checkpoints(path).wrap(source).compute
     first = compute(batch)
     assert compute(batch) == first
     for data in (

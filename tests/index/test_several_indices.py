@@ -75,7 +75,7 @@ def test_two_text_indices_give_every_row_once(tmp_path: Path, stable: bool, thei
         [text for text in rows()["t"].to_pylist() if text == "fox dog"]
     )
     assert warnings_of(tmp_path / "t") == [
-        "column t has several Inverted indices, and a search uses one of them: drop all but one of one, two"
+        "column t has several Inverted indexes, and a search uses one of them: drop all but one of one, two"
     ]
 
 
@@ -154,7 +154,7 @@ def test_vector_indices_of_one_and_of_two_metrics(tmp_path: Path, stable: bool) 
         assert ids(found) == ids(exact)
         assert len(set(ids(found))) == 50
     assert warnings_of(tmp_path / "t") == [
-        "column v has several L2 indices, and a search uses one of them: drop all but one of b, c"
+        "column v has several L2 indexes, and a search uses one of them: drop all but one of b, c"
     ]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, StoreAccessError, StoreError
-from spark_lance.io.failures import Kind, is_transient, kind_of, presentable, translated
+from spark_lance.io.failures import Kind, classify_failure, is_transient, safe_cause, translated
 from spark_lance.redaction import redacted
 
 
@@ -91,7 +91,7 @@ KINDS: list[tuple[Exception, Kind | None]] = [
 
 @pytest.mark.parametrize(("error", "kind"), KINDS, ids=lambda value: str(value)[:40])
 def test_kinds(error: Exception, kind: Kind | None) -> None:
-    assert kind_of(error) is kind
+    assert classify_failure(error) is kind
     passes = {Kind.THROTTLED, Kind.SERVER, Kind.CONNECTION, Kind.BUSY}
     assert is_transient(error) is (kind in passes)
 
@@ -141,8 +141,8 @@ def test_secrets_are_left_out() -> None:
 
 
 def test_a_cause_that_quotes_secrets_is_left_out() -> None:
-    assert presentable(OSError("no secret"), OPTIONS) is not None
-    assert presentable(caused(OSError("x"), ValueError("hunter2hunter2")), OPTIONS) is None
+    assert safe_cause(OSError("no secret"), OPTIONS) is not None
+    assert safe_cause(caused(OSError("x"), ValueError("hunter2hunter2")), OPTIONS) is None
     told = str(translated(OSError("bad hunter2hunter2"), "reading x", OPTIONS))
     assert told == "reading x: bad ***"
 

@@ -19,7 +19,7 @@ from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.io import cloud as cloud_stores
 from spark_lance.io import store as store_module
 from spark_lance.io.cache import CACHE
-from spark_lance.io.identity import identity_of
+from spark_lance.io.identity import store_digest
 from spark_lance.io.store import STORES, open_store
 from spark_lance.table.reading import scan_task
 from spark_lance.table.versions import versions
@@ -135,7 +135,7 @@ def test_open_files_are_kept_for_one_identity(tmp_path: Path, monkeypatch: pytes
 
 
 def test_identities() -> None:
-    assert identity_of("s3", {"key": "a"}) == identity_of("s3", {"key": "a"})
+    assert store_digest("s3", {"key": "a"}) == store_digest("s3", {"key": "a"})
     different: list[dict[str, Any]] = [
         *(
             {"key": "a"},
@@ -150,10 +150,10 @@ def test_identities() -> None:
         *({"key": b"a"}, {"key": ["a"]}, {"key": {"a": 1}}, {"key": ["a", "b"]}, {"key": ["ab"]}),
         *({"endpoint_url": "http://a"}, {"endpoint_url": "http://b"}, {"key": object()}, {"key": object()}),
     ]
-    assert len({identity_of("s3", options) for options in different}) == len(different)
-    assert identity_of("s3", {}) != identity_of("gs", {})
+    assert len({store_digest("s3", options) for options in different}) == len(different)
+    assert store_digest("s3", {}) != store_digest("gs", {})
     credential = object()
-    assert isinstance(identity_of("az", {"credential": credential}), str)
+    assert isinstance(store_digest("az", {"credential": credential}), str)
 
 
 def test_an_object_among_the_options_is_known_again() -> None:
@@ -161,22 +161,22 @@ def test_an_object_among_the_options_is_known_again() -> None:
         pass
 
     first, other = Credential(), Credential()
-    assert identity_of("az", {"credential": first}) == identity_of("az", {"credential": first})
-    assert identity_of("az", {"credential": first}) != identity_of("az", {"credential": other})
+    assert store_digest("az", {"credential": first}) == store_digest("az", {"credential": first})
+    assert store_digest("az", {"credential": first}) != store_digest("az", {"credential": other})
     # Not even asked whether it equals another one.
-    assert identity_of("az", {"credential": {1, 2}}) != identity_of("az", {"credential": {1, 2}})
+    assert store_digest("az", {"credential": {1, 2}}) != store_digest("az", {"credential": {1, 2}})
 
 
 def test_the_environment_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fsspec.filesystem("memory")
-    before, local = identity_of("s3", {}), identity_of("file", {})
+    before, local = store_digest("s3", {}), store_digest("file", {})
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone-else")
-    assert identity_of("s3", {}) != before
-    assert identity_of("file", {}) == local
+    assert store_digest("s3", {}) != before
+    assert store_digest("file", {}) == local
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    assert identity_of("s3", {}) == before
+    assert store_digest("s3", {}) == before
     monkeypatch.setitem(fsspec.config.conf, "s3", {"key": "x"})
-    assert identity_of("s3", {}) != before
+    assert store_digest("s3", {}) != before
 
 
 def test_a_digest_tells_nothing_and_stays_in_the_process() -> None:

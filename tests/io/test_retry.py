@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_lance.errors import OptionError
-from spark_lance.io.retry import RetryPolicy, hedged, retried
+from spark_lance.io.retry import RetryPolicy, hedged, run_with_retries
 
 
 def test_waits_double_up_to_the_cap() -> None:
@@ -62,7 +62,7 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_what_passes_is_tried_again(sleeps: list[float]) -> None:
     flaky = Flaky(3, ConnectionError())
-    assert retried(flaky, RetryPolicy(attempts=4), lambda error: True) == "answer"
+    assert run_with_retries(flaky, RetryPolicy(attempts=4), lambda error: True) == "answer"
     assert flaky.calls == 4
     assert len(sleeps) == 3
     assert sleeps == sorted(sleeps)
@@ -71,27 +71,29 @@ def test_what_passes_is_tried_again(sleeps: list[float]) -> None:
 def test_attempts_are_bounded(sleeps: list[float]) -> None:
     flaky = Flaky(9, ConnectionError("the last one"))
     with pytest.raises(ConnectionError, match="the last one"):
-        retried(flaky, RetryPolicy(attempts=4), lambda error: True)
+        run_with_retries(flaky, RetryPolicy(attempts=4), lambda error: True)
     assert (flaky.calls, len(sleeps)) == (4, 3)
 
 
 def test_the_time_of_attempts_is_bounded(sleeps: list[float]) -> None:
     policy = RetryPolicy(attempts=99, base_seconds=8, cap_seconds=8, total_seconds=20)
     with pytest.raises(ConnectionError):
-        retried(Flaky(99, ConnectionError()), policy, lambda error: True)
+        run_with_retries(Flaky(99, ConnectionError()), policy, lambda error: True)
     assert 8 < sum(sleeps) <= 20
 
 
 def test_what_does_not_pass_is_raised_at_once(sleeps: list[float]) -> None:
     flaky = Flaky(1, PermissionError())
     with pytest.raises(PermissionError):
-        retried(flaky, RetryPolicy(), lambda error: not isinstance(error, PermissionError))
+        run_with_retries(flaky, RetryPolicy(), lambda error: not isinstance(error, PermissionError))
     assert (flaky.calls, sleeps) == (1, [])
 
 
 def test_the_log_does_not_quote_errors(sleeps: list[float], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
-        retried(Flaky(1, ConnectionError("?sig=s3cret")), RetryPolicy(), lambda error: True, "reading x")
+        run_with_retries(
+            Flaky(1, ConnectionError("?sig=s3cret")), RetryPolicy(), lambda error: True, "reading x"
+        )
     assert "reading x failed (ConnectionError)" in caplog.text
     assert "s3cret" not in caplog.text
 

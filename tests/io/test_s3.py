@@ -19,7 +19,7 @@ import pytest
 from spark_lance.errors import OptionError, StoreAccessError, StoreError
 from spark_lance.io.locations import join
 from spark_lance.io.s3 import S3Store
-from spark_lance.io.s3_client import settings_of
+from spark_lance.io.s3_client import to_obstore_settings
 from spark_lance.io.store import Store, open_store
 from tests import object_store
 from tests.io.test_store import StoreTests
@@ -349,7 +349,7 @@ def test_only_s3fs_reads_a_bundle_that_is_no_pem_file(tmp_path: Path, s3_client:
         "secret": "b",
         "client_kwargs": {"region_name": "eu-west-1", "verify": str(bundle)},
     }
-    assert settings_of(options) == f"{bundle} is not a PEM file of certificates"
+    assert to_obstore_settings(options) == f"{bundle} is not a PEM file of certificates"
 
 
 @only_moto
@@ -476,7 +476,7 @@ def test_settings_that_need_s3fs(
     plain = {"key": "AKIATEST", "secret": "hunter2", "endpoint_url": "http://x", "client_kwargs": {}}
     options = {**plain, **more}
     options = S3Store.driver_options({name: value for name, value in options.items() if value is not None})
-    settings = settings_of(options)
+    settings = to_obstore_settings(options)
     assert isinstance(settings, str)
     assert reason in settings
     if environment:

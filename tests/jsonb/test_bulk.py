@@ -80,7 +80,7 @@ def a_text(shape: Any, draw: random.Random, spaced: bool) -> str:
     return f"{{{space()}{f'{space()},{space()}'.join(parts)}{space()}}}"
 
 
-def texts_of(seed: int, count: int = 200) -> list[str]:
+def to_json_texts(seed: int, count: int = 200) -> list[str]:
     draw = random.Random(seed)
     shapes = [a_shape(draw) for _ in range(draw.choice((1, 1, 2, 5)))]
     spaced = draw.random() < 0.5
@@ -97,7 +97,7 @@ def one_by_one(texts: list[str]) -> list[bytes]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_bytes_are_those_of_single_documents(seed: int) -> None:
-    texts = texts_of(seed)
+    texts = to_json_texts(seed)
     found = json_documents(pa.array(texts, pa.string() if seed % 2 else pa.large_string()))
     assert found.to_pylist() == one_by_one(texts)
     alike = together(texts)
@@ -126,7 +126,7 @@ def changed(text: str, draw: random.Random) -> str:
 def check_changed(seed: int, count: int) -> None:
     """Of texts that are mostly not JSON, those that are encoded together are JSON, and have its bytes."""
     draw = random.Random(seed)
-    texts = texts_of(seed, count)
+    texts = to_json_texts(seed, count)
     like = texts[0]
     texts = [changed(text, draw) for text in texts]
     alike = together(texts, like)
@@ -176,14 +176,16 @@ def test_texts_that_are_not_utf8_are_told(count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(600))
 def test_bytes_are_those_of_single_documents_at_length(seed: int) -> None:
-    texts = texts_of(1000 + seed, 300)
+    texts = to_json_texts(1000 + seed, 300)
     assert json_documents(pa.array(texts)).to_pylist() == one_by_one(texts)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_pylance_writes_the_same(tmp_path: Path, seed: int) -> None:
     # Numbers that the two write in different ways, and texts that pylance refuses, are tested elsewhere.
-    texts = [text for text in texts_of(5000 + seed) if not any(n in text for n in ("e-", "E+", "1e5", "E3"))]
+    texts = [
+        text for text in to_json_texts(5000 + seed) if not any(n in text for n in ("e-", "E+", "1e5", "E3"))
+    ]
     field = pa.field("j", pa.json_())
     lance.write_dataset(
         pa.table([pa.array(texts, pa.json_())], schema=pa.schema([field])), str(tmp_path / "t")

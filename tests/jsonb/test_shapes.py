@@ -12,7 +12,7 @@ import pytest
 
 from spark_lance.errors import FormatError, LanceError
 from spark_lance.jsonb import binary as json_binary
-from spark_lance.jsonb.binary import alike, json_documents, json_texts
+from spark_lance.jsonb.binary import find_same_shape, json_documents, json_texts
 from spark_lance.jsonb.values import JsonValues
 
 LEAVES: list[Any] = [
@@ -75,12 +75,12 @@ def test_the_first_decides_the_shape() -> None:
     values = JsonValues.of(
         json_documents(pa.array(['{"a":1,"b":"x"}', '{"a":null,"b":[1]}', '{"a":1}', "[1,2]"]))
     )
-    found = alike(values)
+    found = find_same_shape(values)
     assert found is not None
     assert found.same.tolist() == [True, True, False, False]
     assert [len(column) for column in found.columns] == [2, 2]
     wide = json.dumps(dict.fromkeys(map(str, range(300))))
-    assert alike(JsonValues.of(json_documents(pa.array([wide])))) is None
+    assert find_same_shape(JsonValues.of(json_documents(pa.array([wide])))) is None
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -17,7 +17,7 @@ import spark_lance
 from spark_lance.errors import IncompatibleConflictError, OptionError
 from spark_lance.memwal import compact as compact_module
 from spark_lance.memwal.fresh import compacted_generations
-from spark_lance.memwal.names import ShardPaths, numbers_in
+from spark_lance.memwal.names import ShardPaths, parse_numbers
 from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import MemWalIndexDetails
 from spark_lance.proto.transaction_pb2 import Transaction
@@ -204,13 +204,13 @@ def test_what_is_collected(tmp_path: Path) -> None:
     done = dataset.wal.collect(older_than=timedelta(0))
     assert done.paths == would.paths
     paths = ShardPaths(dataset.root, SHARD)
-    left = numbers_in(list(dataset.store.list(paths.entries)))
+    left = parse_numbers(list(dataset.store.list(paths.entries)))
     assert left[-1] == 4, "the entry that is in no SSTable"
     assert dataset.store.list_directories(paths.directory) in (["manifest", "wal"], ["wal", "manifest"])
     assert seen(tmp_path) == {1: "b", 2: "c", 3: "logged"}
     dataset.wal.compact(flush=True)
     dataset.wal.collect(older_than=timedelta(0))
-    highest = numbers_in(list(dataset.store.list(paths.entries)))
+    highest = parse_numbers(list(dataset.store.list(paths.entries)))
     assert len(highest) == 1, "never the last one"
     assert highest[0] >= 5
     with pytest.raises(OptionError, match="no shard"):

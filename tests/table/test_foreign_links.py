@@ -17,7 +17,7 @@ from spark_lance.io.deletion import delete_file
 from spark_lance.io.store import Store, open_store
 from spark_lance.memwal.names import ShardPaths
 from spark_lance.memwal.shard_manifest import claim_shard, create_shard
-from spark_lance.table.columns.finished import JobRecords
+from spark_lance.table.columns.job_records import JobRecords
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.drop import drop_table
 from spark_lance.table.writing.write import delete_operation_files

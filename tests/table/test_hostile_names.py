@@ -26,10 +26,10 @@ from spark_lance.memwal.names import ShardPaths
 from spark_lance.memwal.shard_manifest import change_shard, load_shard
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.proto.index_pb2 import ShardManifest
-from spark_lance.table.columns.finished import FragmentResult, JobRecords
+from spark_lance.table.columns.job_records import FragmentResult, JobRecords
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.manifest import pack_manifest, read_manifest
-from spark_lance.table.format.paths import Naming
+from spark_lance.table.format.paths import ManifestNaming
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction
 
@@ -141,7 +141,7 @@ def newest(table: Path) -> Path:
 def mutate(table: Path, edit: Callable[[table_pb2.Manifest, Any, Any], None]) -> None:
     """Write the newest manifest of a table again after an edit of its message, indices and transaction."""
     store, path = open_store(newest(table))
-    manifest = read_manifest(store, path, Naming.V2)
+    manifest = read_manifest(store, path, ManifestNaming.V2)
     section = table_pb2.IndexSection.FromString(manifest.index_section)
     transaction = transaction_pb2.Transaction.FromString(manifest.inline_transaction or b"")
     message = table_pb2.Manifest()

@@ -34,7 +34,7 @@ from spark_lance.io.store import open_store
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.format.paths import Naming, manifest_path
+from spark_lance.table.format.paths import ManifestNaming, manifest_path
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.versions.versions import load_latest
@@ -210,7 +210,7 @@ def test_appenders_race(uri: str, server: Server, options: Options, caplog: pyte
         assert table.count_rows() == 3 * (1 + 4 * commits)
     store, root = open_store(uri, options)
     names = store.list(f"{root}/_versions")
-    assert sorted(names) == sorted(Naming.V2.file_name(v) for v in range(1, 2 + 4 * commits))
+    assert sorted(names) == sorted(ManifestNaming.V2.file_name(v) for v in range(1, 2 + 4 * commits))
 
 
 FAULTS = [throttled, server_error, never_arrived, lost_answer, slow(0.2)]
@@ -324,7 +324,7 @@ def staged(services: tuple[Server, Any, Any]) -> Callable[[str, int], None]:
 
     def put_back(uri: str, version: int) -> None:
         base = uri.partition("bucket/")[2].partition("?")[0]
-        final = manifest_path(base, version, Naming.V2)
+        final = manifest_path(base, version, ManifestNaming.V2)
         path = f"{final}-{uuid.uuid4()}"
         services[1].copy_object(Bucket="bucket", Key=path, CopySource=f"bucket/{final}")
         services[1].delete_object(Bucket="bucket", Key=final)

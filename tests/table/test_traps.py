@@ -171,7 +171,7 @@ TRAPS: dict[int, tuple[str, ...]] = {
 }
 
 
-def functions_of(file: Path) -> set[str]:
+def spark_functions(file: Path) -> set[str]:
     tree = ast.parse(file.read_text())
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
@@ -181,7 +181,7 @@ def test_every_trap_has_tests_that_exist() -> None:
     assert all(TRAPS.values())
     named = {name for names in TRAPS.values() for name in names}
     files = {name.partition("::")[0] for name in named}
-    present = {f"{file}::{test}" for file in files for test in functions_of(REPOSITORY / file)}
+    present = {f"{file}::{test}" for file in files for test in spark_functions(REPOSITORY / file)}
     assert named - present == set()
     assert {name for name in present if name.startswith(f"{HERE}test_trap_")} <= named
 

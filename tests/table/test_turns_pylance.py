@@ -24,7 +24,7 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.paths import Naming
+from spark_lance.table.format.paths import ManifestNaming
 from spark_lance.table.format.rowids import fragment_row_ids
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
@@ -82,7 +82,7 @@ def test_taking_turns(tmp_path: Path, loose: Loose, version: str, v2_names: bool
     assert values(path) == list(range(45))
     table = TableRef(*open_store(path))
     versions = list_versions(table)
-    assert {file.naming for file in versions} == {Naming.V2 if v2_names else Naming.V1}
+    assert {file.naming for file in versions} == {ManifestNaming.V2 if v2_names else ManifestNaming.V1}
     assert [file.version for file in versions] == list(range(1, 10))
     assert [fragment.id for fragment in latest(path).fragments] == list(range(9))
     hint = json.loads((path / "_versions" / "latest_version_hint.json").read_bytes())

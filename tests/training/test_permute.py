@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_lance.training.batches import permuted
+from spark_lance.training.batches import permute_rows
 
 KINDS = [
     pa.int8(),
@@ -71,7 +71,7 @@ def test_rows_are_those_that_take_gives(kind: pa.DataType, nulls: bool) -> None:
         column = pa.chunked_array(chunks, kind)
         table = pa.table({"c": column, "n": np.arange(len(column))})
         order = chance.permutation(len(column))
-        found = permuted(table, order)
+        found = permute_rows(table, order)
         found.validate(full=True)
         assert found.schema == table.schema
         assert found["n"].to_pylist() == order.tolist()
@@ -81,4 +81,4 @@ def test_rows_are_those_that_take_gives(kind: pa.DataType, nulls: bool) -> None:
 
 def test_a_table_without_chunks() -> None:
     table = pa.schema([("v", pa.list_(pa.float32(), 4)), ("s", pa.string())]).empty_table()
-    assert permuted(table, np.empty(0, np.int64)).equals(table)
+    assert permute_rows(table, np.empty(0, np.int64)).equals(table)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.compat.lance.raising import raises_os_errors
-from spark_lance.datasets.building import place_of
+from spark_lance.datasets.building import locate_table
 from spark_lance.errors import OptionError
 from spark_lance.file.base.extensions import EXTENSION_METADATA, EXTENSION_NAME
 from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL, REFERENCE
@@ -217,7 +217,7 @@ def with_blob_bytes(
         raise OptionError(
             'allow_external_blob_outside_bases only applies to external_blob_mode="reference": leave it out'
         )
-    table = place_of(target, options.get("storage_options")).table
+    table = locate_table(target, options.get("storage_options")).table
     anywhere = TableRef(table.store.with_bases([f"{scheme}://" for scheme in STORES]), table.root)
     sources = BlobSources(table.store, anywhere)
     reader = as_reader(data, schema)

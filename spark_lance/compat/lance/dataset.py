@@ -35,7 +35,7 @@ from spark_lance.compat.lance.scanning import (
 )
 from spark_lance.compat.lance.sql import SqlQueryBuilder
 from spark_lance.datasets.building import commit as commit_at
-from spark_lance.datasets.building import merge_appends, place_of
+from spark_lance.datasets.building import locate_table, merge_appends
 from spark_lance.datasets.operations import Index, IndexFile, LanceOperation, Operation, Transaction
 from spark_lance.datasets.scan_request import ColumnOrdering
 from spark_lance.datasets.show import DataStatistics, FieldStatistics, LanceStats
@@ -48,13 +48,13 @@ from spark_lance.errors import (
     RowNotFoundError,
     TableNotFoundError,
 )
-from spark_lance.index.base.entries import Segment, segments_of
+from spark_lance.index.base.entries import Segment, find_segments
 from spark_lance.index.vector.create import open_segment
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE as LANCE_COMMIT_MESSAGE_KEY
 from spark_lance.table.commits.commit_options import commit_options
-from spark_lance.table.format.index_kinds import label_of
+from spark_lance.table.format.index_kinds import index_label
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.blobs import BlobFile, read_blobs
 from spark_lance.table.versions.branches import Branches as _Branches
@@ -79,7 +79,7 @@ __all__ = [
     "LanceScanner",
     "LanceStats",
     "MergeInsertBuilder",
-    "Reading",
+    "ReadMethods",
     "ScannerBuilder",
     "SqlQueryBuilder",
     "Tags",
@@ -91,7 +91,7 @@ __all__ = [
 
 
 @raises_os_errors
-class Reading(DatasetBase):
+class ReadMethods(DatasetBase):
     """The methods that read a dataset."""
 
     def scanner(self, columns: Any = None, filter: Any = None, *args: Any, **options: Any) -> LanceScanner:
@@ -305,9 +305,9 @@ class VectorIndexReader:
         entries = [entry for entry in value.manifest.indices if entry.name == index_name]
         if not entries:
             raise IndexNotFoundError(f"there is no index {index_name!r}")
-        if any(label_of(entry) != VECTOR_LABEL for entry in entries):
+        if any(index_label(entry) != VECTOR_LABEL for entry in entries):
             raise OptionError(f"{index_name} is not vector index")
-        segments: Iterable[Segment] = segments_of(value.snapshot, VECTOR_LABEL, VECTOR_NEWEST)
+        segments: Iterable[Segment] = find_segments(value.snapshot, VECTOR_LABEL, VECTOR_NEWEST)
         self._segments = [open_segment(segment) for segment in segments if segment.name == index_name]
 
     def num_partitions(self) -> int:
@@ -346,7 +346,7 @@ class AutoCleanupConfig(dict[str, int]):
 
 
 @raises_os_errors
-class LanceDataset(Reading, Changes):
+class LanceDataset(ReadMethods, Changes):
     """A table at a version. Methods that change the table move the object to the new version."""
 
     def insert(self, data: Any, *, mode: str = "append", **options: Any) -> None:
@@ -477,7 +477,7 @@ class LanceDataset(Reading, Changes):
         **_: Any,
     ) -> LanceDataset:
         """Commit an operation whose files are already written."""
-        place = place_of(base_uri, storage_options, commit_lock).for_operation(operation)
+        place = locate_table(base_uri, storage_options, commit_lock).for_operation(operation)
         manifest = commit_at(
             place,
             operation,
@@ -520,8 +520,7 @@ def dataset(
     uri, storage_options = _locate(uri, storage_options, namespace_client, table_id, None)
     if index_cache_size is not None:
         warnings.warn(
-            "index_cache_size says nothing: the caches of indices are as large as index_cache_size_bytes "
-            "says there, and of a size of their own here",
+            "index_cache_size is ignored: the environment variable SPARK_LANCE_CACHE_BYTES limits all caches",
             DeprecationWarning,
             stacklevel=2,
         )
@@ -584,6 +583,8 @@ def _locate(
         raise OptionTypeError("a table is named by its uri, or else by namespace_client and table_id")
     names = import_module("spark_lance.compat.lance.namespace")  # Only then its package is needed.
     location, vended = (
-        names.location_of(client, table_id) if mode is None else names.place_for(client, table_id, mode)
+        names.read_location(client, table_id)
+        if mode is None
+        else names.declare_location(client, table_id, mode)
     )
     return location, {**(storage_options or {}), **vended} or None

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.errors import OptionError
-from spark_lance.file.base.extensions import known_schema, known_table
+from spark_lance.file.base.extensions import restore_schema_types, restore_table_types
 from spark_lance.file.base.metadata import Page
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
@@ -175,7 +175,7 @@ class LanceFileReader:
         """Read a range of rows."""
         if start < 0 or num_rows < 0 or start + num_rows > self.num_rows():
             raise OptionError(f"rows {start} to {start + num_rows} of a file of {self.num_rows()} rows")
-        table = known_table(self._reader.read(self._fields, start, start + num_rows))
+        table = restore_table_types(self._reader.read(self._fields, start, start + num_rows))
         return ReaderResults(table.replace_schema_metadata(self._metadata()), batch_size)
 
     def take_rows(
@@ -195,7 +195,7 @@ class LanceFileReader:
             for reader, one in zip(readers, self._fields, strict=True)
         ]
         schema = pa.schema([one.arrow_field() for one in self._fields], self._metadata())
-        return ReaderResults(known_table(pa.Table.from_arrays(columns, schema=schema)), batch_size)
+        return ReaderResults(restore_table_types(pa.Table.from_arrays(columns, schema=schema)), batch_size)
 
     def _metadata(self) -> dict[str, str] | None:
         return dict(self._reader.schema.metadata) or None
@@ -218,7 +218,7 @@ class LanceFileReader:
         sizes = [reader.global_buffer(number).size for number in range(reader.num_global_buffers)]
         used = sum(b.size for column in pages for page in column.pages for b in page.buffers)
         return LanceFileMetadata(
-            known_schema(reader.schema.to_arrow()),
+            restore_schema_types(reader.schema.to_arrow()),
             reader.num_rows,
             used,
             footer.column_table_start - footer.column_metadata_start,

@@ -34,7 +34,13 @@ from spark_lance.errors import (
     VersionNotFoundError,
 )
 
-__all__ = ["DirectoryNamespace", "DynamicContextProvider", "RestNamespace", "location_of", "place_for"]
+__all__ = [
+    "DirectoryNamespace",
+    "DynamicContextProvider",
+    "RestNamespace",
+    "declare_location",
+    "read_location",
+]
 
 # Our error class and theirs. The first matching class applies.
 _ERRORS: tuple[tuple[type[Exception], type[Exception]], ...] = (
@@ -195,7 +201,7 @@ class DirectoryNamespace(api.LanceNamespace):
                 written = self._write(data, entry.uri, "overwrite")
             else:
                 self._create_parents(name)
-                uri = self._catalog.place(name)
+                uri = self._catalog.allocate_table_uri(name)
                 written = self._write(data, uri, "create")
                 self._catalog.add(name, uri, request.properties or {})
         return api.CreateTableResponse(
@@ -256,20 +262,20 @@ class DirectoryNamespace(api.LanceNamespace):
         return write_dataset(data, uri, mode=mode, storage_options=self._catalog.storage_options)
 
 
-def location_of(client: Any, table_id: list[str]) -> tuple[str, dict[str, str]]:
+def read_location(client: Any, table_id: list[str]) -> tuple[str, dict[str, str]]:
     """Return the location of a table in a namespace, and the options of its store."""
     answer = client.describe_table(api.DescribeTableRequest(id=list(table_id)))
     return str(answer.location), dict(answer.storage_options or {})
 
 
-def place_for(client: Any, table_id: list[str], mode: str) -> tuple[str, dict[str, str]]:
+def declare_location(client: Any, table_id: list[str], mode: str) -> tuple[str, dict[str, str]]:
     """Return the location to write a table to, and the options of its store.
 
     A name that a failed write declared is used again.
     """
     if mode != "create":
         try:
-            return location_of(client, table_id)
+            return read_location(client, table_id)
         except api.TableNotFoundError:
             if mode == "append":
                 raise

@@ -21,7 +21,7 @@ from spark_lance.index.text.search import indexed_text_columns
 from spark_lance.index.vector.kinds import VECTOR_LABEL
 from spark_lance.io.counters import ReadCounts, read_counts
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.index_kinds import label_of
+from spark_lance.table.format.index_kinds import index_label
 
 __all__ = ["LanceScanner", "ScanStatistics", "ScannerBuilder", "exact_rows", "scan_arguments", "search_scope"]
 
@@ -109,7 +109,7 @@ def search_scope(value: Any, arguments: dict[str, Any]) -> Any:
     if "fragments" not in arguments:
         arguments["fast_search"] = True
     ids = {uuid.UUID(str(segment)).bytes for segment in segments}
-    vector_ids = {entry.uuid.uuid for entry in value.manifest.indices if label_of(entry) == VECTOR_LABEL}
+    vector_ids = {entry.uuid.uuid for entry in value.manifest.indices if index_label(entry) == VECTOR_LABEL}
     section = table_pb2.IndexSection.FromString(value.manifest.index_section)
     entries = [entry for entry in section.indices if entry.uuid.uuid not in vector_ids - ids]
     section = table_pb2.IndexSection(indices=entries)

@@ -12,11 +12,11 @@ logger = logging.getLogger(__name__)
 
 
 class Session:
-    """The caches of this process, which all its datasets share; every session stands for the same ones.
+    """The caches of this process. All datasets share them, so all sessions are the same.
 
     Args:
-        index_cache_size_bytes, metadata_cache_size_bytes: say nothing; the environment variable
-            SPARK_LANCE_CACHE_BYTES bounds them all.
+        index_cache_size_bytes, metadata_cache_size_bytes: ignored. The environment variable
+            SPARK_LANCE_CACHE_BYTES limits the size of all caches.
     """
 
     def __init__(
@@ -29,11 +29,11 @@ class Session:
             logger.debug("the environment variable %s sets the size of all caches", VARIABLE)
 
     def size_bytes(self) -> int:
-        """Return the bytes of indices, manifests and other metadata that the process caches."""
+        """Return the bytes of indexes, manifests and other metadata in the caches of the process."""
         return CACHE.num_bytes
 
     def is_same_as(self, other: Session) -> bool:
-        """Whether another session stands for the same caches: it does."""
+        """Return true: all sessions use the same caches."""
         return isinstance(other, Session)
 
     def __repr__(self) -> str:

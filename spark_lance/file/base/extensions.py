@@ -104,16 +104,16 @@ class _Exported:
         return self._schema, self._array
 
 
-def known_schema(schema: pa.Schema) -> pa.Schema:
+def restore_schema_types(schema: pa.Schema) -> pa.Schema:
     """Return a schema whose fields have the extension types that their metadata names.
 
     Only types that pyarrow has built in or registered are used. A field whose metadata does not match its
     type is unchanged. Stored JSON becomes Arrow's JSON text type.
     """
-    return pa.schema([_known_field(field) for field in schema], schema.metadata)
+    return pa.schema([_restore_field_type(field) for field in schema], schema.metadata)
 
 
-def _known_field(field: pa.Field) -> pa.Field:
+def _restore_field_type(field: pa.Field) -> pa.Field:
     field = text_field(field)
     if not _names_type(field):
         return field
@@ -135,22 +135,10 @@ def _names_type(field: pa.Field) -> bool:
     return any(_names_type(kind.field(i)) for i in range(kind.num_fields))
 
 
-def known_table(table: pa.Table) -> pa.Table:
-    """Return a table with the types of `known_schema`. Only JSON is copied; it becomes text."""
-    schema = known_schema(table.schema)
+def restore_table_types(table: pa.Table) -> pa.Table:
+    """Return a table with the types of `restore_schema_types`. Only JSON is copied; it becomes text."""
+    schema = restore_schema_types(table.schema)
     return _cast_table(table, schema)
-
-
-def known_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with the types of `known_schema`. Only JSON is copied; it becomes text."""
-    schema = known_schema(batch.schema)
-    if schema.equals(batch.schema, check_metadata=True):
-        return batch
-    arrays = [
-        _view_as_type(text_array(array, source_field), field)
-        for array, source_field, field in zip(batch.columns, batch.schema, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:

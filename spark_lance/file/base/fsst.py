@@ -34,7 +34,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import numbers_of, of_numbers
+from spark_lance.arrow.arrays import numbers_to_arrow, numbers_to_numpy
 from spark_lance.arrow.buffers import as_bytes
 from spark_lance.errors import FormatError
 from spark_lance.file.kernels import CUT, FSST_MISSING, FSST_ROOM, NO_SYMBOL
@@ -176,7 +176,7 @@ def _even_places(marks: _Places) -> _Places:
 
 def _take_symbols(symbols: pa.BinaryArray, tokens: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], _Bytes]:
     """Return the offsets and bytes of symbols[token] for all tokens. All tokens must exist."""
-    _, offsets, data = pc.take(symbols, of_numbers(tokens), boundscheck=False).buffers()
+    _, offsets, data = pc.take(symbols, numbers_to_arrow(tokens), boundscheck=False).buffers()
     ends = np.frombuffer(offsets, dtype=np.int32)[: len(tokens) + 1]
     return ends, as_bytes(data)[: int(ends[-1])] if data is not None else np.zeros(0, dtype=np.uint8)
 
@@ -234,7 +234,7 @@ def _expand_pairs(
 
 def _look_up(values: npt.NDArray[Any], places: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return values[places] for valid places. Arrow is five times as fast as numpy."""
-    return numbers_of(pc.take(of_numbers(values), of_numbers(places), boundscheck=False))
+    return numbers_to_numpy(pc.take(numbers_to_arrow(values), numbers_to_arrow(places), boundscheck=False))
 
 
 @cache
@@ -263,7 +263,7 @@ def _pair_table(table: bytes, lengths: bytes, split: bool) -> tuple[pa.BinaryArr
     """
     symbols = _symbols(table, lengths)
     tokens = np.concatenate([_pair_tokens(False), _pair_tokens(True)]) if split else _pair_tokens(False)
-    _, offsets, data = pc.take(symbols, of_numbers(tokens), boundscheck=False).buffers()
+    _, offsets, data = pc.take(symbols, numbers_to_arrow(tokens), boundscheck=False).buffers()
     edges = np.frombuffer(offsets, dtype=np.int32)[: len(tokens) + 1]
     ends = edges[::2].copy()
     firsts = (edges[1::2] - ends[:-1]).astype(np.uint8)

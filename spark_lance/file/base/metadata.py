@@ -103,7 +103,7 @@ class Page:
     encoding: bytes
     type_url: str
 
-    def says(self, type_url: str) -> bool:
+    def has_encoding_type(self, type_url: str) -> bool:
         """Return whether `type_url` is the type of the page's encoding message."""
         return self.type_url.rpartition("/")[2] == type_url.rpartition("/")[2]
 
@@ -114,7 +114,7 @@ class Page:
             UnsupportedFormatError: the encoding has another type.
             FormatError: the message is damaged.
         """
-        if not self.says(type_url):
+        if not self.has_encoding_type(type_url):
             raise UnsupportedFormatError(f"page encoding {self.type_url!r} is not supported")
         try:
             return kind.FromString(self.encoding)
@@ -144,7 +144,7 @@ class ColumnMetadata:
     @property
     def has_lists(self) -> bool:
         """Whether a 2.0 column contains list offsets; the next column has the items."""
-        if not self.pages or not self.pages[0].says(ARRAY_ENCODING_URL):
+        if not self.pages or not self.pages[0].has_encoding_type(ARRAY_ENCODING_URL):
             return False
         encoding = self.pages[0].layout(encodings20_pb2.ArrayEncoding, ARRAY_ENCODING_URL)
         return bool(encoding.WhichOneof("array_encoding") == "list")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import flags_of, of_flags
+from spark_lance.arrow.arrays import flags_to_arrow, flags_to_numpy
 from spark_lance.errors import FormatError
 from spark_lance.file.base.schema import Field
 
@@ -52,7 +52,7 @@ def merge_paths(
     if len(arrays) == 1 and arrays[0].type.equals(target, check_metadata=True):
         return arrays[0]
     if ignored is not None and ignored.any():
-        arrays = [pc.if_else(of_flags(ignored), pa.nulls(1, array.type)[0], array) for array in arrays]
+        arrays = [pc.if_else(flags_to_arrow(ignored), pa.nulls(1, array.type)[0], array) for array in arrays]
     return _merge(field, list(arrays), target)
 
 
@@ -79,11 +79,11 @@ def _merge_struct(field: Field, arrays: list[pa.Array], target: pa.StructType) -
     validity, agreed = _merge_validity(arrays)
     for i, child in enumerate(field.children):
         arrow = target.field(i).type
-        homes = [array for array in arrays if array.type.get_field_index(child.name) >= 0]
+        parents = [array for array in arrays if array.type.get_field_index(child.name) >= 0]
         # The children of a struct that is null in this part but not in another one are arbitrary.
         parts = [
             array.field(child.name) if agreed else array.flatten()[array.type.get_field_index(child.name)]
-            for array in homes
+            for array in parents
         ]
         if not parts:
             children.append(pa.nulls(len(arrays[0]), arrow))
@@ -102,7 +102,7 @@ def _merge_validity(arrays: list[pa.Array]) -> tuple[pa.Buffer | None, bool]:
     first = _validity(arrays[0])
     if len(arrays) == 1:
         return first, True
-    valid = [flags_of(array.is_valid()) for array in arrays]
+    valid = [flags_to_numpy(array.is_valid()) for array in arrays]
     if len(nulls) == 1 and all(np.array_equal(valid[0], other) for other in valid[1:]):
         return first, True
     all_valid = np.logical_or.reduce(valid)

@@ -51,7 +51,7 @@ class RowReader(Protocol):
         """Return the byte ranges that `take` needs, step by step. Errors as for `FieldReader.read`."""
         ...
 
-    def lies_flat(self) -> bool:
+    def is_zero_copy(self) -> bool:
         """Return whether reads are slices of the file, without a copy."""
 
     def is_light(self) -> bool:

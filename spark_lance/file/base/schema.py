@@ -172,7 +172,7 @@ class Field:
         for child in self.children:
             yield from child.walk()
 
-    def along(self, names: Sequence[str]) -> tuple[Field, ...] | None:
+    def find_path(self, names: Sequence[str]) -> tuple[Field, ...] | None:
         """Return this field and the nested fields along `names`, through structs; None if one is missing."""
         fields = [self]
         for name in names:
@@ -399,10 +399,10 @@ class Schema:
             result.append(children[step])
         return tuple(result)
 
-    def along(self, names: Sequence[str]) -> tuple[Field, ...] | None:
+    def find_path(self, names: Sequence[str]) -> tuple[Field, ...] | None:
         """Return the fields along `names`, through structs; None if one is missing."""
         top = next((top for top in self.fields if top.name == names[0]), None)
-        return None if top is None else top.along(names[1:])
+        return None if top is None else top.find_path(names[1:])
 
     def path_of(self, field_id: int) -> str:
         """Return the path of a field, in the form that `find` accepts.
@@ -477,7 +477,7 @@ _RESERVED = frozenset(
 
 
 def _check_names(fields: Sequence[Field]) -> None:
-    seen: set[str] = set()
+    names: set[str] = set()
     for top in fields:
         if not top.name:
             raise SchemaError("a column has no name, and Lance finds columns by name: rename the column")
@@ -488,9 +488,9 @@ def _check_names(fields: Sequence[Field]) -> None:
             )
         if "." in top.name:
             raise SchemaError(f"column name {top.name!r} has a dot, which Lance reserves; rename the column")
-        if top.name in seen:
+        if top.name in names:
             raise SchemaError(f"column name {top.name!r} occurs twice")
-        seen.add(top.name)
+        names.add(top.name)
 
 
 def owned_columns(fields: Iterable[Field], version: FileVersion) -> list[Field]:

@@ -114,10 +114,10 @@ def _fsst(
         i, end = bounds[s], bounds[s + 1]
         if i < 0 or end < i or end > len(codes):
             return OUTSIDE
-        seen = np.uint8(0)
+        sizes_seen = np.uint8(0)
         while i < end:
             if at > limit:
-                return NO_SYMBOL if seen >= FSST_MISSING else s
+                return NO_SYMBOL if sizes_seen >= FSST_MISSING else s
             stop = i + 8
             if stop <= end:
                 word = _get64(codes, i)
@@ -128,7 +128,7 @@ def _fsst(
                         code = word & _BYTE
                         size = lengths[code]
                         _put64(out, at, symbols[code])
-                        seen |= size
+                        sizes_seen |= size
                         at += size
                         word >>= _EIGHT
                     i = stop
@@ -147,9 +147,9 @@ def _fsst(
                 else:
                     size = lengths[code]
                     _put64(out, at, symbols[code])
-                    seen |= size
+                    sizes_seen |= size
                     at += size
-        if seen >= FSST_MISSING:
+        if sizes_seen >= FSST_MISSING:
             return NO_SYMBOL
         ends[s + 1] = at
     return len(bounds) - 1

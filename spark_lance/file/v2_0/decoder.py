@@ -140,7 +140,7 @@ class ByteRun(Protocol):
         """Return the file ranges of bytes [start, stop)."""
         ...
 
-    def whole(self) -> list[Range]:
+    def full_ranges(self) -> list[Range]:
         """Return the file range of all bytes."""
         ...
 
@@ -157,7 +157,7 @@ class _StoredBuffer:
     def ranges(self, start: int, stop: int) -> list[Range]:
         return [self._buffer.range(start, stop)] if start < stop <= self.size else []
 
-    def whole(self) -> list[Range]:
+    def full_ranges(self) -> list[Range]:
         return self.ranges(0, self.size)
 
     def read(self, start: int, stop: int) -> pa.Buffer:
@@ -177,9 +177,9 @@ class _Compressed:
         return int(self._decompressed_data().size)
 
     def ranges(self, start: int, stop: int) -> list[Range]:
-        return self.whole() if start < stop else []
+        return self.full_ranges() if start < stop else []
 
-    def whole(self) -> list[Range]:
+    def full_ranges(self) -> list[Range]:
         is_lazy = self._buffer.size and self._bytes is None
         return [self._buffer.range(0, self._buffer.size)] if is_lazy else []
 

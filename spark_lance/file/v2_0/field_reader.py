@@ -290,7 +290,7 @@ def _open_encoding(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, pa
     """Open an encoding by the name of its oneof field."""
     name = encoding.WhichOneof("array_encoding")
     if name is None:
-        raise FormatError("an array encoding says nothing")
+        raise FormatError("an array encoding has no type")
     opener = ARRAY_ENCODINGS[name]
     if opener is None:
         raise UnsupportedFormatError(f"array encoding {name!r} is not supported in 2.0 files")

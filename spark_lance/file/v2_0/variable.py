@@ -139,7 +139,7 @@ class _Binary:
     def ranges(self, start: int, stop: int) -> list[Range]:
         result = end_ranges(self._index, start, stop)
         if start == 0 and stop == self._count:
-            result += self._data.whole()
+            result += self._data.full_ranges()
         return result
 
     def parts(self, start: int, stop: int) -> tuple[Bounds, Bools | None, pa.Buffer]:
@@ -384,7 +384,7 @@ class _DictionaryArrays:
         self._item_count = item_count
         self._kind = kind
         self._values: pa.Array | None = None
-        self._moved: pa.Array | None = None
+        self._index_map: pa.Array | None = None
 
     def ranges(self, start: int, stop: int) -> list[Range]:
         result = self._indices.ranges(start, stop)
@@ -399,7 +399,7 @@ class _DictionaryArrays:
             if values.null_count:
                 valid = values.is_valid().to_numpy(zero_copy_only=False)
                 places = np.cumsum(valid) - 1
-                self._moved = pa.array(places, mask=~valid).cast(self._kind.index_type)
+                self._index_map = pa.array(places, mask=~valid).cast(self._kind.index_type)
                 values = values.drop_null()
             self._values = values
         return self._values
@@ -408,8 +408,8 @@ class _DictionaryArrays:
         indices = self._indices.read(start, stop)
         values = self._dictionary()
         _check_indices(indices, self._item_count)
-        if self._moved is not None:
-            indices = self._moved.take(indices)
+        if self._index_map is not None:
+            indices = self._index_map.take(indices)
         return pa.DictionaryArray.from_arrays(indices, values, ordered=self._kind.ordered, safe=False)
 
 

@@ -1,1 +1,1 @@
-"""Entries, files and rows of indices: the common base of all kinds."""
+"""Entries, files and rows of indexes: the common base of all kinds."""

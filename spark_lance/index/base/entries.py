@@ -2,7 +2,7 @@
 
 An index can have several entries of the same name: its segments. Each segment covers some fragments, and no
 fragment is covered twice. A segment's rows count only for fragments that it covers and that still exist in
-the version. A column can have several indices of the same kind. A search uses one of them, see
+the version. A column can have several indexes of the same kind. A search uses one of them, see
 `newest_index` (vectors) and `first_index` (text). (Lance index format, manifest entry and reader duties.)
 
 The files of a new segment are written first; a commit then adds the segment to the index.
@@ -30,7 +30,7 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.commit_rows import delete_on_failure
 from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.features import check_writable
-from spark_lance.table.format.index_kinds import kind_of, label_of
+from spark_lance.table.format.index_kinds import find_index_kind, index_label
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
@@ -70,7 +70,7 @@ class Segment:
         return IndexFile(self.store, f"{self.directory}/{name}", sizes.get(name) or None)
 
 
-def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None = None) -> list[Segment]:
+def find_segments(snapshot: Snapshot, label: str, newest: int, field: int | None = None) -> list[Segment]:
     """Return the usable segments of one kind of index.
 
     Skips segments of a newer format, of an unsupported old format, without coverage, or without a column.
@@ -89,7 +89,7 @@ def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None =
     present = BitMap(fragment.id for fragment in snapshot.fragments)
     result = []
     for entry in current.indices:
-        if label_of(entry) != label or entry.index_version > newest:
+        if index_label(entry) != label or entry.index_version > newest:
             continue
         if not entry.fragment_bitmap or not entry.fields:
             continue
@@ -106,7 +106,7 @@ def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None =
 
 def _is_outdated(entry: table_pb2.IndexMetadata, store: Store, directory: str) -> bool:
     """Return whether a segment has the files of an old format, which is not supported."""
-    kind = kind_of(entry)
+    kind = find_index_kind(entry)
     present_file = None if kind is None else kind.present_file
     if present_file is None:
         return False
@@ -129,8 +129,8 @@ def check_extensible(manifest: Manifest, name: str, segments: Iterable[Segment])
         )
 
 
-def by_age(segments: Iterable[Segment]) -> list[list[Segment]]:
-    """Return the segments of each index: indices that cover a fragment first, then the newest index first.
+def group_by_age(segments: Iterable[Segment]) -> list[list[Segment]]:
+    """Return the segments of each index: indexes that cover a fragment first, then the newest index first.
 
     The age of an index is the age of its newest segment. For equal times, the later manifest entry is newer.
     """
@@ -151,7 +151,7 @@ def newest_index(segments: Iterable[Segment]) -> list[Segment]:
 
     Coverage does not overlap: a fragment that several segments list belongs to the last of them.
     """
-    ranked = by_age(segments)
+    ranked = group_by_age(segments)
     return _remove_overlap(ranked[0]) if ranked else []
 
 

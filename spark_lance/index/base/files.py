@@ -91,7 +91,7 @@ class IndexFile:
         except FileNotFoundError:
             raise FormatError("a file of an index is missing", self.path) from None
         except UnsupportedFormatError:
-            # Before Lance 0.21, scalar indices were legacy files.
+            # Before Lance 0.21, scalar indexes were legacy files.
             opened = open_file(self.store, self.path, size=self.size)
             if isinstance(opened, LegacyFileReader):
                 return opened
@@ -131,7 +131,7 @@ class IndexFile:
             raise FormatError(f"the index file has {len(positions)} columns {name!r}, not one", self.path)
         return self.arrow_schema.field(positions[0]).type
 
-    def note(self, key: str) -> str:
+    def metadata_value(self, key: str) -> str:
         """Return a metadata value.
 
         Raises:
@@ -148,7 +148,7 @@ class IndexFile:
         Raises:
             FormatError: it is missing or malformed.
         """
-        text = self.note(key)
+        text = self.metadata_value(key)
         try:
             return parse(text)
         except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -262,7 +262,7 @@ class RowAddressMap(Protocol):
         """The rows that the segment may refer to, by fragment."""
         ...
 
-    def bounded(self, rows: RowSet) -> RowSet:
+    def existing_rows(self, rows: RowSet) -> RowSet:
         """Return the rows of a set that the segment may refer to.
 
         Raises:

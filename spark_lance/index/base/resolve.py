@@ -4,7 +4,7 @@ An index refers to rows by address, or by stable row id if the table has stable 
 that no longer exist. A row counts only if no compaction dropped it, the segment covers its fragment, and it
 is not deleted. (Lance index format, reader duties.)
 
-A compaction that does not rewrite the indices records the moved rows. Each group has the old fragments, the
+A compaction that does not rewrite the indexes records the moved rows. Each group has the old fragments, the
 old addresses that survived (a 64-bit Roaring treemap) and the new fragments. The surviving rows are ordered
 by old fragment (as recorded) and offset. In this order they are the rows of the new fragments, concatenated.
 (Lance index format, fragment reuse.)
@@ -35,7 +35,7 @@ from spark_lance.table.format.row_set import (
 from spark_lance.table.indices.fragment_reuse import find_reuse_entry, read_history
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.take import addresses_of
+from spark_lance.table.reading.take import resolve_row_ids
 
 # Maximum rows of one compaction group. A damaged bitmap of a few bytes can claim 2^32 rows.
 _MAX_MOVED_ROWS = 1 << 26
@@ -141,7 +141,7 @@ def _parse_group(group: table_pb2.FragmentReuseIndexDetails.Group) -> _Group:
 
 
 class RowResolver:
-    """Resolves row numbers of indices to the rows of one table version.
+    """Resolves row numbers of indexes to the rows of one table version.
 
     Args:
         snapshot: the version.
@@ -188,10 +188,10 @@ class RowResolver:
                 existed.
         """
         if self._scan.manifest.uses_stable_row_ids and not are_addresses:
-            result, is_present = addresses_of(self._scan, numbers)
+            result, is_present = resolve_row_ids(self._scan, numbers)
         else:
             result, is_present = self._moves(numbers)
-        return result, is_present & self._covers(result, is_present, covered) & self.alive(result)
+        return result, is_present & self._covers(result, is_present, covered) & self.live_mask(result)
 
     def check(self, rows: RowSet) -> None:
         """Check that every address of a set is within its fragment.
@@ -214,7 +214,7 @@ class RowResolver:
                 rows[number] = rows.get(number, BitMap()) | here
         return rows
 
-    def bounded(self, rows: RowSet, *, are_addresses: bool = True) -> RowSet:
+    def existing_rows(self, rows: RowSet, *, are_addresses: bool = True) -> RowSet:
         """Return the rows of a set that can exist. A set of a few bytes can claim 2^32 rows.
 
         Args:
@@ -259,7 +259,7 @@ class RowResolver:
             raise FormatError(f"an index has row {row} of fragment {fragment}, which has fewer")
         return counts
 
-    def alive(self, addresses: Addresses) -> Mask:
+    def live_mask(self, addresses: Addresses) -> Mask:
         """Return the mask of addresses whose rows are not deleted in the version."""
         alive = np.ones(len(addresses), dtype=np.bool_)
         if not len(self._with_deletions):

@@ -32,19 +32,19 @@ def treemap_numbers(data: BitMap64, possible: Mapping[int, BitMap]) -> npt.NDArr
 
 
 def row_numbers(
-    data: bytes | memoryview, bounded: Callable[[RowSet], RowSet] = lambda rows: rows
+    data: bytes | memoryview, existing_rows: Callable[[RowSet], RowSet] = lambda rows: rows
 ) -> npt.NDArray[np.uint64]:
     """Return the row numbers of a stored set (ascending uint64).
 
     Args:
         data: the encoded set.
-        bounded: removes rows that cannot exist.
+        existing_rows: removes rows that cannot exist.
 
     Raises:
         FormatError: the bytes are damaged.
         UnsupportedFormatError: the set has a whole fragment without listing its rows.
     """
-    rows = bounded(RowSet.from_bytes(data))
+    rows = existing_rows(RowSet.from_bytes(data))
     if None in rows.values():
         raise UnsupportedFormatError("a set of rows that names a fragment as a whole")
     return rows.addresses()

@@ -23,7 +23,7 @@ Fragments = Sequence[table_pb2.DataFragment]
 _ROWS: CacheSection[tuple[Manifest, Addresses]] = CacheSection("rows of filters", CACHE, share=1 / 4)
 
 
-def covered_by(segments: Iterable[Segment]) -> BitMap:
+def find_covered_fragments(segments: Iterable[Segment]) -> BitMap:
     """Return the ids of the fragments that at least one segment covers."""
     return BitMap().union(*(segment.covered for segment in segments))
 
@@ -38,7 +38,7 @@ def unindexed(fragments: Fragments, used: Sequence[Segment], fast_search: bool) 
     """
     if used and fast_search:
         return []
-    covered = covered_by(used)
+    covered = find_covered_fragments(used)
     return [fragment for fragment in fragments if fragment.id not in covered]
 
 

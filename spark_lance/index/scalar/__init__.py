@@ -1,1 +1,1 @@
-"""Scalar indices, which scans use to find the rows that can match a condition."""
+"""Scalar indexes, which scans use to find the rows that can match a condition."""

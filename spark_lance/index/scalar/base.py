@@ -1,4 +1,4 @@
-"""Base class of the scalar indices."""
+"""Base class of the scalar indexes."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ class ScalarIndex(ABC):
 
     @classmethod
     @abstractmethod
-    def fits(cls, kind: pa.DataType) -> bool:
+    def supports_type(cls, kind: pa.DataType) -> bool:
         """Return whether values of this type can be indexed."""
 
     @classmethod
     def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
         """Return whether a column with values of this type can be indexed."""
-        return not field.is_json and cls.fits(kind)
+        return not field.is_json and cls.supports_type(kind)
 
     @classmethod
     def extends(cls, entry: table_pb2.IndexMetadata, field: Field) -> bool:
-        """Return whether we can extend an index of a column, including indices of other writers.
+        """Return whether we can extend an index of a column, including indexes of other writers.
 
         Other writers index the stored JSONB bytes or the text; we do neither.
         """
@@ -107,7 +107,7 @@ class ScalarIndex(ABC):
         segments: Sequence[Segment],
         kind: pa.DataType,
         target: SegmentTarget,
-        bounded: Callable[[RowSet], RowSet],
+        existing_rows: Callable[[RowSet], RowSet],
     ) -> dict[str, int] | None:
         """Merge several segments that cover different fragments into one.
 
@@ -115,7 +115,7 @@ class ScalarIndex(ABC):
             segments: uncommitted segments with the same options. All their rows are live.
             kind: type of the values.
             target: location of the new segment.
-            bounded: removes rows that cannot exist from a stored set.
+            existing_rows: removes rows that cannot exist from a stored set.
 
         Returns:
             File name -> size in bytes; None if the segment must be built from the table again.
@@ -126,7 +126,7 @@ class ScalarIndex(ABC):
         """Return the statistics of this segment, by name."""
         return {}
 
-    def stands_beside(self) -> bool:
+    def can_add_segments(self) -> bool:
         """Return whether new segments can be added next to this one."""
         return True
 

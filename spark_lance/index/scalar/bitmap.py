@@ -35,7 +35,7 @@ _MAX_SETS = 1 << 16
 
 
 class SetsByKey(ScalarIndex):
-    """Base class of indices whose file has one set of rows per key."""
+    """Base class of indexes whose file has one set of rows per key."""
 
     @cached_property
     def _file(self) -> IndexFile:
@@ -56,7 +56,7 @@ class Bitmap(SetsByKey):
     is_exact = True
 
     @classmethod
-    def fits(cls, kind: pa.DataType) -> bool:
+    def supports_type(cls, kind: pa.DataType) -> bool:
         """Return whether values can be compared for equality."""
         return not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or pa.types.is_null(kind))
 
@@ -69,7 +69,7 @@ class Bitmap(SetsByKey):
         """Return the keys in file order; None if there are more than `most`."""
         return None if self._file.num_rows > most else self._keys
 
-    def stored(self, position: int) -> bytes:
+    def set_bytes(self, position: int) -> bytes:
         """Return the encoded set of rows of one key."""
         result: bytes = self._file.read(["bitmaps"], position, position + 1)["bitmaps"][0].as_py()
         return result
@@ -81,7 +81,7 @@ class Bitmap(SetsByKey):
 
     def find(self, probe: ColumnPredicate) -> RowSet | None:
         """Return exactly the rows whose value matches the condition."""
-        matches = np.flatnonzero(probe.true_for(self._keys))
+        matches = np.flatnonzero(probe.evaluate(self._keys))
         return None if len(matches) > _MAX_SETS else read_sets(self._file, matches)
 
     def find_bytes(self, probe: ColumnPredicate) -> int | None:
@@ -165,7 +165,7 @@ def move_sets(file: IndexFile, target: SegmentTarget, remap: RowAddressMap, note
         for start in range(0, file.num_rows, _RUN_KEYS):
             table = file.read(schema.names, start, start + _RUN_KEYS)
             sets = remap_sets(
-                [row_numbers(data, remap.bounded) for data in table["bitmaps"].to_pylist()], remap
+                [row_numbers(data, remap.existing_rows) for data in table["bitmaps"].to_pylist()], remap
             )
             kept_keys = [number for number, rows in enumerate(sets) if len(rows)]
             if kept_keys:

@@ -24,7 +24,14 @@ from spark_lance.expressions.values import common
 from spark_lance.index.base.building import Rows, SegmentTarget
 from spark_lance.index.base.files import IndexFileWriter
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
-from spark_lance.index.scalar.zones import ZONE_FIELDS, Zone, ZoneIndex, in_runs, rows_of_zones, zones_of
+from spark_lance.index.scalar.zones import (
+    ZONE_FIELDS,
+    Zone,
+    ZoneIndex,
+    batch_zones,
+    rows_of_zones,
+    split_zones,
+)
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.rows.key_lookup import filter_places, hash_strings, pack_filter
@@ -43,7 +50,7 @@ class BloomFilter(ZoneIndex):
     type_url = INDEX_KINDS[label].type_url
 
     @classmethod
-    def fits(cls, kind: pa.DataType) -> bool:
+    def supports_type(cls, kind: pa.DataType) -> bool:
         """Return whether values have a defined byte form."""
         return _is_number(kind) or _is_text(kind)
 
@@ -127,7 +134,7 @@ class BloomFilter(ZoneIndex):
         )
         path = f"{target.directory}/{FILE}"
         with IndexFileWriter(target.store, path, schema, target.version) as writer:
-            for part in in_runs(map(_build_filter, zones_of(rows)), _RUN_ZONES):
+            for part in batch_zones(map(_build_filter, split_zones(rows)), _RUN_ZONES):
                 writer.write(
                     [
                         pa.array(column, f.type)

@@ -98,7 +98,7 @@ class BTree(ScalarIndex):
         return int(stable_row_ids)
 
     @classmethod
-    def fits(cls, kind: pa.DataType) -> bool:
+    def supports_type(cls, kind: pa.DataType) -> bool:
         """Return whether values have an order."""
         return not any(test(kind) for test in _NESTED)
 
@@ -131,7 +131,7 @@ class BTree(ScalarIndex):
         for spans in _group_spans(runs):
             for entries in self._read_all([(start * size, stop * size) for start, stop in spans]):
                 positions = None if sorted_points is None else _find_points(sorted_points, entries)
-                parts.append(entries.ids[probe.true_for(entries.values) if positions is None else positions])
+                parts.append(entries.ids[probe.evaluate(entries.values) if positions is None else positions])
         return RowSet.from_addresses(np.concatenate(parts))
 
     def find_bytes(self, probe: ColumnPredicate) -> int | None:
@@ -233,7 +233,7 @@ class BTree(ScalarIndex):
         segments: Sequence[Segment],
         kind: pa.DataType,
         target: SegmentTarget,
-        bounded: Callable[[RowSet], RowSet],
+        existing_rows: Callable[[RowSet], RowSet],
     ) -> dict[str, int]:
         """Sort the values of all segments into one segment."""
 

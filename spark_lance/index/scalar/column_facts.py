@@ -1,4 +1,4 @@
-"""Answer questions about all values of a column from its indices: first rows, null count, counts per value.
+"""Answer questions about all values of a column from its indexes: first rows, null count, counts per value.
 
 An index can answer only if its segments cover every fragment of the version. Deleted rows and rows that no
 longer exist are excluded. If a table has stable row ids, an index may have the old value of an updated row
@@ -9,9 +9,9 @@ condition (full_coverage.py).
     leading_rows    a superset of the first n rows in column order; read them to find the exact rows
     null_count      exact
     value_counts    exact; BITMAP only
-    bounds_of       bounds of all values; the bounds themselves may no longer occur
+    column_bounds       bounds of all values; the bounds themselves may no longer occur
 
-Zone maps answer leading_rows (as whole zones), null_count and bounds_of.
+Zone maps answer leading_rows (as whole zones), null_count and column_bounds.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def value_counts(
     return None
 
 
-def bounds_of(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
+def column_bounds(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
     """Return bounds of the values of a column; None if no index can answer.
 
     Raises:
@@ -343,7 +343,7 @@ def _read_first_rows(index: FullCoverageIndex, segment: BTree, order: Order) -> 
             length = min(length, stop - start)
             first, last = (stop - length, stop) if backward else (start, start + length)
             ids = segment.ids(first, last)
-            alive = order.select(index.alive(segment, ids[::-1] if backward else ids))[:count]
+            alive = order.select(index.live_addresses(segment, ids[::-1] if backward else ids))[:count]
             result.append(alive)
             entries_read, count, length = (
                 entries_read + last - first,
@@ -366,7 +366,7 @@ def _nulls_of_btree(index: FullCoverageIndex) -> int | None:
             or (null_entries and not index.names_addresses)
         ):
             return None
-        total += len(np.unique(index.alive(segment, segment.ids(0, null_entries))))
+        total += len(np.unique(index.live_addresses(segment, segment.ids(0, null_entries))))
     return total
 
 
@@ -400,8 +400,8 @@ def _leading_of_bitmap(index: FullCoverageIndex, order: Order) -> RowSet | None:
         key_order = {"first": (missing, values), "last": (values, missing), "none": (values,)}[order.nulls]
         remaining = order.count
         for position in np.concatenate(key_order).tolist():
-            for numbers in index.numbers(segment.stored(position)):
-                alive = order.select(index.alive(segment, numbers))[:remaining]
+            for numbers in index.numbers(segment.set_bytes(position)):
+                alive = order.select(index.live_addresses(segment, numbers))[:remaining]
                 result.append(alive)
                 remaining -= len(alive)
                 if remaining <= 0:
@@ -420,7 +420,10 @@ def _nulls_of_bitmap(index: FullCoverageIndex) -> int | None:
         for position in np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False)).tolist():
             if not index.names_addresses:
                 return None
-            total += sum(len(index.alive(segment, part)) for part in index.numbers(segment.stored(position)))
+            total += sum(
+                len(index.live_addresses(segment, part))
+                for part in index.numbers(segment.set_bytes(position))
+            )
     return total
 
 

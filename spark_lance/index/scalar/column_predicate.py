@@ -90,7 +90,7 @@ class ColumnPredicate:
             result += _constants(argument) or []
         return result
 
-    def true_for(self, values: pa.Array | pa.ChunkedArray) -> Mask:
+    def evaluate(self, values: pa.Array | pa.ChunkedArray) -> Mask:
         """Return the mask of values that match the condition.
 
         Raises:
@@ -244,7 +244,7 @@ def _bound(tree: Expression) -> Call | None:
     return comparison if is_constant(comparison.arguments[1]) else None
 
 
-def column_predicate_of(node: Expression) -> ColumnPredicate | None:
+def parse_column_predicate(node: Expression) -> ColumnPredicate | None:
     """Return the predicate of an expression that reads one column only; None for other expressions."""
     if isinstance(node, Call) and node.function == "in":
         column, *others = node.arguments

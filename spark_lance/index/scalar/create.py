@@ -1,4 +1,4 @@
-"""Build and extend scalar indices without Spark, as a whole or in parts.
+"""Build and extend scalar indexes without Spark, as a whole or in parts.
 
 Several processes can each build a part, and the parts are then merged. A part is an uncommitted segment that
 covers some fragments. Parts of one segment share the segment's directory, each in its own subdirectory until
@@ -34,10 +34,10 @@ from spark_lance.index.base.entries import (
     check_extensible,
     check_name,
     commit_segments,
+    find_segments,
     index_directory,
     new_entry,
     new_segment,
-    segments_of,
 )
 from spark_lance.index.base.resolve import RowResolver
 from spark_lance.index.scalar.base import ScalarIndex
@@ -45,7 +45,7 @@ from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
 from spark_lance.io.progress import report
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bitmaps import covered_fragments
-from spark_lance.table.format.index_kinds import INDEX_KINDS, label_of
+from spark_lance.table.format.index_kinds import INDEX_KINDS, index_label
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
@@ -205,7 +205,7 @@ def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = No
     """
     for index in SCALAR_INDICES.values():
         segments = [
-            segment for segment in segments_of(snapshot, index.label, index.newest) if segment.name == name
+            segment for segment in find_segments(snapshot, index.label, index.newest) if segment.name == name
         ]
         if segments:
             break
@@ -215,7 +215,7 @@ def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = No
     covered = BitMap().union(*(segment.covered for segment in segments))
     new_fragments = [fragment for fragment in snapshot.fragments if fragment.id not in covered]
     merged = segments if merge is None else segments[max(len(segments) - merge, 0) :]
-    if new_fragments and not all(index(segment).stands_beside() for segment in segments):
+    if new_fragments and not all(index(segment).can_add_segments() for segment in segments):
         merged = segments
     if not new_fragments and len(merged) < 2:
         return snapshot.manifest
@@ -308,7 +308,7 @@ def merge_segments(snapshot: Snapshot, entries: Sequence[table_pb2.IndexMetadata
     """Merge uncommitted segments into a new one, and return its manifest entry. The inputs keep their files.
 
     Raises:
-        OptionError: the segments belong to different indices, or two of them cover the same fragment.
+        OptionError: the segments belong to different indexes, or two of them cover the same fragment.
     """
     return _merge(snapshot, [part_segment(snapshot, entry) for entry in entries], None)
 
@@ -320,15 +320,15 @@ def _merge(
     covered = BitMap()
     for segment in segments:
         entry = segment.entry
-        if (label_of(entry), list(entry.fields)) != (label_of(first), list(first.fields)):
+        if (index_label(entry), list(entry.fields)) != (index_label(first), list(first.fields)):
             raise OptionError("only segments of one kind of index over one column can be merged")
         if covered & segment.covered:
             raise OptionError(f"two parts cover fragment {min(covered & segment.covered)}: build one of them")
         covered |= segment.covered
     kinds = {index.label: index for index in SCALAR_INDICES.values()}
-    index = kinds.get(label_of(first))
+    index = kinds.get(index_label(first))
     if index is None:
-        raise OptionError(f"segments of an index {label_of(first)!r} cannot be merged here")
+        raise OptionError(f"segments of an index {index_label(first)!r} cannot be merged here")
     column = snapshot.schema.path_of(int(first.fields[0]))
     field = indexed_field(snapshot.schema, column, index)
     kind = plain(pa.chunked_array([], field.arrow_type())).type
@@ -341,8 +341,8 @@ def _merge(
         version = snapshot.manifest.file_version
         target = SegmentTarget(snapshot.store, directory, version, options)
         by_address = indices[0].has_addresses or not snapshot.manifest.uses_stable_row_ids
-        bounded = partial(RowResolver(snapshot).bounded, are_addresses=by_address)
-        files = index.merge(segments, kind, target, bounded)
+        existing_rows = partial(RowResolver(snapshot).existing_rows, are_addresses=by_address)
+        files = index.merge(segments, kind, target, existing_rows)
         if files is None:
             fragments = [each for each in snapshot.fragments if each.id in covered]
             if len(fragments) < len(covered):

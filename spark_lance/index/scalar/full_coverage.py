@@ -1,4 +1,4 @@
-"""Answer queries from indices alone, if an index covers every fragment of a version.
+"""Answer queries from indexes alone, if an index covers every fragment of a version.
 
 `exact_rows` returns the rows that match a condition without reading the columns.
 """
@@ -37,7 +37,7 @@ class FullCoverageIndex:
     @property
     def names_addresses(self) -> bool:
         """Whether entries refer to rows by address. A row id may belong to a row updated since."""
-        pruner = pruner_of(self.snapshot)
+        pruner = find_pruner(self.snapshot)
         return pruner is not None and pruner.refers_to_rows(self.segments)
 
     @cached_property
@@ -45,7 +45,7 @@ class FullCoverageIndex:
         """Number of live rows of the version."""
         return self.snapshot.live_rows()
 
-    def alive(self, segment: ScalarIndex, numbers: Addresses) -> Addresses:
+    def live_addresses(self, segment: ScalarIndex, numbers: Addresses) -> Addresses:
         """Return the addresses of a segment's entries that are live rows of the version."""
         addresses, counts = self.row_addresses(segment, numbers)
         return addresses[counts]
@@ -61,8 +61,10 @@ class FullCoverageIndex:
     def numbers(self, data: bytes) -> Iterator[Addresses]:
         """Yield the row numbers of an encoded set, in batches of at most `LONGEST_RUN`."""
         physical = {fragment.id: fragment for fragment in self.snapshot.fragments}
-        bounded = self.resolver.bounded(RowSet.from_bytes(data), are_addresses=self.names_addresses)
-        for fragment, rows in bounded.items():
+        existing_rows = self.resolver.existing_rows(
+            RowSet.from_bytes(data), are_addresses=self.names_addresses
+        )
+        for fragment, rows in existing_rows.items():
             if rows is None and fragment not in physical:
                 continue
             numbers = range(self.snapshot.physical_rows(physical[fragment])) if rows is None else rows
@@ -70,29 +72,29 @@ class FullCoverageIndex:
                 yield row_addresses(fragment, np.array(numbers[start : start + LONGEST_RUN], np.uint64))
 
 
-def pruner_of(snapshot: Snapshot) -> ScalarPruner | None:
-    """Return the pruner of a version's scalar indices; None if the version has no index."""
+def find_pruner(snapshot: Snapshot) -> ScalarPruner | None:
+    """Return the pruner of a version's scalar indexes; None if the version has no index."""
     return next((pruner for pruner in snapshot.scan([]).pruners if isinstance(pruner, ScalarPruner)), None)
 
 
 def full_coverage_indices(
     snapshot: Snapshot, path: Sequence[str], kinds: Collection[type[ScalarIndex]]
 ) -> Iterator[FullCoverageIndex]:
-    """Yield the indices of a column that cover every fragment of a version.
+    """Yield the indexes of a column that cover every fragment of a version.
 
     Args:
         snapshot: the version.
         path: the column, or the path of a field in a struct column.
         kinds: index classes to consider.
     """
-    fields = snapshot.schema.along(path)
-    pruner = pruner_of(snapshot)
+    fields = snapshot.schema.find_path(path)
+    pruner = find_pruner(snapshot)
     # Scans read JSON documents as text, which sorts differently from their bytes.
     if fields is None or pruner is None or fields[-1].is_json:
         return
     present = BitMap(fragment.id for fragment in snapshot.fragments)
     by_name: dict[tuple[Any, str], list[ScalarIndex]] = {}
-    for index in pruner.indices_of(fields[-1].id):
+    for index in pruner.find_indexes(fields[-1].id):
         if type(index) in kinds:
             by_name.setdefault((type(index), index.segment.name), []).append(index)
     for (kind, _), parts in by_name.items():
@@ -111,7 +113,7 @@ def exact_rows(snapshot: Snapshot, trees: Sequence[Expression], most_bytes: int)
     Raises:
         FormatError: an index or a deletion file is damaged.
     """
-    pruner = pruner_of(snapshot)
+    pruner = find_pruner(snapshot)
     answer = None if pruner is None else pruner.exact_answer(trees, snapshot.fragments, most_bytes)
     if pruner is None or answer is None:
         return None

@@ -219,14 +219,14 @@ class Inverted(ScalarIndex):
         return FORMAT_VERSION
 
     @classmethod
-    def fits(cls, kind: pa.DataType) -> bool:
+    def supports_type(cls, kind: pa.DataType) -> bool:
         """Return whether values are strings, or lists of strings."""
         return is_text(kind) or is_text_list(kind)
 
     @classmethod
     def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
         """Return whether a column has strings, lists of strings, or JSON documents."""
-        return field.is_json or cls.fits(kind)
+        return field.is_json or cls.supports_type(kind)
 
     @classmethod
     def extends(cls, entry: table_pb2.IndexMetadata, field: Field) -> bool:
@@ -242,7 +242,7 @@ class Inverted(ScalarIndex):
         parts = text_parts(self.segment)
         return {"params": parts[0].tokenizer.params() if parts else {}, "num_partitions": len(parts)}
 
-    def stands_beside(self) -> bool:
+    def can_add_segments(self) -> bool:
         """Return whether this segment has our file format: pylance cannot merge different formats."""
         return has_own_form(self.segment)
 
@@ -265,7 +265,7 @@ class Inverted(ScalarIndex):
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
         """Write a segment; return file name -> size in bytes."""
         # Binary values are JSON documents.
-        tokenizer = replace(_make_tokenizer(target.options), documents=not cls.fits(rows.kind))
+        tokenizer = replace(_make_tokenizer(target.options), documents=not cls.supports_type(rows.kind))
         return build_inverted(rows, target, tokenizer)
 
     @classmethod
@@ -274,7 +274,7 @@ class Inverted(ScalarIndex):
         segments: Sequence[Segment],
         kind: pa.DataType,
         target: SegmentTarget,
-        bounded: Callable[[RowSet], RowSet],
+        existing_rows: Callable[[RowSet], RowSet],
     ) -> dict[str, int] | None:
         """Copy the parts of all segments into one segment, which counts words across its parts."""
         return merge_inverted(segments, target)

@@ -34,8 +34,8 @@ from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.column_predicate import ColumnPredicate, column_first
 from spark_lance.index.scalar.ngram import NGram
 from spark_lance.index.scalar.zone_map import ZoneMap
-from spark_lance.jsonb.binary import strings_of
-from spark_lance.jsonb.numbers import numbers_of
+from spark_lance.jsonb.binary import decode_strings
+from spark_lance.jsonb.numbers import decode_numbers
 from spark_lance.jsonb.values import CONTAINER, FALSE, NULL, NUMBER, STRING, TRUE, JsonValues
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.format.index_kinds import INDEX_KINDS, label_of_url
@@ -91,7 +91,7 @@ class JsonIndex(ScalarIndex):
         return self._target is not None and self._target.has_addresses
 
     @classmethod
-    def fits(cls, kind: pa.DataType) -> bool:
+    def supports_type(cls, kind: pa.DataType) -> bool:
         """Return whether values can be JSON documents."""
         return bool(pa.types.is_large_binary(kind))
 
@@ -186,7 +186,7 @@ class JsonIndex(ScalarIndex):
                 )
 
         key_type = _value_type(path, (matches for matches, *_ in values()))
-        if not kind.fits(key_type):
+        if not kind.supports_type(key_type):
             raise ColumnTypeError(f"values at {path!r} are {key_type}: that cannot have an index {kind.name}")
 
         def pieces() -> Iterator[tuple[pa.Array, Numbers]]:
@@ -276,7 +276,7 @@ def _value_type(path: str, parts: Iterator[JsonValues]) -> pa.DataType:
         kinds = set(np.unique(values.kinds).tolist())
         type_names |= {type_name for kind, type_name in _TYPE_NAMES.items() if kind in kinds}
         if NUMBER in kinds:
-            numbers = numbers_of(values.take(np.flatnonzero(values.kinds == NUMBER)))
+            numbers = decode_numbers(values.take(np.flatnonzero(values.kinds == NUMBER)))
             whole = np.isin(numbers.which, ("i", "u"))
             type_names |= {"whole numbers"} if bool(whole.any()) else set()
             type_names |= {"floats"} if not bool(whole.all()) else set()
@@ -304,10 +304,10 @@ _KEY_TYPES = {
 def _key_array(values: JsonValues, kind: pa.DataType) -> pa.Array:
     """Return JSON values of a single type as an Arrow array."""
     if pa.types.is_string(kind):
-        return strings_of(values)
+        return decode_strings(values)
     if pa.types.is_boolean(kind):
         return pa.array(values.kinds == TRUE)
-    numbers = numbers_of(values)
+    numbers = decode_numbers(values)
     return pa.array(numbers.as_doubles() if pa.types.is_floating(kind) else numbers.as_integers()[0])
 
 

@@ -46,9 +46,9 @@ class LabelList(SetsByKey):
         return 1
 
     @classmethod
-    def fits(cls, kind: pa.DataType) -> bool:
+    def supports_type(cls, kind: pa.DataType) -> bool:
         """Return whether values are lists whose elements can be compared for equality."""
-        return _is_list(kind) and Bitmap.fits(kind.value_type)
+        return _is_list(kind) and Bitmap.supports_type(kind.value_type)
 
     def find(self, probe: ColumnPredicate) -> RowSet | None:
         """Return exactly the rows whose list contains an element, any of several, or all of them."""
@@ -63,7 +63,7 @@ class LabelList(SetsByKey):
 
     def _rows_with(self, element: Any) -> RowSet:
         same = ColumnPredicate(probe_path, Call("=", (Column(("value",)), Literal(element))))
-        return read_sets(self._file, np.flatnonzero(same.true_for(self._keys)))
+        return read_sets(self._file, np.flatnonzero(same.evaluate(self._keys)))
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
@@ -85,7 +85,7 @@ class LabelList(SetsByKey):
         """Rewrite the sets of elements and null lists with current addresses."""
         notes = {}
         if _NULLS in self._file.metadata:
-            absent = row_numbers(self._file.buffer(self._file.parsed(_NULLS, int)), remap.bounded)
+            absent = row_numbers(self._file.buffer(self._file.parsed(_NULLS, int)), remap.existing_rows)
             notes[_NULLS] = pack_sorted(remap_sets([absent], remap)[0])
         return {FILE: move_sets(self._file, target, remap, notes)}
 

@@ -48,7 +48,7 @@ class NGram(ScalarIndex):
     can_move = True
 
     @classmethod
-    def fits(cls, kind: pa.DataType) -> bool:
+    def supports_type(cls, kind: pa.DataType) -> bool:
         """Return whether values are text."""
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 

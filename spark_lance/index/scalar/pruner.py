@@ -1,7 +1,7 @@
-"""Find the rows that can match a condition, from the scalar indices of a version.
+"""Find the rows that can match a condition, from the scalar indexes of a version.
 
 A condition is a tree of "and" and "or". Every other part that reads one column is answered by that column's
-indices. An "and" needs an answer for one part, an "or" needs answers for all parts. All rows of fragments
+indexes. An "and" needs an answer for one part, an "or" needs answers for all parts. All rows of fragments
 that no segment covers are returned. Scans apply the condition to the rows they read.
 
 An answer is exact if all its live rows match. An "and" or "or" is exact if all its parts are. An index
@@ -24,10 +24,10 @@ from spark_lance.errors import ExpressionError
 from spark_lance.expressions.expressions import Call, Expression, expression_text
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import Field
-from spark_lance.index.base.entries import by_age, segments_of
+from spark_lance.index.base.entries import find_segments, group_by_age
 from spark_lance.index.base.resolve import RowResolver
 from spark_lance.index.scalar.base import ScalarIndex
-from spark_lance.index.scalar.column_predicate import ColumnPredicate, column_predicate_of, conjuncts
+from spark_lance.index.scalar.column_predicate import ColumnPredicate, conjuncts, parse_column_predicate
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.manifest import Manifest
@@ -37,7 +37,7 @@ from spark_lance.table.reading.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class IndexAnswer:
-    """The rows that can match a condition, according to the indices.
+    """The rows that can match a condition, according to the indexes.
 
     Attributes:
         rows: includes every live row that matches, and maybe deleted rows.
@@ -55,7 +55,7 @@ class IndexAnswer:
 
 
 class ScalarPruner:
-    """Prunes the rows of one table version by its scalar indices; see `table.reading.pruning.Pruner`.
+    """Prunes the rows of one table version by its scalar indexes; see `table.reading.pruning.Pruner`.
 
     Args:
         snapshot: the version.
@@ -74,7 +74,7 @@ class ScalarPruner:
 
     @cached_property
     def resolver(self) -> RowResolver:
-        """Resolves the row numbers that indices return."""
+        """Resolves the row numbers that indexes return."""
         return RowResolver(self._snapshot)
 
     @cached_property
@@ -85,14 +85,14 @@ class ScalarPruner:
         fields = {field.id: field for field in self._manifest.schema.walk()}
         result: dict[int, list[ScalarIndex]] = {}
         for kind in SCALAR_INDICES.values():
-            for segments in by_age(segments_of(self._snapshot, kind.label, kind.newest)):
+            for segments in group_by_age(find_segments(self._snapshot, kind.label, kind.newest)):
                 for segment in segments:
                     field = fields.get(segment.entry.fields[0]) if len(segment.entry.fields) == 1 else None
                     if field is not None and segment.covered:
                         result.setdefault(field.id, []).append(kind(segment, field.arrow_type()))
         return result
 
-    def indices_of(self, field: int) -> Sequence[ScalarIndex]:
+    def find_indexes(self, field: int) -> Sequence[ScalarIndex]:
         """Return the segments on a field id, newest index first."""
         return self._indices.get(field, [])
 
@@ -148,8 +148,8 @@ class ScalarPruner:
         return self._lookup(tree)
 
     def _lookup(self, tree: Expression) -> _Query:
-        probe = column_predicate_of(tree)
-        fields = None if probe is None else self._manifest.schema.along(probe.path)
+        probe = parse_column_predicate(tree)
+        fields = None if probe is None else self._manifest.schema.find_path(probe.path)
         if probe is None or fields is None or fields[-1].id not in self._indices:
             return _Unknown()
         groups: dict[str, list[ScalarIndex]] = {}
@@ -166,13 +166,13 @@ class ScalarPruner:
         covered = index.segment.covered
         by_address = index.has_addresses or not self._manifest.uses_stable_row_ids
         if by_address and not self.resolver.has_remaps:
-            covered_rows = rows.only(fragment for fragment in rows if fragment in covered)
+            covered_rows = rows.select_fragments(fragment for fragment in rows if fragment in covered)
             self.resolver.check(covered_rows)
             return IndexAnswer(covered_rows, exact=True)
         self.resolver.check(rows if by_address else RowSet())
         if None in rows.values():
             # The set has a whole fragment, whose rows may have moved: any covered row can match.
-            return IndexAnswer(RowSet.whole(covered), exact=False)
+            return IndexAnswer(RowSet.from_fragments(covered), exact=False)
         addresses, counts = self.resolver.addresses(
             rows.addresses(), covered, are_addresses=index.has_addresses
         )
@@ -186,7 +186,7 @@ def covers_once(indices: Sequence[ScalarIndex], fragments: BitMap) -> bool:
 
 
 class _Request:
-    """A request to the indices: the fragments to search, and the byte limit of an exact answer.
+    """A request to the indexes: the fragments to search, and the byte limit of an exact answer.
 
     Attributes:
         fragments: the fragments.
@@ -200,7 +200,7 @@ class _Request:
 
 
 class _Query(ABC):
-    """A condition, and the indices that can answer it."""
+    """A condition, and the indexes that can answer it."""
 
     @abstractmethod
     def answer(self, request: _Request) -> IndexAnswer | None:
@@ -293,7 +293,7 @@ class _NotNull(_Query):
         if nulls is None:
             return None
         sizes = {fragment.id: self.snapshot.physical_rows(fragment) for fragment in request.fragments}
-        return IndexAnswer(RowSet.whole(sizes).with_sizes(sizes) - nulls.rows, exact=True)
+        return IndexAnswer(RowSet.from_fragments(sizes).with_sizes(sizes) - nulls.rows, exact=True)
 
     def can_be_exact(self, request: _Request) -> bool:
         return self.nulls.can_be_exact(request)
@@ -304,10 +304,10 @@ class _NotNull(_Query):
 
 @dataclass(frozen=True)
 class _Lookup(_Query):
-    """A condition on one column, and the indices of this column.
+    """A condition on one column, and the indexes of this column.
 
     Attributes:
-        pruner: the pruner that opened the indices.
+        pruner: the pruner that opened the indexes.
         tree, probe: the condition, as an expression and as a predicate on the column.
         field: the column.
         groups: the segments of each index, best index first.
@@ -365,8 +365,10 @@ class _Lookup(_Query):
                 result |= self.pruner.resolved(index, rows)
         if unknown == request.present and request.present:
             return None
-        rows = result.rows.only(fragment for fragment in result.rows if fragment in request.present)
-        answer = IndexAnswer(rows | RowSet.whole(unknown), result.exact and not unknown)
+        rows = result.rows.select_fragments(
+            fragment for fragment in result.rows if fragment in request.present
+        )
+        answer = IndexAnswer(rows | RowSet.from_fragments(unknown), result.exact and not unknown)
         return answer if answer.exact or request.most_bytes is None else None
 
 

@@ -32,11 +32,11 @@ from spark_lance.errors import FormatError
 from spark_lance.expressions.expressions import Call, Column, Expression, compute, walk
 from spark_lance.expressions.geo_functions import (
     BOXES_MEET,
-    bounds_of,
-    boxes_of,
+    bounding_boxes,
     extension_of,
-    geometries_of,
+    geometry_bounds,
     is_geometry,
+    parse_geometries,
 )
 from spark_lance.file.base.schema import Field
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
@@ -105,7 +105,7 @@ class RTree(ScalarIndex):
     can_move = True
 
     @classmethod
-    def fits(cls, kind: pa.DataType) -> bool:
+    def supports_type(cls, kind: pa.DataType) -> bool:
         """Return whether values can be geometries, without knowing the extension type."""
         return is_geometry("", kind)
 
@@ -222,7 +222,7 @@ class RTree(ScalarIndex):
         boxes, numbers = [np.empty((0, 4))], [np.empty(0, np.uint64)]
         nulls = [np.empty(0, np.uint64)]
         for values, ids in rows.pieces():
-            boxes_read = boxes_of(values, rows.extension)
+            boxes_read = bounding_boxes(values, rows.extension)
             is_present = ~np.isnan(boxes_read).any(axis=1)
             boxes.append(boxes_read[is_present])
             numbers.append(ids[is_present])
@@ -235,14 +235,14 @@ class RTree(ScalarIndex):
         segments: Sequence[Segment],
         kind: pa.DataType,
         target: SegmentTarget,
-        bounded: Callable[[RowSet], RowSet],
+        existing_rows: Callable[[RowSet], RowSet],
     ) -> dict[str, int]:
         """Merge the boxes of all segments into one tree."""
         trees = [cls(segment, kind) for segment in segments]
         leaves = [leaf for tree in trees for leaf in tree._leaves()]
         boxes = np.concatenate([np.empty((0, 4)), *(boxes_read for boxes_read, _ in leaves)])
         numbers = np.concatenate([np.empty(0, np.uint64), *(ids for _, ids in leaves)])
-        null_rows = (row_numbers(tree._nulls(), bounded) for tree in trees)
+        null_rows = (row_numbers(tree._nulls(), existing_rows) for tree in trees)
         nulls = np.concatenate([np.empty(0, np.uint64), *null_rows])
         return _write(boxes, numbers, nulls, target)
 
@@ -253,7 +253,7 @@ class RTree(ScalarIndex):
             row_ids, is_present = remap(ids)
             boxes.append(boxes_read[is_present])
             numbers.append(row_ids[is_present])
-        nulls, is_present = remap(row_numbers(self._nulls(), remap.bounded))
+        nulls, is_present = remap(row_numbers(self._nulls(), remap.existing_rows))
         return _write(np.concatenate(boxes), np.concatenate(numbers), nulls[is_present], target)
 
 
@@ -289,7 +289,7 @@ def _constant_box(one: Expression, other: Expression) -> Boxes | None:
         if _is_column(column) and not _has_column(constant):
             values = _constant(constant)
             values = values.cast(pa.string()) if pa.types.is_null(values.type) else values
-            return np.asarray(bounds_of(geometries_of(one_array(values), ""))[0])
+            return np.asarray(geometry_bounds(parse_geometries(one_array(values), ""))[0])
     return None
 
 

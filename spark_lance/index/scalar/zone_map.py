@@ -24,7 +24,14 @@ from spark_lance.index.base.building import Rows, SegmentTarget
 from spark_lance.index.base.files import IndexFile, IndexFileWriter
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
-from spark_lance.index.scalar.zones import ZONE_FIELDS, ZONE_ROWS, ZoneIndex, in_runs, rows_of_zones, zones_of
+from spark_lance.index.scalar.zones import (
+    ZONE_FIELDS,
+    ZONE_ROWS,
+    ZoneIndex,
+    batch_zones,
+    rows_of_zones,
+    split_zones,
+)
 from spark_lance.proto import index_pb2
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.row_set import RowSet
@@ -71,9 +78,9 @@ class ZoneMap(ZoneIndex):
         return message.SerializeToString()
 
     @classmethod
-    def fits(cls, kind: pa.DataType) -> bool:
+    def supports_type(cls, kind: pa.DataType) -> bool:
         """Return whether values have an order."""
-        return BTree.fits(kind)
+        return BTree.supports_type(kind)
 
     @cached_property
     def zones(self) -> pa.Table:
@@ -109,9 +116,9 @@ class ZoneMap(ZoneIndex):
         with IndexFileWriter(target.store, path, schema, target.version) as writer:
             zone_stats = (
                 (*_value_stats(zone.values), zone.fragment, zone.start, zone.length)
-                for zone in zones_of(rows, size)
+                for zone in split_zones(rows, size)
             )
-            for run in in_runs(zone_stats, _RUN_ZONES):
+            for run in batch_zones(zone_stats, _RUN_ZONES):
                 writer.write(_columns(run, schema))
             return {FILE: writer.finish({"rows_per_zone": str(size)})}
 

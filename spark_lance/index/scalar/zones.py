@@ -45,7 +45,7 @@ class Zone:
 
 
 class ZoneIndex(ScalarIndex):
-    """Base class of indices with statistics per zone."""
+    """Base class of indexes with statistics per zone."""
 
     @classmethod
     def addresses_when(cls, version: int) -> bool:
@@ -53,7 +53,7 @@ class ZoneIndex(ScalarIndex):
         return True
 
 
-def in_runs(facts: Iterable[Facts], most: int) -> Iterator[list[Facts]]:
+def batch_zones(facts: Iterable[Facts], most: int) -> Iterator[list[Facts]]:
     """Yield the zone statistics in batches of at most `most` zones."""
     iterator = iter(facts)
     while run := list(islice(iterator, most)):
@@ -81,7 +81,7 @@ def rows_of_zones(table: pa.Table, mask: npt.NDArray[np.bool_]) -> RowSet:
     return RowSet(result)
 
 
-def zones_of(rows: Rows, size: int = ZONE_ROWS) -> Iterator[Zone]:
+def split_zones(rows: Rows, size: int = ZONE_ROWS) -> Iterator[Zone]:
     """Yield the zones of fragments, `size` physical rows each. `rows` must be ordered by address."""
     pending: list[tuple[pa.Array, npt.NDArray[np.uint64]]] = []
     pieces = rows.pieces()

@@ -1,1 +1,1 @@
-"""Text indices: the rows of each word, and their scores for a query."""
+"""Text indexes: the rows of each word, and their scores for a query."""

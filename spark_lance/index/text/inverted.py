@@ -377,7 +377,7 @@ class TextPart:
         """Whether the index has word positions in a supported format."""
         schema = self.lists.arrow_schema
         is_stored = POSITIONS.name in schema.names and schema.field(POSITIONS.name).type == POSITIONS.type
-        return is_stored and self.tokenizer.counts_places
+        return is_stored and self.tokenizer.has_ordinal_positions
 
     def positions(self, word: str) -> Positions:
         """Return the positions of a word in each document of its posting list. Requires `has_positions`.
@@ -418,7 +418,7 @@ def text_parts(segment: Segment) -> list[TextPart]:
             " create it again with document_granularity ROW"
         )
     file = segment.file(METADATA)
-    tokenizer = Tokenizer.of(file.note("params"))
+    tokenizer = Tokenizer.of(file.metadata_value("params"))
     tail = file.metadata.get("posting_tail_codec", FIXED_TAIL)
     numbers = file.parsed("partitions", lambda text: [int(number) for number in parse_json(text)])
     block = file.parsed(BLOCK_SIZE, int) if BLOCK_SIZE in file.metadata else BLOCK
@@ -431,7 +431,7 @@ def build_inverted(rows: Rows, target: SegmentTarget, tokenizer: Tokenizer) -> d
     words, owners = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
     positions = [np.empty(0, np.int64)]
     for texts, numbers in rows.pieces():
-        cut = tokenizer.cut(texts)
+        cut = tokenizer.tokenize(texts)
         word_numbers = [vocabulary.setdefault(word, len(vocabulary)) for word in cut.distinct.to_pylist()]
         words.append(
             np.array(word_numbers, np.int64)[cut.word] if len(word_numbers) else np.empty(0, np.int64)

@@ -3,7 +3,7 @@
 The words of the query are looked up in every part of the index, and in the texts of fragments that the index
 does not cover. The document frequency of a word counts all of them together. Deleted rows are dropped, and k
 rows are returned if that many match. A phrase must be in a row that has all its words: the index positions
-are used if the index has them; otherwise the texts are read. If a column has several indices, the first one
+are used if the index has them; otherwise the texts are read. If a column has several indexes, the first one
 in the manifest is used, as in pylance.
 """
 
@@ -24,7 +24,7 @@ from spark_lance.errors import ColumnTypeError, OptionError
 from spark_lance.expressions.values import plain
 from spark_lance.file.base.limits import decoding
 from spark_lance.index.base.columns import column_values, leaf_field, top_column
-from spark_lance.index.base.entries import first_index, segments_of
+from spark_lance.index.base.entries import find_segments, first_index
 from spark_lance.index.base.resolve import RowResolver
 from spark_lance.index.base.search_rows import Addresses, contains, unindexed
 from spark_lance.index.text.inverted import (
@@ -40,7 +40,7 @@ from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.index.text.vocabulary import Vocabulary, similar_words
 from spark_lance.io.parallel import run_together
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.index_kinds import label_of
+from spark_lance.table.format.index_kinds import index_label
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
@@ -96,7 +96,7 @@ class TextQuery:
 
 def indexed_text_columns(manifest: Manifest) -> list[str]:
     """Return the columns of a version that have a text index."""
-    entries = [entry for entry in manifest.indices if label_of(entry) == INVERTED_LABEL]
+    entries = [entry for entry in manifest.indices if index_label(entry) == INVERTED_LABEL]
     ids = {number for entry in entries for number in entry.fields}
     names = [field.id for field in manifest.schema.walk() if field.id in ids]
     return [manifest.schema.path_of(number) for number in names]
@@ -309,7 +309,7 @@ class TextSearch:
         self._scan = snapshot.scan([top_column(snapshot.schema, column)], with_row_address=True)
         self._column = column
         self._is_json = field.is_json
-        usable = segments_of(snapshot, INVERTED_LABEL, INVERTED_NEWEST, field.id)
+        usable = find_segments(snapshot, INVERTED_LABEL, INVERTED_NEWEST, field.id)
         self._segments = first_index(usable)
         self._rows = RowResolver(snapshot)
 
@@ -416,7 +416,7 @@ class TextSearch:
         """Return the scanned texts of fragments with the postings of the words."""
         results = []
         for table in self._scan_tables(fragments):
-            cut = self._tokenizer.cut(self._column_texts(table))
+            cut = self._tokenizer.tokenize(self._column_texts(table))
             lengths = np.bincount(cut.text, minlength=table.num_rows)
             numbers = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
             # Texts without words do not count, as in an index.
@@ -495,7 +495,7 @@ class TextSearch:
         vocabularies = [part.vocabulary for part in self._parts]
         for table in self._scan_tables(self.unindexed(query)):
             vocabularies.append(
-                Vocabulary.of(self._tokenizer.cut(self._column_texts(table)).distinct.to_pylist())
+                Vocabulary.of(self._tokenizer.tokenize(self._column_texts(table)).distinct.to_pylist())
             )
         groups = []
         for word in words:
@@ -529,7 +529,7 @@ def _texts_with_phrase(
     tokenizer: Tokenizer, texts: pa.Array, words: Sequence[str], places: Ints, slop: int = 0
 ) -> npt.NDArray[np.bool_]:
     """Return the mask of texts that have the phrase."""
-    cut = tokenizer.cut(texts)
+    cut = tokenizer.tokenize(texts)
     numbers = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
     occurrences = [cut.word == numbers.get(word, -1) for word in words]
     pairs = [(cut.text[hits], cut.position[hits]) for hits in occurrences]

@@ -49,7 +49,7 @@ from spark_lance.index.text.lists import is_text, joined_texts
 from spark_lance.index.text.stop_words import LANGUAGES, stop_words
 from spark_lance.io.stored_json import parse_object
 from spark_lance.io.user_cache import user_cache
-from spark_lance.jsonb.binary import strings_of, texts_of
+from spark_lance.jsonb.binary import decode_strings, to_json_texts
 from spark_lance.jsonb.values import CONTAINER, FALSE, MISSING, NULL, NUMBER, STRING, TRUE, JsonValues
 from spark_lance.proto import index_pb2
 
@@ -114,7 +114,7 @@ def jieba_tokens(texts: pa.Array, model: str) -> tuple[pa.Array, Ints]:
 
 @lru_cache(maxsize=8)
 def _jieba(model: str, home: str | None) -> Any:
-    # Imported here, because only indices of Chinese text need it.
+    # Imported here, because only indexes of Chinese text need it.
     try:
         jieba = import_module("jieba")
     except ImportError as error:
@@ -206,14 +206,14 @@ def document_triples(documents: pa.Array, cut: Cut) -> Triples:
     owners, path, paths, values = _leaves(JsonValues.of(documents))
     is_text = values.kinds == STRING
     texts, others = np.flatnonzero(is_text), np.flatnonzero(~is_text)
-    words, text, within = cut(strings_of(values.take(texts)))
+    words, text, within = cut(decode_strings(values.take(texts)))
     labels = pa.array([_TYPES.get(kind) for kind in range(CONTAINER)]).take(
         pa.array(values.kinds[others].astype(np.int64))
     )
     triples = pa.concat_arrays(
         [
             _join_triples(paths, path[texts[text]], pa.array([_TEXT] * len(words), pa.string()), words),
-            _join_triples(paths, path[others], labels.cast(pa.string()), texts_of(values.take(others))),
+            _join_triples(paths, path[others], labels.cast(pa.string()), to_json_texts(values.take(others))),
         ]
     )
     leaf = np.concatenate([texts[text], others])
@@ -247,13 +247,13 @@ def _leaves(documents: JsonValues) -> tuple[Ints, Ints, pa.Array, JsonValues]:
         below = path[children.owners]
         named = np.flatnonzero(children.keys.kinds == STRING)
         if len(named):
-            below[named], paths = _append_keys(paths, below[named], strings_of(children.keys.take(named)))
+            below[named], paths = _append_keys(paths, below[named], decode_strings(children.keys.take(named)))
         outer = np.flatnonzero(~inner)
-        homes = np.concatenate([outer, children.owners])
+        parents = np.concatenate([outer, children.owners])
         # The values of a container replace it in the order.
-        order = np.argsort(homes, kind="stable")
+        order = np.argsort(parents, kind="stable")
         nodes = nodes.take(outer).joined(children.values).take(order)
-        owners, path = owners[homes][order], np.concatenate([path[outer], below])[order]
+        owners, path = owners[parents][order], np.concatenate([path[outer], below])[order]
     raise UnsupportedFormatError(f"a JSON value that is nested more than {_MAX_DEPTH} levels deep")
 
 
@@ -439,7 +439,7 @@ class Tokenizer:
         )
         return message.SerializeToString()
 
-    def cut(self, values: pa.Array) -> Tokens:
+    def tokenize(self, values: pa.Array) -> Tokens:
         """Return the words of strings, lists of strings, or JSON documents. Nulls have no words."""
         if self.documents:
             return _tokens(*document_triples(values, self._words))
@@ -456,7 +456,7 @@ class Tokenizer:
         return self._cut(pa.array([query]))
 
     @property
-    def counts_places(self) -> bool:
+    def has_ordinal_positions(self) -> bool:
         """Whether a word's position is the number of words before it, as in all writers."""
         return self.base in _BREAKS and not self.documents
 

@@ -82,10 +82,10 @@ class Vocabulary:
         """
         near = np.abs(self._lengths - len(word)) <= letters
         own = np.frombuffer(word.encode("utf-8", "surrogatepass"), np.uint8)
-        mine = np.bitwise_or.reduce(np.uint32(1) << (own % _SIGNATURE_BITS).astype(np.uint32), initial=0)
+        signature = np.bitwise_or.reduce(np.uint32(1) << (own % _SIGNATURE_BITS).astype(np.uint32), initial=0)
         if word.isascii():
             # One change removes at most one letter and adds at most one.
-            missing, extra = mine & ~self._signatures, self._signatures & ~np.uint32(mine)
+            missing, extra = signature & ~self._signatures, self._signatures & ~np.uint32(signature)
             near &= ~self._is_ascii | ((_bits(missing) <= letters) & (_bits(extra) <= letters))
         words = self._texts.take(pa.array(np.flatnonzero(near))).cast(pa.large_string())
         if prefix:

@@ -1,1 +1,1 @@
-"""Vector indices: partitions around centroids (IVF) with full or quantized vectors."""
+"""Vector indexes: partitions around centroids (IVF) with full or quantized vectors."""

@@ -1,6 +1,6 @@
-"""Build, extend and merge vector indices without Spark.
+"""Build, extend and merge vector indexes without Spark.
 
-Spark jobs use the building blocks `sample_vectors`, `segment_rows` and `entry_of`.
+Spark jobs use the building blocks `sample_vectors`, `segment_rows` and `build_entry`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from spark_lance.index.base.entries import (
     check_extensible,
     check_name,
     commit_segments,
+    find_segments,
     index_directory,
     new_entry,
     new_segment,
-    segments_of,
 )
 from spark_lance.index.base.resolve import RowResolver
 from spark_lance.index.vector.base.metrics import Vectors, metric_named
@@ -112,7 +112,7 @@ def create_vector_index(
     with new_segment(snapshot.table) as segment:
         directory = index_directory(snapshot.root, segment)
         files = write_rows(trained, snapshot.store, directory, pieces, snapshot.manifest.file_version)
-    entry = entry_of(trained, name, segment, field.id, snapshot.version, covered, files)
+    entry = build_entry(trained, name, segment, field.id, snapshot.version, covered, files)
     removed = [old for old in snapshot.manifest.indices if old.name == name]
     return commit_segments(snapshot, [entry], removed)
 
@@ -148,7 +148,7 @@ def write_vector_segment(
         directory = index_directory(snapshot.root, segment)
         files = write_rows(trained, snapshot.store, directory, pieces, snapshot.manifest.file_version)
     covered = BitMap(fragment.id for fragment in fragments)
-    return entry_of(trained, name, segment, field.id, snapshot.version, covered, files)
+    return build_entry(trained, name, segment, field.id, snapshot.version, covered, files)
 
 
 def merge_vector_segments(
@@ -194,7 +194,7 @@ def merge_vector_segments(
         directory, file_version = index_directory(snapshot.root, number), snapshot.manifest.file_version
         files = merge_segments(trained, snapshot.store, directory, parts, file_version)
     version = min(each.dataset_version for each in entries)
-    return entry_of(trained, entry.name, number, field, version, covered, files)
+    return build_entry(trained, entry.name, number, field, version, covered, files)
 
 
 def sample_vectors(
@@ -258,7 +258,7 @@ def segment_rows(
         yield table.column(ROW_ID).to_numpy()[owners], vectors
 
 
-def entry_of(
+def build_entry(
     trained: TrainedModel,
     name: str,
     segment: uuid.UUID,
@@ -315,7 +315,7 @@ def check_dimension(recipe: IndexParams, dim: int) -> None:
         check_sub_vectors(recipe.num_sub_vectors, recipe.num_bits or PQ_BITS, dim)
 
 
-def recipe_with(
+def configure_recipe(
     kind: str,
     metric: str,
     num_partitions: int | None,
@@ -365,7 +365,7 @@ def extend_vector_index(snapshot: Snapshot, name: str, *, merge: int | None = No
         IndexNotFoundError: no vector index has this name.
         CommitError: the commit failed; see its subclasses.
     """
-    segments = [s for s in segments_of(snapshot, VECTOR_LABEL, VECTOR_NEWEST) if s.name == name]
+    segments = [s for s in find_segments(snapshot, VECTOR_LABEL, VECTOR_NEWEST) if s.name == name]
     if not segments:
         raise IndexNotFoundError(f"there is no vector index {name!r} here")
     check_extensible(snapshot.manifest, name, segments)
@@ -387,7 +387,7 @@ def extend_vector_index(snapshot: Snapshot, name: str, *, merge: int | None = No
         files = merge_segments(trained, snapshot.store, directory, parts, file_version)
     covers = BitMap(fragment.id for fragment in new_fragments).union(*(segment.covered for segment in merged))
     version = min([snapshot.version, *(segment.entry.dataset_version for segment in merged)])
-    entry = entry_of(trained, name, number, field, version, covers, files)
+    entry = build_entry(trained, name, number, field, version, covers, files)
     return commit_segments(snapshot, [entry], [segment.entry for segment in merged])
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.file.threads import spare_threads
-from spark_lance.index.vector.base.kmeans import Turned, assign, nearest, train_kmeans
+from spark_lance.index.vector.base.kmeans import PreparedCentroids, assign, nearest, train_kmeans
 from spark_lance.index.vector.quantizers.base import PreparedQuery, Scorer
 from spark_lance.index.vector.quantizers.quantized_points import Matrix
 
@@ -100,14 +100,14 @@ def search_graph(
         allowed: (n,) bool; other nodes are visited but not returned.
     """
     best = graph.entry_point
-    score = float(scorer.some(query, np.array([best]))[0])
+    score = float(scorer.select_distances(query, np.array([best]))[0])
     for level in reversed(graph.levels[1:]):
         rows = {int(node): row for row, node in enumerate(level.nodes)}
         while best in rows:
             neighbours = level.of(rows[best])
             if not len(neighbours):
                 break
-            scores = scorer.some(query, neighbours)
+            scores = scorer.select_distances(query, neighbours)
             nearer = int(np.argmin(scores))
             if scores[nearer] >= score:
                 break
@@ -140,7 +140,7 @@ def _search_level0(
         if not len(neighbours):
             continue
         visited[neighbours] = True
-        scores = scorer.some(query, neighbours)
+        scores = scorer.select_distances(query, neighbours)
         for near, other in zip(scores.tolist(), neighbours.tolist(), strict=True):
             if len(best) < ef or near < -best[0][0]:
                 heapq.heappush(pending, (near, other))
@@ -165,8 +165,8 @@ def build_graph(points: Matrix, params: GraphParams, *, inner: bool = False, see
         seed: seed of the random levels.
     """
     random = np.random.default_rng(seed)
-    drawn = -np.log(1 - random.random(len(points))) / np.log(max(params.m, 2))
-    heights = np.minimum(drawn.astype(np.int64), params.max_level - 1)
+    random_heights = -np.log(1 - random.random(len(points))) / np.log(max(params.m, 2))
+    heights = np.minimum(random_heights.astype(np.int64), params.max_level - 1)
     levels = []
     for height in range(int(heights.max()) + 1):
         nodes = np.flatnonzero(heights >= height)
@@ -239,7 +239,7 @@ def _blocks(points: Matrix) -> Iterator[_Block]:
     owners = assign(points, centers)[0]
     order = np.argsort(owners, kind="stable")
     ends = np.cumsum(np.bincount(owners, minlength=len(centers)))
-    neighbours = nearest(centers, Turned.of(centers), _CELLS_SEARCHED)
+    neighbours = nearest(centers, PreparedCentroids.of(centers), _CELLS_SEARCHED)
     for cell in range(len(centers)):
         cell_rows = order[ends[cell - 1] if cell else 0 : ends[cell]]
         pool = np.concatenate([order[ends[c - 1] if c else 0 : ends[c]] for c in neighbours[cell].tolist()])

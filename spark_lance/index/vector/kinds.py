@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-# Label of vector indices, and the newest supported version.
+# Label of vector indexes, and the newest supported version.
 VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
 
 

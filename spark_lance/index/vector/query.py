@@ -103,7 +103,7 @@ class VectorQuery:
         """Return the number of results: one per vector, or one in total if rows have several vectors."""
         return 1 if is_multi(kind) else len(self.vectors)
 
-    def fitted(self, kind: pa.DataType) -> VectorQuery:
+    def cast_to(self, kind: pa.DataType) -> VectorQuery:
         """Return the query with its vectors converted for comparison with a column of type `kind`.
 
         Raises:

@@ -27,14 +27,14 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError
 from spark_lance.index.base.columns import column_values, leaf_field, top_column
-from spark_lance.index.base.entries import Segment, newest_index, segments_of
+from spark_lance.index.base.entries import Segment, find_segments, newest_index
 from spark_lance.index.base.resolve import RowResolver
 from spark_lance.index.base.search_rows import (
     Addresses,
     Fragments,
     allowed_rows,
     contains,
-    covered_by,
+    find_covered_fragments,
     unindexed,
 )
 from spark_lance.index.vector.base.metrics import Metric, Vectors, distances, exact_distances
@@ -147,7 +147,7 @@ class SegmentSearch:
             self._compare(best, selections[number] // probes.shape[1], number, partition)
         return best.nearest()
 
-    def in_partition(self, number: int) -> list[TopK]:
+    def search_partition(self, number: int) -> list[TopK]:
         """Return the best candidates of one partition for each query vector."""
         with self.segment.decoding():
             if len(self._queries) == 1:
@@ -162,7 +162,7 @@ class SegmentSearch:
         addresses, counts = self._resolve_rows(partition.row_ids)
         for start in range(0, len(askers), _BLOCK_QUERIES):
             some = askers[start : start + _BLOCK_QUERIES]
-            prepared = content.quantizer.ask(self._queries[some], content.ivf.centroids[number])
+            prepared = content.quantizer.prepare(self._queries[some], content.ivf.centroids[number])
             step = max(1, _BLOCK_BYTES // (4 * len(some)))
             for first in range(0, len(counts), step):
                 part = slice(first, first + step)
@@ -180,7 +180,7 @@ class SegmentSearch:
         group: list[tuple[_LoadedPartition, PreparedQuery]] = []
         size = 0
         for prepared, (_, partition) in zip(
-            content.quantizer.ask_each(query_part, content.ivf.centroids[full]),
+            content.quantizer.prepare_each(query_part, content.ivf.centroids[full]),
             self._partitions(full),
             strict=True,
         ):
@@ -308,7 +308,9 @@ def _nearest_rows(
     parts = []
     for (partition, prepared), first, last, end in zip(group, [0, *cuts], cuts, ends.tolist(), strict=False):
         if first < last:
-            parts.append(partition.scorer.some(prepared, near[first:last] - (end - len(partition.row_ids))))
+            parts.append(
+                partition.scorer.select_distances(prepared, near[first:last] - (end - len(partition.row_ids)))
+            )
     exact = np.concatenate(parts)
     best = smallest(exact, count)
     return near[best], exact[best]
@@ -366,7 +368,7 @@ class VectorSearch:
 
     @cached_property
     def _segments(self) -> list[tuple[Segment, VectorSegment]]:
-        segments = segments_of(self._snapshot, VECTOR_LABEL, VECTOR_NEWEST, self._field)
+        segments = find_segments(self._snapshot, VECTOR_LABEL, VECTOR_NEWEST, self._field)
         return [(segment, open_segment(segment)) for segment in segments]
 
     def metric(self, query: VectorQuery) -> Metric:
@@ -428,7 +430,7 @@ class VectorSearch:
             OptionError: the query does not fit the column.
             FormatError, UnsupportedFormatError: files of the index or the table are damaged or not supported.
         """
-        query = query.fitted(self.kind)
+        query = query.cast_to(self.kind)
         answers = [self.answer(query, task, allowed) for task in self.plan(query)]
         return [_filter_range(part, query) for part in merged(answers, query.k)]
 
@@ -441,7 +443,7 @@ class VectorSearch:
             return [self._search_multi(query, task, allowed)]
         if not task.segments:
             return self._scan_exactly(query, task, allowed)
-        searches = [self.in_segment(query, *pair, allowed) for pair in self.segments(task)]
+        searches = [self.search_segment(query, *pair, allowed) for pair in self.segments(task)]
         parts = run_together(self._scan.store, [search.run for search in searches])
         result = merged(parts, query.candidates)
         if task.exactly:
@@ -454,7 +456,7 @@ class VectorSearch:
         """Return the segments of a task, each with its content."""
         return [pair for pair in self._segments_for(task.metric) if pair[0].entry.uuid.uuid in task.segments]
 
-    def in_segment(
+    def search_segment(
         self, query: VectorQuery, segment: Segment, content: VectorSegment, allowed: Addresses | None
     ) -> SegmentSearch:
         """Return the search of one segment for a query."""
@@ -464,7 +466,7 @@ class VectorSearch:
         """Return the addresses of the rows of a task that pass a filter, ascending; None for all."""
         if filter is None:
             return None
-        numbers = task.fragments or covered_by(segment for segment, _ in self.segments(task))
+        numbers = task.fragments or find_covered_fragments(segment for segment, _ in self.segments(task))
         key = (filter, frozenset(numbers))
         if key not in self._allowed:
             self._allowed[key] = allowed_rows(self._snapshot, filter, self._fragments(numbers))
@@ -507,7 +509,7 @@ class VectorSearch:
             return self._scan_multi(query, task, allowed)
         factor = query.refine_factor or _REFINED
         each = replace(query, k=max(_HITS, factor) * query.k, refine_factor=None, ef=None)
-        searches = [self.in_segment(each, *pair, allowed) for pair in self.segments(task)]
+        searches = [self.search_segment(each, *pair, allowed) for pair in self.segments(task)]
         hits = merged([search.run() for search in searches], each.k)
         hit_rows = best_rows(hits, factor * query.k)
         return TopK.best(

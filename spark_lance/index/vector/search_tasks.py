@@ -21,7 +21,7 @@ from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import SearchTask, VectorSearch
 from spark_lance.index.vector.top_k import TopK
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.system_columns import filterable_schema
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ def plan_search(snapshot: Snapshot, query: VectorQuery, filter: str | None = Non
         ExpressionError: the filter does not fit the table.
     """
     search = VectorSearch(snapshot, query.column)
-    query = query.fitted(search.kind)
+    query = query.cast_to(search.kind)
     if filter is not None:
-        compile_predicate(filter, nameable(snapshot.schema))
+        compile_predicate(filter, filterable_schema(snapshot.schema))
     return SearchPlan(snapshot.ref(), query, tuple(search.plan(query, apart=True)), filter)
 
 
@@ -112,7 +112,7 @@ class Routing:
             FormatError, UnsupportedFormatError: files of the index or the table are damaged or not supported.
         """
         search = self._search
-        query = replace(self._plan.query, vectors=vectors).fitted(search.kind)
+        query = replace(self._plan.query, vectors=vectors).cast_to(search.kind)
         if place >= self._starts[-1]:
             task = self._fragment_tasks[place - int(self._starts[-1])]
             return search.answer(query, task, search.allowed(self._plan.filter, task))
@@ -120,5 +120,5 @@ class Routing:
         task, segment, content = self._segments[segment_index]
         allowed = search.allowed(self._plan.filter, task)
         number = place - int(self._starts[segment_index])
-        result = search.in_segment(query, segment, content, allowed).in_partition(number)
+        result = search.search_segment(query, segment, content, allowed).search_partition(number)
         return search.refined(query.vectors, result, task.metric) if task.exactly else result

@@ -47,7 +47,7 @@ _INTERVAL_SECONDS = 0.3
 _UNIT = "tasks"
 
 
-def bar_for(spark: SparkSession, what: str) -> Any:
+def create_bar(spark: SparkSession, what: str) -> Any:
     """Return a progress bar, a context manager that is called with reports; None without an interactive user.
 
     Args:
@@ -81,12 +81,12 @@ class NotebookBar:
         self._step, self._first, self._since = step, 0, time.monotonic()
         # Threads of the operation and the thread that polls Spark's jobs report concurrently.
         self._lock = threading.Lock()
-        self._ended = False
+        self._is_finished = False
 
     def __call__(self, step: str, amount: int, total: int, unit: str) -> None:
         """Draw the progress of a step, unless it was drawn a moment ago."""
         with self._lock:
-            if not self._ended and time.monotonic() >= self._next_draw:
+            if not self._is_finished and time.monotonic() >= self._next_draw:
                 self._next_draw = time.monotonic() + _INTERVAL_SECONDS
                 self._draw(step, amount, total, unit)
 
@@ -117,7 +117,7 @@ class NotebookBar:
     ) -> None:
         """Remove the bar."""
         with self._lock:
-            self._ended = True
+            self._is_finished = True
             if self._display is not None:
                 self._display.update(self._show.HTML(""))
 
@@ -128,7 +128,7 @@ def _amount_text(amount: int, total: int, unit: str) -> str:
     return f"{amount:,} of {total:,} {unit}" if total else f"{amount:,} {unit}"
 
 
-def watching(spark: Any, group: str, what: str, bar: Report) -> AbstractContextManager[None]:
+def report_tasks(spark: Any, group: str, what: str, bar: Report) -> AbstractContextManager[None]:
     """Report the number of finished tasks of the jobs that the block starts.
 
     Args:
@@ -150,14 +150,14 @@ def _report_by_tracker(context: Any, group: str, what: str, bar: Report) -> Iter
     """Poll the status tracker of a classic session in a thread."""
     tracker = context.statusTracker()
     old = set(tracker.getJobIdsForGroup(group))
-    ended = threading.Event()
+    stop = threading.Event()
 
     def poll() -> None:
-        while not ended.wait(_INTERVAL_SECONDS):
+        while not stop.wait(_INTERVAL_SECONDS):
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group) if job not in old]
             numbers = {stage for job in jobs if job is not None for stage in job.stageIds}
             stages = [stage for stage in map(tracker.getStageInfo, sorted(numbers)) if stage is not None]
-            if stages and not ended.is_set():
+            if stages and not stop.is_set():
                 task_count = sum(stage.numCompletedTasks for stage in stages)
                 bar(what, task_count, sum(stage.numTasks for stage in stages), _UNIT)
 
@@ -166,7 +166,7 @@ def _report_by_tracker(context: Any, group: str, what: str, bar: Report) -> Iter
     try:
         yield
     finally:
-        ended.set()
+        stop.set()
         thread.join()
 
 
@@ -289,14 +289,14 @@ def _bar(spark: SparkSession, what: str) -> Any:
     if "IPython" not in sys.modules and not sys.stderr.isatty():
         return None
     # Not imported at the top: few processes draw anything.
-    from spark_lance.spark.driver.progress import bar_for
+    from spark_lance.spark.driver.progress import create_bar
 
-    return bar_for(spark, what)
+    return create_bar(spark, what)
 
 
 def _watch_step(spark: SparkSession, what: str, running: _Operation | None) -> AbstractContextManager[object]:
     if running is None or running.bar is None:
         return nullcontext()
-    from spark_lance.spark.driver.progress import watching
+    from spark_lance.spark.driver.progress import report_tasks
 
-    return watching(spark, running.group, what, running.bar)
+    return report_tasks(spark, running.group, what, running.bar)

@@ -49,9 +49,9 @@ def may_answer(jvm: Any) -> bool:
         False, after a warning, if another process serves the callbacks.
     """
     system = java_class(jvm, "java.lang.System")
-    mine = f"{os.getpid()} {_start_time(os.getpid())} {_PROCESS}"
+    process_mark = f"{os.getpid()} {_start_time(os.getpid())} {_PROCESS}"
     owner = system.getProperty(_PROPERTY)
-    if owner is not None and owner != mine and _is_alive(owner):
+    if owner is not None and owner != process_mark and _is_alive(owner):
         logger.warning(
             "another Python process (%s) has enabled Lance in this JVM first, and serves its catalogs and "
             "plans, those of this session too. Call enable again when it has ended, or start "
@@ -59,7 +59,7 @@ def may_answer(jvm: Any) -> bool:
             owner.partition(" ")[0],
         )
         return False
-    system.setProperty(_PROPERTY, mine)
+    system.setProperty(_PROPERTY, process_mark)
     return True
 
 
@@ -153,12 +153,12 @@ def start(
     try:
         published = java_classes.can_publish(jvm)
         names = PUBLISHED if published else (_JSON, _STARTS)
-        loader, lost = java_classes.load_all(jvm, names)
-        missing.update(lost)
+        loader, failures = java_classes.load_all(jvm, names)
+        missing.update(failures)
         if not published:
             missing.update(dict.fromkeys(parts, NOT_TAKEN))
-        misfits = _misfits(spark, names, missing, request) if published else {}
-        starts = published and not misfits
+        part_failures = _part_failures(spark, names, missing, request) if published else {}
+        starts = published and not part_failures
         message = {
             "parts": list(request.parts) if starts else [],
             "vital": list(request.vital),
@@ -175,10 +175,10 @@ def start(
         reason = missing.get(_STARTS) or java_classes.first_line(error)
         return EnableResult({**dict.fromkeys(parts, reason), **missing}, {})
     # The reason why a class was not compiled is more useful than the answer that it does not exist.
-    return EnableResult({**answer["missing"], **missing, **misfits}, answer["settings"])
+    return EnableResult({**answer["missing"], **missing, **part_failures}, answer["settings"])
 
 
-def _misfits(
+def _part_failures(
     spark: Any, names: Sequence[str], missing: Mapping[str, str], request: EnableRequest
 ) -> dict[str, str]:
     """Return the reason why no part can start, for each part; empty if all can start.
@@ -187,11 +187,11 @@ def _misfits(
     with this Spark prevents all. A missing format is reported by a warning of its own.
     """
     needs = [name for name in names if name not in request.parts or name in request.vital]
-    misfit = next((name for name in needs if name in missing and name != FORMAT), None)
-    if misfit is None:
+    broken = next((name for name in needs if name in missing and name != FORMAT), None)
+    if broken is None:
         return {}
-    reason = missing[misfit].partition("CompileException: ")
-    text = f"{misfit.rpartition('.')[2]} does not fit Spark {spark.version}: {reason[2] or reason[0]}"
+    reason = missing[broken].partition("CompileException: ")
+    text = f"{broken.rpartition('.')[2]} does not fit Spark {spark.version}: {reason[2] or reason[0]}"
     return dict.fromkeys(request.parts, text)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_lance.spark.options.option_values import boolean, one_of, positive
+from spark_lance.spark.options.option_values import boolean, choice, positive
 
 VECTOR_SIZE = "arrow.fixed-size-list.size"
 FLOAT16 = "arrow.float16"
@@ -77,7 +77,7 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
     ),
     ColumnOption(
         BLOB,
-        one_of("blob", "binary"),
+        choice("blob", "binary"),
         "blob or binary",
         "`blob`: store a binary column as blobs, whose bytes are fetched on demand. `binary`: store values "
         "that were read from a blob column as plain bytes.",
@@ -98,7 +98,7 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
     ),
     ColumnOption(
         "lance.compression",
-        one_of("zstd", "lz4", "fsst", "none"),
+        choice("zstd", "lz4", "fsst", "none"),
         "zstd, lz4, fsst or none",
         "Compress the column's pages with this scheme (long vectors only if they shrink much). `fsst` is the "
         "default.",
@@ -106,7 +106,7 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
     ColumnOption("lance.compression-level", _level, "a whole number", "Compression level of zstd."),
     ColumnOption(
         "lance.structural-encoding",
-        one_of("miniblock", "fullzip"),
+        choice("miniblock", "fullzip"),
         "miniblock or fullzip",
         "Layout of pages: chunks of values (good for scans), or value by value (good for single rows).",
     ),
@@ -118,7 +118,7 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
     ),
     ColumnOption(
         "lance.bss",
-        one_of("on", "off", "auto"),
+        choice("on", "off", "auto"),
         "on, off or auto",
         "Group the bytes of numbers by their position before compression (byte-stream split).",
     ),

@@ -20,12 +20,12 @@ from spark_lance.spark.options.option_values import (
     blob_handling,
     boolean,
     byte_size,
+    choice,
     column_list,
     count,
     filled,
     lower,
     number_ranges,
-    one_of,
     positive,
     search,
     seconds,
@@ -245,21 +245,21 @@ class ReadOptions(TableOptions):
         by_name=_BY_PATH,
     )
     json_as: str = option(
-        one_of("string", "variant"),
+        choice("string", "variant"),
         "string or variant",
         "string",
         "Read JSON columns as text or as variants.",
         by_name=_BY_PATH,
     )
     geometry_as: str = option(
-        one_of("binary", "geometry"),
+        choice("binary", "geometry"),
         "binary or geometry",
         "binary",
         "Read well-known binary as binary, or as Spark's types GEOMETRY and GEOGRAPHY (4.1 and newer).",
         by_name=_BY_PATH,
     )
     text_as: str = option(
-        one_of("string", "binary"),
+        choice("string", "binary"),
         "string or binary",
         "string",
         "Read text columns as text, or as binary: for tables of other writers whose text is not UTF-8.",
@@ -457,7 +457,7 @@ class WriteOptions(TableOptions):
         aliases=("file_format_version",),
     )
     compression: str | None = option(
-        one_of("zstd", "lz4", "fsst", "none"),
+        choice("zstd", "lz4", "fsst", "none"),
         "zstd, lz4, fsst or none",
         None,
         "Compression of columns without a setting of their own: zstd or lz4 make files small, none only "
@@ -543,7 +543,7 @@ class WriteOptions(TableOptions):
         "`df.write.partitionBy` sets it.",
     )
     partitionOverwriteMode: str = option(
-        one_of("static", "dynamic"),
+        choice("static", "dynamic"),
         "static or dynamic",
         "static",
         "`dynamic`: an overwrite replaces only the partitions of the new rows, if the table is partitioned.",
@@ -572,7 +572,7 @@ class WriteOptions(TableOptions):
         str.strip, "a location", None, "Streams: where Spark keeps its checkpoint."
     )
     mode: str = option(
-        one_of("append", "upsert"),
+        choice("append", "upsert"),
         "append or upsert (for batches there is .mode('append') or .mode('overwrite'))",
         "append",
         "Streams: `upsert` writes rows to the logs of the table's MemWAL, by its primary key; `append` "

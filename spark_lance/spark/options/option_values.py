@@ -32,7 +32,7 @@ def positive(text: str) -> int:
     return number
 
 
-def one_of(*words: str) -> Callable[[str], str]:
+def choice(*words: str) -> Callable[[str], str]:
     """Return a parser that accepts one of some words, in any case."""
 
     def parse(text: str) -> str:

@@ -24,17 +24,17 @@ from spark_lance.spark.options.option_values import Projection
 from spark_lance.spark.scan.partitions import pack, row_bytes
 from spark_lance.spark.schema.blobs import read_blobs
 from spark_lance.spark.schema.convert import BatchConverter
-from spark_lance.spark.schema.read_schema import find_column, narrow, resolve_projection, spark_schema_of
+from spark_lance.spark.schema.read_schema import find_column, narrow, resolve_projection, to_spark_schema
 from spark_lance.spark.schema.types import arrow_schema, spark_type
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.fragment_rows import batch_without_columns
-from spark_lance.table.reading.scan_task import ScanTask, in_batches
+from spark_lance.table.reading.scan_task import ScanTask, rebatch
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import (
     ROW_OFFSET,
-    nameable,
+    filterable_schema,
     system_field,
     system_names,
 )
@@ -47,11 +47,11 @@ from spark_lance.table.reading.version_changes import (
     ChangedRows,
     ChangeTask,
     before_append,
-    changes_of,
     feed_field,
+    find_changes,
 )
-from spark_lance.table.schema.history import PastColumn, Step, before
-from spark_lance.table.versions.resolve import Walk
+from spark_lance.table.schema.history import OldColumn, Step, before
+from spark_lance.table.versions.resolve import BranchReader
 
 _FEED_TYPES = {
     CHANGE_TYPE: st.StringType(),
@@ -79,7 +79,7 @@ def changes_schema(schema: Schema, projection: Projection) -> st.StructType:
         raise SchemaError(f"the table has a column {reserved_names[0]!r}, so its changes cannot be told")
     columns = projection.columns
     plain = None if columns is None else tuple(name for name in columns if name not in FEED_COLUMNS)
-    table_schema = spark_schema_of(schema, replace(projection, columns=plain))
+    table_schema = to_spark_schema(schema, replace(projection, columns=plain))
     table_fields = {field.name: field for field in table_schema}
     if ROW_OFFSET in table_fields:
         raise SchemaError(f"{ROW_OFFSET} counts the rows of one version: a change feed has none")
@@ -134,7 +134,7 @@ class ChangeColumns:
         self._system = [name for name in (*self.names, *extra) if name in system]
         self._narrowed = [replace(field, nullable=True) for field in narrowed.values()]
         whole = {field.name: field for field in table.fields}
-        self.columns: list[PastColumn | None] = [PastColumn(whole[name]) for name in narrowed]
+        self.columns: list[OldColumn | None] = [OldColumn(whole[name]) for name in narrowed]
         self.takes_all = set(whole) == set(narrowed)
         self.schema = pa.schema([self._arrow(name) for name in (*self.names, *extra)])
 
@@ -149,12 +149,12 @@ class ChangeColumns:
         return self._system
 
     def at(
-        self, columns: Sequence[PastColumn | None], version: int
+        self, columns: Sequence[OldColumn | None], version: int
     ) -> tuple[tuple[str, ...], tuple[Field, ...]]:
         """Return the column names, including system columns, and the fields for a scan of another version.
 
         Args:
-            columns: the columns in that version, see `Feed.columns_at`.
+            columns: the columns in that version, see `ChangeFeed.columns_at`.
             version: number of the version.
 
         Raises:
@@ -164,13 +164,13 @@ class ChangeColumns:
         fields = [_past_field(field, column, version) for field, column in pairs if column is not None]
         return (*(field.name for field in fields), *self._system), tuple(fields)
 
-    def match_by_name(self, table: Schema) -> list[PastColumn | None] | str:
+    def match_by_name(self, table: Schema) -> list[OldColumn | None] | str:
         """Find the columns by name in a version newer than the reference.
 
         Returns:
             The columns in that version, or a text that says how they differ.
         """
-        columns: list[PastColumn | None] = []
+        columns: list[OldColumn | None] = []
         there = {field.name: field for field in table.fields}
         for column in self.columns:
             assert column is not None  # these are columns of the version itself
@@ -180,7 +180,7 @@ class ChangeColumns:
             was, now = column.field.arrow_type(), other.arrow_type()
             if was != now:
                 return f"column {column.field.name!r} was {was}, and is {now}"
-            columns.append(PastColumn(other, other.id == column.field.id))
+            columns.append(OldColumn(other, other.id == column.field.id))
         if there and self.takes_all:
             return f"column {next(iter(there))!r} was added"
         return self.columns if columns == self.columns else columns
@@ -196,10 +196,10 @@ class ChangeColumns:
     def _condition(self, table: Schema, filter: str | None) -> Condition | None:
         if filter is None:
             return None
-        return compile_predicate(filter, pa.schema([*nameable(table), *map(feed_field, self._feed)]))
+        return compile_predicate(filter, pa.schema([*filterable_schema(table), *map(feed_field, self._feed)]))
 
 
-def _past_field(field: Field, column: PastColumn, version: int) -> Field:
+def _past_field(field: Field, column: OldColumn, version: int) -> Field:
     """Return the field to read in an older version, with its name in the reference."""
     if column.is_same:
         return field
@@ -238,7 +238,7 @@ class _VersionScan:
     micros: int
 
 
-class Feed:
+class ChangeFeed:
     """The changes of versions of a table, as tasks.
 
     Args:
@@ -249,12 +249,14 @@ class Feed:
             equal the reference's fields is assumed to have had the same columns ever since.
     """
 
-    def __init__(self, walk: Walk, reference: Manifest, columns: ChangeColumns, *, exact: bool) -> None:
+    def __init__(
+        self, walk: BranchReader, reference: Manifest, columns: ChangeColumns, *, exact: bool
+    ) -> None:
         self.walk = walk
         self._reference = reference
         self._columns = columns
         self._exact = exact
-        self._columns_by_version: dict[int, list[PastColumn | None]] = {reference.version: columns.columns}
+        self._columns_by_version: dict[int, list[OldColumn | None]] = {reference.version: columns.columns}
         self._own = columns.at(columns.columns, reference.version)
         self._changes: OrderedDict[int, list[ChangedRows]] = OrderedDict()
         self._cached_changes = 0
@@ -266,7 +268,7 @@ class Feed:
         Raises:
             VersionNotFoundError: the version was cleaned up, or it did more than append and the previous
                 version was cleaned up.
-            FormatError, UnsupportedFormatError: see `changes_of`.
+            FormatError, UnsupportedFormatError: see `find_changes`.
         """
         if version not in self._changes:
             walk = self.walk
@@ -278,7 +280,7 @@ class Feed:
                     raise
                 old = before_append(new, transaction)
             at = self._at(version)
-            changed_rows = changes_of(None if old is None else at.at(old), at, transaction)
+            changed_rows = find_changes(None if old is None else at.at(old), at, transaction)
             self._changes[version] = changed_rows
             self._cached_changes += len(changed_rows)
             # Cache this now, while the manifest is loaded.
@@ -332,7 +334,7 @@ class Feed:
                 self._version_scans.popitem(last=False)
         return self._version_scans[version]
 
-    def columns_at(self, version: int) -> list[PastColumn | None]:
+    def columns_at(self, version: int) -> list[OldColumn | None]:
         """Return the columns as they are in a version; None for a column that the version lacks.
 
         Raises:
@@ -440,7 +442,7 @@ def read_changes(
     for task in partition.tasks:
         convert: BatchConverter | None = None
         tables = task.tables(options.batch_bytes, columns.condition)
-        for batch in in_batches(tables, options.batch_size):
+        for batch in rebatch(tables, options.batch_size):
             if not target.names:
                 yield batch_without_columns(batch.num_rows)
                 continue

@@ -19,7 +19,7 @@ from spark_lance.io.store import open_store
 from spark_lance.spark.options.option_fields import OPTIONS, ReadOptions, options_that_choose
 from spark_lance.spark.scan.change_tasks import (
     ChangeColumns,
-    Feed,
+    ChangeFeed,
     TaskColumns,
     changes_schema,
     pack_changes,
@@ -29,7 +29,7 @@ from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.versions.resolve import VersionRef, Walk, version_at, version_from
+from spark_lance.table.versions.resolve import BranchReader, VersionRef, oldest_version_from, version_at
 
 _PREFETCHED_VERSIONS = 32
 
@@ -48,7 +48,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     keep_worker_ready()
     ref = pin(options) if ref is None else ref
     store, _ = open_store(options.path, options.storage)
-    walk = Walk(TableRef(store, ref.root))
+    walk = BranchReader(TableRef(store, ref.root))
     manifest = walk.manifest(_last(walk, options, ref))
     return ref, changes_schema(manifest.schema, options.projection)
 
@@ -94,7 +94,7 @@ class ChangeFeedReader(DataSourceReader):
         check_no_version(options)
         self.ref = pin(options) if ref is None else ref
         store, _ = open_store(options.path, options.storage)
-        self._walk = Walk(TableRef(store, self.ref.root))
+        self._walk = BranchReader(TableRef(store, self.ref.root))
         self._first, self._last = _range(self._walk, options, self.ref)
         self._options = options
         self._schema = schema
@@ -110,7 +110,7 @@ class ChangeFeedReader(DataSourceReader):
         if self._first > self._last:
             return []
         self._walk.require(self._first, self._last)
-        feed = Feed(self._walk, self._reference, self._columns, exact=True)
+        feed = ChangeFeed(self._walk, self._reference, self._columns, exact=True)
         tasks = []
         # From the newest version to the oldest, because the columns are traced in this direction.
         for version in range(self._last, self._first - 1, -1):
@@ -125,7 +125,7 @@ class ChangeFeedReader(DataSourceReader):
             yield from read_changes(partition, self._schema, self._shared, self._options)
 
 
-def _range(walk: Walk, options: ReadOptions, ref: VersionRef) -> tuple[int, int]:
+def _range(walk: BranchReader, options: ReadOptions, ref: VersionRef) -> tuple[int, int]:
     """Return the first and the last version to read. If no version is in the range, the last is smaller."""
     start, moment = options.startingVersion, options.startingTimestamp
     if (start is None) == (moment is None):
@@ -134,7 +134,7 @@ def _range(walk: Walk, options: ReadOptions, ref: VersionRef) -> tuple[int, int]
         raise OptionError("startingVersion 'latest' is for streams: a change feed needs a number")
     last = _last(walk, options, ref)
     if moment is not None:
-        first = version_from(walk.table, moment)
+        first = oldest_version_from(walk.table, moment)
         if first > ref.version:
             raise VersionNotFoundError(f"version {first}, the first since {moment}, came after this read")
         return first, last
@@ -147,7 +147,7 @@ def _range(walk: Walk, options: ReadOptions, ref: VersionRef) -> tuple[int, int]
     return first, last
 
 
-def _last(walk: Walk, options: ReadOptions, ref: VersionRef) -> int:
+def _last(walk: BranchReader, options: ReadOptions, ref: VersionRef) -> int:
     """Return the last version of the range, inclusive."""
     if options.endingVersion is not None and options.endingTimestamp is not None:
         raise OptionError("give one of the options endingVersion and endingTimestamp")

@@ -21,14 +21,14 @@ from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.partitions import ROW_HEADER_BYTES, share_rows
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.convert import BatchConverter
-from spark_lance.spark.schema.read_schema import without_places
+from spark_lance.spark.schema.read_schema import with_nullable_system_columns
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.spark.worker.read import TaskRows
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.fragment_rows import batch_without_columns
-from spark_lance.table.reading.scan_task import in_batches
+from spark_lance.table.reading.scan_task import rebatch
 from spark_lance.table.versions.resolve import VersionRef
 
 
@@ -49,7 +49,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
         TableNotFoundError, UnsupportedFormatError, SchemaError: see `rows.describe`.
     """
     ref, schema = rows.describe(options, ref)
-    return ref, without_places(schema)
+    return ref, with_nullable_system_columns(schema)
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> FreshReader:
@@ -78,7 +78,7 @@ class FreshTaskRows(TaskRows):
                 for table in tables:
                     yield batch_without_columns(table.num_rows)
                 return
-            for batch in in_batches(tables, self.batch_size):
+            for batch in rebatch(tables, self.batch_size):
                 convert = convert or BatchConverter.plan(batch.schema, target)
                 yield convert(batch)
 

@@ -19,7 +19,7 @@ from spark_lance.spark.options.option_fields import ReadOptions
 from spark_lance.spark.options.option_values import Projection
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.schema.convert import BatchConverter
-from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
+from spark_lance.spark.schema.read_schema import resolve_projection, to_spark_schema
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.table.format.table_ref import TableRef
@@ -49,7 +49,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
         SchemaError: a column does not exist.
     """
     schema = Schema.from_arrow(_table(options).schema)
-    return ref or pin(options), spark_schema_of(schema, Projection(options.columns))
+    return ref or pin(options), to_spark_schema(schema, Projection(options.columns))
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> MetadataReader:

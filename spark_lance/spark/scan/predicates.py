@@ -48,7 +48,7 @@ from spark_lance.file.base.extensions import EXTENSION_NAME
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.options.option_fields import OPTIONS, ReadOptions, options_that_choose
 from spark_lance.spark.options.option_values import Projection
-from spark_lance.spark.schema.read_schema import spark_schema_of
+from spark_lance.spark.schema.read_schema import to_spark_schema
 from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names
 
@@ -67,7 +67,9 @@ _JSON_TESTS = {"=": "=", "<=>": "=", "IN": "=", "<": "<", "<=": "<=", ">": ">", 
 _REPLACEMENT = re.compile("[?\ufffd]")
 
 
-def condition_of(node: Mapping[str, Any], schema: Schema, scan_schema: st.StructType) -> Expression | None:
+def translate_json_condition(
+    node: Mapping[str, Any], schema: Schema, scan_schema: st.StructType
+) -> Expression | None:
     """Return a condition on a JSON column that keeps all rows that Spark keeps; None if there is none.
 
     Args:
@@ -75,8 +77,8 @@ def condition_of(node: Mapping[str, Any], schema: Schema, scan_schema: st.Struct
         schema: the table's schema.
         scan_schema: the Spark schema of the scan.
     """
-    name, path = node["column"], path_of(node["path"])
-    field = schema.along((name,))
+    name, path = node["column"], convert_json_path(node["path"])
+    field = schema.find_path((name,))
     if path is None or field is None or not field[-1].is_json or name not in scan_schema.names:
         return None
     plain = node["function"] == "get_json_object"
@@ -97,7 +99,7 @@ def condition_of(node: Mapping[str, Any], schema: Schema, scan_schema: st.Struct
         return None
     kind = _JSON_VALUE_KINDS.get(types[0])
     try:
-        values = [literal_of(value) for value in node["values"]]
+        values = [parse_literal(value) for value in node["values"]]
     except NoValueError:
         return None
     if kind is None or not values or not all(_is_plain(value, kind) for value in values):
@@ -110,7 +112,7 @@ def _json_candidate(name: str, path: str, kind: str, test: str, values: Sequence
     return Call(CANDIDATE, (Column((name,)), *map(Literal, constants)))
 
 
-def path_of(text: str) -> str | None:
+def convert_json_path(text: str) -> str | None:
     """Convert a JSON path of Spark to one of ours; None if it has steps that may have another meaning."""
     steps, position = ["$"], 1
     if not text.startswith("$") or len(text) == 1:
@@ -144,7 +146,7 @@ class NoValueError(Exception):
     """A node is not a literal, or has a type whose values cannot be represented here."""
 
 
-def literal_of(node: Mapping[str, Any]) -> Any:
+def parse_literal(node: Mapping[str, Any]) -> Any:
     """Return the value of a literal: {"type": its type as JSON, "value": text}.
 
     Raises:
@@ -164,7 +166,7 @@ def literal_of(node: Mapping[str, Any]) -> Any:
         raise NoValueError from None
 
 
-def literals_of(node: Mapping[str, Any]) -> list[Any]:
+def parse_literals(node: Mapping[str, Any]) -> list[Any]:
     """Return the values of literals of one type: {"type": its type as JSON, "values": texts}.
 
     Raises:
@@ -220,7 +222,7 @@ Node = Mapping[str, Any]
 _MIRRORED = {**MIRRORED, "<=>": "<=>", "<>": "<>"}
 
 
-def expression_of(node: Node, schema: Schema, scan_schema: st.StructType) -> Expression | None:
+def translate_predicate(node: Node, schema: Schema, scan_schema: st.StructType) -> Expression | None:
     """Translate a predicate to an expression over a table's columns; None if Spark must apply it.
 
     Args:
@@ -232,7 +234,7 @@ def expression_of(node: Node, schema: Schema, scan_schema: st.StructType) -> Exp
     if name == "CANDIDATE":
         return _candidate(args[0], schema, scan_schema)
     if name in ("AND", "OR", "NOT"):
-        parts = [expression_of(arg, schema, scan_schema) for arg in args]
+        parts = [translate_predicate(arg, schema, scan_schema) for arg in args]
         translated = tuple(part for part in parts if part is not None)
         return Call(name.lower(), translated) if len(translated) == len(parts) else None
     if len(args) == 2 and "path" not in args[0] and name in _MIRRORED:
@@ -243,14 +245,14 @@ def expression_of(node: Node, schema: Schema, scan_schema: st.StructType) -> Exp
     return _column_test(name, args, schema, scan_schema)
 
 
-def conjunction_of(nodes: Sequence[Node], schema: Schema) -> Expression:
+def translate_conjunction(nodes: Sequence[Node], schema: Schema) -> Expression:
     """Return the conjunction of predicates, as the condition of a statement that changes rows.
 
     Raises:
         ExpressionError: a predicate does not keep the same rows as in Spark.
     """
-    scan_schema = spark_schema_of(schema, Projection())
-    trees = [expression_of(node, schema, scan_schema) for node in nodes]
+    scan_schema = to_spark_schema(schema, Projection())
+    trees = [translate_predicate(node, schema, scan_schema) for node in nodes]
     exact = tuple(tree for tree in trees if tree is not None)
     if len(exact) < len(trees):
         raise ExpressionError(f"the condition {json.dumps(list(nodes))} cannot be evaluated as Spark does it")
@@ -262,9 +264,9 @@ def _candidate(node: Node, schema: Schema, scan_schema: st.StructType) -> Expres
     name = node.get("op", "")
     if name not in ("AND", "OR"):
         return (
-            condition_of(node, schema, scan_schema)
+            translate_json_condition(node, schema, scan_schema)
             if name == "DOCUMENT"
-            else expression_of(node, schema, scan_schema)
+            else translate_predicate(node, schema, scan_schema)
         )
     parts = [_candidate(arg, schema, scan_schema) for arg in node["args"]]
     translated = tuple(part for part in parts if part is not None)
@@ -283,7 +285,7 @@ def _column_test(
         values = [
             value
             for arg in args[1:]
-            for value in (literals_of(arg) if "values" in arg else (literal_of(arg),))
+            for value in (parse_literals(arg) if "values" in arg else (parse_literal(arg),))
         ]
     except NoValueError:
         return None
@@ -293,7 +295,7 @@ def _column_test(
     path = tuple(args[0]["path"])
     if len(path) == 1 and path[0] != ROW_OFFSET and path[0] in system_names(f.name for f in schema.fields):
         return _TESTS[name](Column(path), value)
-    fields = schema.along(path)
+    fields = schema.find_path(path)
     if fields is None or any(field.described() != field for field in fields):
         return None
     if name in _NULL_TESTS:
@@ -303,10 +305,12 @@ def _column_test(
     return _TESTS[name](_as_in_spark(Column(path), fields[-1]), value)
 
 
-def pushdown_of(options: ReadOptions, schema: Schema | None, scan_schema: st.StructType) -> dict[str, Any]:
+def pushdown_description(
+    options: ReadOptions, schema: Schema | None, scan_schema: st.StructType
+) -> dict[str, Any]:
     """Return the description of a scan that Java uses for Spark's push-down of predicates and limits.
 
-    Java accepts a predicate if `expression_of` translates it, by the same rules.
+    Java accepts a predicate if `translate_predicate` translates it, by the same rules.
 
     Args:
         options: options of the read.

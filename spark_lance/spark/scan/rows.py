@@ -34,16 +34,16 @@ from spark_lance.spark.scan.partitions import (
     rows_within,
     share_rows,
 )
-from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
+from spark_lance.spark.schema.read_schema import resolve_projection, to_spark_schema
 from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.spark.worker.read import LancePartition, TaskFragment, TaskRows, live_rows, without_first
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.reading.pruning import uses_of
+from spark_lance.table.reading.pruning import find_used_indexes
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.system_columns import filterable_schema
 from spark_lance.table.reading.texts import texts_as_binary
 from spark_lance.table.versions.resolve import MAIN, Reference, VersionRef, resolve, version_at
 from spark_lance.table.versions.versions import find_version, latest_version, load_latest, load_version
@@ -103,7 +103,7 @@ def described(snapshot: Snapshot, options: ReadOptions) -> st.StructType:
     Raises:
         SchemaError: a column does not exist, or Spark has no type for it.
     """
-    return spark_schema_of(snapshot.schema, options.projection)
+    return to_spark_schema(snapshot.schema, options.projection)
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> LanceReader:
@@ -199,7 +199,7 @@ class LanceReader(DataSourceReader):
         self._scan = snapshot.scan(self._names, fragments=_fragments_in(manifest, options.fragments))
         self._condition: Condition | None = None
         if options.filter is not None:
-            self._condition = compile_predicate(options.filter, nameable(manifest.schema))
+            self._condition = compile_predicate(options.filter, filterable_schema(manifest.schema))
         self._cores = cores
         self._limit: int | None = None
         # If one task yields all rows, it applies the limit and skips the first `_skip` rows itself.
@@ -221,7 +221,7 @@ class LanceReader(DataSourceReader):
             skip: number of rows that this one task skips first.
         """
         if trees:
-            condition = compile_tree(Call("and", tuple(trees)), nameable(self._table))
+            condition = compile_tree(Call("and", tuple(trees)), filterable_schema(self._table))
             self._condition = condition if self._condition is None else self._condition.and_also(condition)
         self._limit, self._one_task, self._skip = limit, alone, skip
 
@@ -257,7 +257,7 @@ class LanceReader(DataSourceReader):
         """The fragments to read. They are planned at the first access, after all filters are set."""
         row_set = self._row_set
         scan_tasks = (
-            self._scan.tasks_for(self._condition) if row_set is None else self._scan.tasks_of(row_set)
+            self._scan.plan_tasks(self._condition) if row_set is None else self._scan.select_tasks(row_set)
         )
         tasks = [replace(task, fields=self._fields) for task in scan_tasks]
         if self._condition is None and self._limit is not None:
@@ -295,7 +295,7 @@ class LanceReader(DataSourceReader):
         condition = self._condition or self._row_set_condition
         if condition is not None:
             lines.append(f"filter: {condition_text(condition)}")
-            indices = [use for pruner in self._scan.pruners for use in uses_of(pruner, condition)]
+            indices = [use for pruner in self._scan.pruners for use in find_used_indexes(pruner, condition)]
             lines += [f"index: {name} ({kind})" for _, name, kind in indices]
         if self._limit is not None:
             lines.append(f"limit: {self._limit}")
@@ -311,7 +311,7 @@ class LanceReader(DataSourceReader):
         """The columns that are read."""
         return self._names
 
-    def known_rows(self) -> int | None:
+    def count_from_manifest(self) -> int | None:
         """Return the number of rows, if the manifest is enough to compute it; None otherwise."""
         if self._condition is not None or self._limit is not None:
             return None

@@ -30,9 +30,13 @@ from spark_lance.io.store import open_store
 from spark_lance.spark.options.option_fields import ReadOptions
 from spark_lance.spark.scan.partitions import row_bytes
 from spark_lance.spark.scan.rows import pin
-from spark_lance.spark.schema.blobs import ALL_BINARY, LEFT_OUT, taken_with_sources
+from spark_lance.spark.schema.blobs import ALL_BINARY, LEFT_OUT, describe_blobs
 from spark_lance.spark.schema.convert import BatchConverter
-from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of, without_places
+from spark_lance.spark.schema.read_schema import (
+    resolve_projection,
+    to_spark_schema,
+    with_nullable_system_columns,
+)
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import keep_worker_ready
@@ -40,7 +44,7 @@ from spark_lance.spark.worker.read import live_rows
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.fragment_rows import batch_without_columns
-from spark_lance.table.reading.system_columns import ROW_ADDRESS, nameable
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, filterable_schema
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import load_version
 
@@ -75,13 +79,13 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
         }
         table_columns = tuple(field.name for field in manifest.schema.fields if field.name not in left_out)
     rest = tuple(name for name in table_columns if name not in names)
-    fields = spark_schema_of(manifest.schema, replace(options.projection, columns=rest)).fields
+    fields = to_spark_schema(manifest.schema, replace(options.projection, columns=rest)).fields
     available = {field.name: field for field in (*fields, *score_columns)}
     first = [name for name in columns or () if name in available]
     # Columns that options add come between the requested columns and the score columns.
     order = [*first, *(name for name in available if name not in first)]
     schema = st.StructType([available[name] for name in order])
-    return ref, without_places(schema) if options.fresh else schema
+    return ref, with_nullable_system_columns(schema) if options.fresh else schema
 
 
 def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> SearchReader:
@@ -124,18 +128,18 @@ def _check(options: ReadOptions, manifest: Manifest) -> None:
         kind = leaf_field(manifest.schema, query.column).arrow_type()
         if query.answers(kind) > 1:
             raise OptionError("option 'nearest' must be one vector: use LanceTable.searchBatch for several")
-        query.fitted(kind)
+        query.cast_to(kind)
     else:
         store, root = open_store(options.path, options.storage)
         if options.hybrid_search is not None:
             both = HybridQuery.parse(manifest, options.hybrid_search)
-            both.vector.fitted(leaf_field(manifest.schema, both.vector.column).arrow_type())
+            both.vector.cast_to(leaf_field(manifest.schema, both.vector.column).arrow_type())
             column = both.text_column
         else:
             column, _ = parse_text_query(manifest, *_text_query(options))
         TextSearch(indexed_snapshot(TableRef(store, root), manifest), column)
     if options.filter is not None:
-        compile_predicate(options.filter, nameable(manifest.schema))
+        compile_predicate(options.filter, filterable_schema(manifest.schema))
 
 
 class SearchReader(DataSourceReader):
@@ -211,7 +215,7 @@ class SearchReader(DataSourceReader):
             query = VectorQuery.parse(options.nearest)
             column, k = query.column, query.k
             search = VectorSearch(snapshot, column)
-            numbers = {id for task in search.plan(query.fitted(search.kind)) for id in task.fragments}
+            numbers = {id for task in search.plan(query.cast_to(search.kind)) for id in task.fragments}
         else:
             column, words = parse_text_query(snapshot.manifest, *_text_query(options))
             numbers = {fragment.id for fragment in TextSearch(snapshot, column).unindexed(words)}
@@ -250,4 +254,4 @@ class SearchReader(DataSourceReader):
         if not self._blobs:
             return batch
         addresses = result[ROW_ADDRESS].to_numpy().astype(np.uint64)
-        return taken_with_sources(batch, addresses, self._schema, manifest, table.snapshot.bases)
+        return describe_blobs(batch, addresses, self._schema, manifest, table.snapshot.bases)

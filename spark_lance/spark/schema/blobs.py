@@ -28,7 +28,7 @@ import pyspark.sql.types as st
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field
-from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL, REFERENCE, runs_of
+from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL, REFERENCE, split_by_bytes
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.proto import table_pb2
 from spark_lance.spark.schema.types import field_type, spark_field, spark_type
@@ -156,7 +156,7 @@ def read_blobs(
     total = np.zeros(batch.num_rows, np.int64)
     for field in blobs:
         total += _requested_bytes(batch.column(positions[field.name]), field, kinds[field.name], limit)
-    for start, stop in runs_of(total, limit) if total.any() else [(0, batch.num_rows)]:
+    for start, stop in split_by_bytes(total, limit) if total.any() else [(0, batch.num_rows)]:
         rows = batch.slice(start, stop - start)
         columns, fields = list(rows.columns), list(rows.schema)
         for field in blobs:
@@ -167,7 +167,7 @@ def read_blobs(
         yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
-def taken_with_sources(
+def describe_blobs(
     rows: pa.Table,
     addresses: npt.NDArray[np.uint64],
     projection: st.StructType,

@@ -21,7 +21,7 @@ def system_field(name: str) -> st.StructField:
     return st.StructField(name, st.LongType(), False)
 
 
-def spark_schema_of(schema: Schema, projection: Projection) -> st.StructType:
+def to_spark_schema(schema: Schema, projection: Projection) -> st.StructType:
     """Return the Spark schema of a read of a table.
 
     Args:
@@ -177,7 +177,7 @@ def narrow(field: Field, target: st.DataType) -> Field:
     return field
 
 
-def without_places(schema: st.StructType) -> st.StructType:
+def with_nullable_system_columns(schema: st.StructType) -> st.StructType:
     """Return a schema with nullable system columns, as rows that are not in the table yet have no address."""
     fields = [
         st.StructField(

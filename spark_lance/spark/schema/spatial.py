@@ -44,7 +44,7 @@ def _is_geography(spark: st.DataType) -> bool:
     return GeographyType is not None and isinstance(spark, GeographyType)
 
 
-def carrier_of(spark: Any) -> pa.DataType:
+def carrier_type(spark: Any) -> pa.DataType:
     """Return the carrier: the Arrow type in which Spark exchanges values of GEOMETRY or GEOGRAPHY."""
     name = "geography" if _is_geography(spark) else "geometry"
     metadata = {name: "true", "srid": str(spark.srid)}

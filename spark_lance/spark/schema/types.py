@@ -25,7 +25,7 @@ from spark_lance.spark.options.column_options import (
     INNER,
     VECTOR_SIZE,
 )
-from spark_lance.spark.schema.spatial import carrier_of, is_spatial
+from spark_lance.spark.schema.spatial import carrier_type, is_spatial
 from spark_lance.spark.schema.string_types import (
     DECLARED_TYPE,
     STRING_TYPE,
@@ -412,7 +412,7 @@ def arrow_type(spark: st.DataType) -> pa.DataType:
         # Spark passes them to data sources as strings, but a user-defined schema may still have them.
         return pa.string()
     if is_spatial(spark):
-        return carrier_of(spark)
+        return carrier_type(spark)
     for row in _TYPE_MAPPINGS:
         if row.carrier is not None and row.spark_class is not None and isinstance(spark, row.spark_class):
             return row.carrier(spark)

@@ -38,7 +38,7 @@ from spark_lance.file.blob_writer import BLOB_KEY
 from spark_lance.jsonb.columns import is_json_field, is_json_text
 from spark_lance.spark.options.column_options import ENCODINGS
 from spark_lance.spark.options.option_fields import WriteOptions
-from spark_lance.spark.scan.predicates import conjunction_of
+from spark_lance.spark.scan.predicates import translate_conjunction
 from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.new_fields import ColumnSettings, new_field, without_defaults
 from spark_lance.spark.schema.string_types import has_collation
@@ -62,7 +62,7 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.replace_pairs import PairMatch
 from spark_lance.table.inserts.replace_partitions import PartitionMatch
 from spark_lance.table.inserts.write_plan import WritePlan, find_latest, plan_write
-from spark_lance.table.writing.align import Aligner, TypeDifference, rows_do_not_fit
+from spark_lance.table.writing.align import Aligner, TypeDifference, schema_difference_error
 from spark_lance.table.writing.compression import compressed
 
 # Options that select the rows that an overwrite replaces.
@@ -236,7 +236,7 @@ def _replace_condition(condition: str | None, table: Manifest | None) -> str | E
         predicates = json.loads(condition)
     except ValueError:
         return condition  # the SQL parser reports the error
-    return conjunction_of(predicates, table.schema)
+    return translate_conjunction(predicates, table.schema)
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ def _rows_for_new_columns(
 def _with_spark_types(error: SchemaError) -> SchemaError:
     """Return an error about types with Spark's type names, and the cast that may fix it."""
     differences = [line for line in error.differences if isinstance(line, (str, TypeDifference))]
-    return rows_do_not_fit(differences, _difference_text) if differences else error
+    return schema_difference_error(differences, _difference_text) if differences else error
 
 
 def _difference_text(difference: str | TypeDifference) -> str:

@@ -1,4 +1,4 @@
-"""Computes aggregates in the driver: from the manifest, from indices, and from small columns.
+"""Computes aggregates in the driver: from the manifest, from indexes, and from small columns.
 
 An index can answer if it covers all rows of a version. With a condition it can answer if it returns exactly
 the rows that meet the condition. For the least and the greatest value, an index returns the positions of
@@ -36,13 +36,13 @@ from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.sql.scans import (
     Read,
     TargetRows,
+    create_reader,
+    find_spark_type,
     find_top_rows,
     has_spark_order,
     has_spark_values,
     local_bounds,
-    reader_of,
     rows_answer,
-    spark_type_of,
     target_rows,
     version_answer,
 )
@@ -228,7 +228,7 @@ def push_aggregates(request: BridgeRequest) -> dict[str, Any] | None:
 
 
 def column_statistics(request: BridgeRequest) -> dict[str, Any]:
-    """Return statistics of columns of a scan from indices, for Spark's estimates.
+    """Return statistics of columns of a scan from indexes, for Spark's estimates.
 
     `columns` has `nulls` and `distinct` (None if unknown) by column name. The two rows are the least and the
     greatest values, null if they are unknown.
@@ -237,14 +237,17 @@ def column_statistics(request: BridgeRequest) -> dict[str, Any]:
     read = Read(body["read"])
     statistics, fields, ends = {}, [], []
     if read.options.kind == "rows" and read.opened[1].manifest.index_section:
-        # Imported here and in the functions below: a table without indexes needs none of these modules.
-        from spark_lance.index.scalar.column_facts import bounds_of
+        # Imported here and in the functions below, because a table without indexes needs none of these
+        # modules.
+        from spark_lance.index.scalar.column_facts import column_bounds
 
         ref_schema = read.opened[1].schema
         for column in st.StructType.fromJson(json.loads(body["columns"])).fields:
             path = [column.name]
             bounds = (
-                bounds_of(read.opened[1], path) if has_spark_values(path, ref_schema, read.seen) else None
+                column_bounds(read.opened[1], path)
+                if has_spark_values(path, ref_schema, read.scan_schema)
+                else None
             )
             if bounds is None:
                 continue
@@ -283,7 +286,7 @@ class _LocalAggregates:
 
     @cached_property
     def _reader(self) -> LanceReader:
-        return reader_of(self.read, st.StructType(), self.body)
+        return create_reader(self.read, st.StructType(), self.body)
 
     @cached_property
     def _target(self) -> TargetRows | None:
@@ -314,20 +317,22 @@ class _LocalAggregates:
     def _scan_columns(self, aggregates: Sequence[Mapping[str, Any]]) -> list[_TypedValue] | None:
         """Compute aggregates by a scan of their columns, if the columns are small."""
         most_rows, most_bytes = local_bounds(self.body)
-        seen, schema = self.read.seen, self.read.opened[1].schema
+        scan_schema, schema = self.read.scan_schema, self.read.opened[1].schema
         pending: list[Accumulator] = []
         for one in aggregates:
             path = one["path"]
-            kind = None if path is None else spark_type_of(path, seen)
-            ordered = path is not None and has_spark_order(path, schema, seen)
+            kind = None if path is None else find_spark_type(path, scan_schema)
+            ordered = path is not None and has_spark_order(path, schema, scan_schema)
             accumulator = new_accumulator(one, self.body["aggregates"], kind, ordered=ordered)
             if accumulator is None or (path is not None and kind is None):
                 return None
             pending.append(accumulator)
         paths = [one["path"] for one in aggregates]
-        columns = _nested_columns([path for path in paths if path is not None], seen)
+        columns = _nested_columns([path for path in paths if path is not None], scan_schema)
         batches = (
-            reader_of(self.read, columns, self.body).stream_if_small(most_bytes) if most_rows > 0 else None
+            create_reader(self.read, columns, self.body).stream_if_small(most_bytes)
+            if most_rows > 0
+            else None
         )
         if batches is None:
             return None
@@ -353,12 +358,12 @@ class _LocalAggregates:
     def _count_all(self) -> int | None:
         """Return the number of rows, if it is known without a scan."""
         target_rows = self._target.rows if self._target is not None else None
-        return self._reader.known_rows() if target_rows is None else target_rows.num_rows
+        return self._reader.count_from_manifest() if target_rows is None else target_rows.num_rows
 
     def _count_values(self, path: Sequence[str], rows: RowSet | None) -> int | None:
         """Return the number of rows that are not null in a column."""
         snapshot = self.read.opened[1]
-        if not (snapshot.manifest.index_section and spark_type_of(path, self.read.seen)):
+        if not (snapshot.manifest.index_section and find_spark_type(path, self.read.scan_schema)):
             return None
         from spark_lance.index.scalar.column_facts import null_count
         from spark_lance.index.scalar.full_coverage import rows_without
@@ -377,7 +382,7 @@ class _LocalAggregates:
         snapshot = self.read.opened[1]
         if self._target is None or not snapshot.manifest.index_section:
             return None
-        if not has_spark_values(path, snapshot.schema, self.read.seen):
+        if not has_spark_values(path, snapshot.schema, self.read.scan_schema):
             return None
         from spark_lance.index.scalar.column_facts import value_counts
 
@@ -389,7 +394,7 @@ class _LocalAggregates:
         if len(self.body["groups"]) != 1 or any(one["function"] != "count" for one in aggregates):
             return None
         (path,) = self.body["groups"]
-        kind = spark_type_of(path, self.read.seen)
+        kind = find_spark_type(path, self.read.scan_schema)
         if kind is None or any(one["path"] not in (None, path) or one["distinct"] for one in aggregates):
             return None
         groups = self._groups(path)
@@ -407,19 +412,19 @@ class _LocalAggregates:
     def _extreme(self, one: Mapping[str, Any]) -> _TypedValue | None:
         """Read the least or greatest value of a column from the rows that an index returns."""
         path, ref = one["path"], self.read.opened
-        if self._target is None or not has_spark_order(path, ref[1].schema, self.read.seen):
+        if self._target is None or not has_spark_order(path, ref[1].schema, self.read.scan_schema):
             return None
         is_max = one["function"] == "max"
         top = {"path": path, "descending": is_max, "nulls": "none", "rows": 1}
         rows = find_top_rows(self.read, top, self._target.rows)
         if rows is None:
             return None
-        schema = _nested_columns([path], self.read.seen)
-        reader = reader_of(self.read, schema, self.body)
+        schema = _nested_columns([path], self.read.scan_schema)
+        reader = create_reader(self.read, schema, self.body)
         reader.set_rows(rows)
         most_rows, most_bytes = local_bounds(self.body)
         batches = reader.read_if_small(max(most_rows, _MAX_SCANNED_ROWS), most_bytes)
-        kind = spark_type_of(path, schema)
+        kind = find_spark_type(path, schema)
         if batches is None or kind is None:
             return None
         values = [_inner_values(batch.column(0), path[1:]) for batch in batches]
@@ -428,10 +433,10 @@ class _LocalAggregates:
         return None if value is None else (kind, value)
 
 
-def _nested_columns(paths: Sequence[Sequence[str]], seen: st.StructType) -> st.StructType:
+def _nested_columns(paths: Sequence[Sequence[str]], scan_schema: st.StructType) -> st.StructType:
     """Return a schema of the columns of some paths, with only the fields at the ends of the paths."""
     fields = []
-    for field in seen.fields:
+    for field in scan_schema.fields:
         parts = [path[1:] for path in paths if path[0] == field.name]
         if parts and all(parts):
             assert isinstance(field.dataType, st.StructType)

@@ -162,7 +162,7 @@ def _place(request: BridgeRequest, *, replaces: bool) -> str:
         except TableNotFoundError:
             pass
     check_no_branch(catalog, name, "create")
-    return catalog.names.place(name)
+    return catalog.names.allocate_table_uri(name)
 
 
 def _location(request: BridgeRequest) -> str | None:

@@ -38,7 +38,7 @@ from spark_lance.table.maintenance.retention import (
 from spark_lance.table.reading.version_changes import FEED_COLUMNS
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.branches import Branches, branch_root
-from spark_lance.table.versions.resolve import Walk, version_at
+from spark_lance.table.versions.resolve import BranchReader, version_at
 from spark_lance.table.versions.retention import drop_expired_refs
 from spark_lance.table.versions.versions import latest_version, list_versions
 
@@ -294,9 +294,9 @@ def _rewrite_counts(before: Manifest, after: Manifest) -> tuple[int, int, int, i
     old = {file.path: file for fragment in before.fragments for file in fragment.files}
     new = {file.path: file for fragment in after.fragments for file in fragment.files}
     ids = {fragment.id for fragment in after.fragments if fragment.HasField("deletion_file")}
-    gone = [x for x in before.fragments if x.HasField("deletion_file") and x.id not in ids]
+    removed = [x for x in before.fragments if x.HasField("deletion_file") and x.id not in ids]
     size = sum(old[path].file_size_bytes for path in old.keys() - new.keys())
-    return len(old.keys() - new.keys()), len(new.keys() - old.keys()), size, 0, len(gone)
+    return len(old.keys() - new.keys()), len(new.keys() - old.keys()), size, 0, len(removed)
 
 
 def _rewrite_manifests(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
@@ -501,7 +501,7 @@ def _read_changes(table: LanceTable, options: Mapping[str, str]) -> DataFrame:
         # No version is in the range, but the result needs the schema of a feed.
         return table.read(readChangeFeed="true", startingVersion=dataset.version).where("false")
     try:
-        Walk(dataset.table).require(first, last)
+        BranchReader(dataset.table).require(first, last)
     except VersionNotFoundError as error:
         later = re.search(r"startingVersion (\d+)", str(error))
         remedy = f": options => map('start-snapshot-id', '{int(later[1]) - 1}')" if later else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spark_lance.catalog.names import Name
-from spark_lance.catalog.views import HoldsViews
+from spark_lance.catalog.views import ViewCatalog
 from spark_lance.errors import NamespaceNotFoundError
 from spark_lance.release import RELEASE
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog
@@ -57,7 +57,7 @@ def _drop_content(request: BridgeRequest, namespace: Name) -> None:
     names: Any = request.catalog.names
     for name in names.tables(namespace):
         names.drop(name)
-    if isinstance(names, HoldsViews):
+    if isinstance(names, ViewCatalog):
         for name in names.list_views(namespace):
             names.views.drop(name)
     for inner in names.namespaces(namespace):

@@ -126,7 +126,7 @@ def _clone(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> N
         request.catalog,
         catalog_name(request.catalog, a["target"], current_namespace(request)),
     )
-    uri = target[0] if is_path(target) and catalog.paths else catalog.names.place(target)
+    uri = target[0] if is_path(target) and catalog.paths else catalog.names.allocate_table_uri(target)
     table.clone(uri, bool(a["shallow"]), version=number(a["version"]))
     if not is_path(target):
         catalog.names.add(target, uri, {})

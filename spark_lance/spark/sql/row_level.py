@@ -25,11 +25,11 @@ from spark_lance.spark.options.foreign_options import STORAGE_NAMES, STORAGE_PRE
 from spark_lance.spark.options.option_fields import OPTIONS, options_that_choose
 from spark_lance.spark.options.options import read_options
 from spark_lance.spark.sql.catalogs import BridgeRequest
-from spark_lance.spark.table.base import WithSubqueryColumns
+from spark_lance.spark.table.base import SubqueryColumns
 from spark_lance.spark.table.changing import delete_rows, update_rows
-from spark_lance.spark.table.expressions import Resolved, quoted
+from spark_lance.spark.table.expressions import ResolvedExpression, quoted
 from spark_lance.spark.table.merging import MergeBuilder
-from spark_lance.spark.table.row_commits import RETRIES, RETRY_TIMEOUT, Changed, policy
+from spark_lance.spark.table.row_commits import RETRIES, RETRY_TIMEOUT, ChangeResult, policy
 from spark_lance.spark.table.staging import staged_options
 from spark_lance.spark.table.table import LanceTable
 
@@ -57,7 +57,7 @@ class LastChange:
 
     statement: str
     table: str
-    counts: Changed
+    counts: ChangeResult
     seconds: float
 
     def row(self) -> tuple[Any, ...]:
@@ -137,7 +137,7 @@ class _Statement:
     subject: Any
     table: LanceTable
 
-    def delete(self) -> Changed:
+    def delete(self) -> ChangeResult:
         return delete_rows(
             self.table,
             self._optional_expression("condition", self.body),
@@ -145,13 +145,13 @@ class _Statement:
             self._subquery_columns,
         )
 
-    def update(self) -> Changed:
+    def update(self) -> ChangeResult:
         condition = self._optional_expression("condition", self.body)
         return update_rows(
             self.table, condition, self._values(self.body), _retry_policy(), self._subquery_columns
         )
 
-    def merge(self) -> Changed:
+    def merge(self) -> ChangeResult:
         names = self.body["source"]
         source = dataframe.DataFrame(self.subject["source"], self.table.spark).toDF(*names)
         rows = self._with_subqueries(source, "source").alias(_SOURCE)
@@ -175,8 +175,8 @@ class _Statement:
         return merge.run()
 
     @property
-    def _subquery_columns(self) -> WithSubqueryColumns:
-        return WithSubqueryColumns(
+    def _subquery_columns(self) -> SubqueryColumns:
+        return SubqueryColumns(
             lambda frame: self._with_subqueries(frame, "target"),
             lambda frame: self._with_subqueries(frame, "pairs"),
         )
@@ -186,20 +186,22 @@ class _Statement:
         attached = self.subject["change"].attach(java_frame(frame), rows)
         return dataframe.DataFrame(attached, self.table.spark)
 
-    def _values(self, part: Mapping[str, Any]) -> dict[str, Resolved]:
-        values: dict[str, Resolved] = {}
+    def _values(self, part: Mapping[str, Any]) -> dict[str, ResolvedExpression]:
+        values: dict[str, ResolvedExpression] = {}
         for path, value in part["values"]:
             if values.setdefault(quoted(*path), resolved := self._expression(value)) is not resolved:
                 raise OptionError(f"{'.'.join(path)} is set twice")
         return values
 
-    def _optional_expression(self, part: str, clause: Mapping[str, Any]) -> Resolved | None:
+    def _optional_expression(self, part: str, clause: Mapping[str, Any]) -> ResolvedExpression | None:
         return None if clause[part] is None else self._expression(clause[part])
 
-    def _expression(self, text: Mapping[str, Any], equal: list[list[str]] | None = None) -> Resolved:
+    def _expression(
+        self, text: Mapping[str, Any], equal: list[list[str]] | None = None
+    ) -> ResolvedExpression:
         column = Column(self.subject["columns"][text["column"]])
-        pairs = tuple((mine.lower(), theirs) for mine, theirs in equal or ())
-        return Resolved(column, frozenset(text["needs"]), text["text"], text["of_source"], pairs)
+        pairs = tuple((target_name.lower(), source_name) for target_name, source_name in equal or ())
+        return ResolvedExpression(column, frozenset(text["needs"]), text["text"], text["of_source"], pairs)
 
 
 def _retry_policy() -> Any:

@@ -36,7 +36,7 @@ from spark_lance.spark.options.option_fields import ReadOptions
 from spark_lance.spark.options.options import check_batch, read_options
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.kinds import read_kind
-from spark_lance.spark.scan.predicates import expression_of, pushdown_of
+from spark_lance.spark.scan.predicates import pushdown_description, translate_predicate
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.read_schema import resolve_projection
 from spark_lance.spark.schema.string_types import has_collation
@@ -71,7 +71,7 @@ _SAME_ORDER = (
 )
 
 
-def has_spark_order(path: Sequence[str], schema: Schema, seen: st.StructType) -> bool:
+def has_spark_order(path: Sequence[str], schema: Schema, scan_schema: st.StructType) -> bool:
     """Return whether a stored column, or field of a struct, has the same order in Spark.
 
     Several stored values may be one value in Spark, such as times with nanoseconds.
@@ -79,9 +79,9 @@ def has_spark_order(path: Sequence[str], schema: Schema, seen: st.StructType) ->
     Args:
         path: the column, or the path of a field.
         schema: the table's schema.
-        seen: the Spark schema of the scan.
+        scan_schema: the Spark schema of the scan.
     """
-    kind, fields = spark_type_of(path, seen), schema.along(path)
+    kind, fields = find_spark_type(path, scan_schema), schema.find_path(path)
     if kind is None or fields is None or _has_other_values(fields[-1]):
         return False
     if isinstance(kind, st.StringType) and kind != st.StringType():
@@ -90,11 +90,11 @@ def has_spark_order(path: Sequence[str], schema: Schema, seen: st.StructType) ->
     return any(test(column_type) and isinstance(kind, types) for test, types in _SAME_ORDER)
 
 
-def has_spark_values(path: Sequence[str], schema: Schema, seen: st.StructType) -> bool:
+def has_spark_values(path: Sequence[str], schema: Schema, scan_schema: st.StructType) -> bool:
     """Return whether a column has Spark's order, and different stored values are different in Spark."""
-    if not has_spark_order(path, schema, seen):
+    if not has_spark_order(path, schema, scan_schema):
         return False
-    fields = schema.along(path)
+    fields = schema.find_path(path)
     assert fields is not None
     column_type = fields[-1].arrow_type()
     return not _Types.is_floating(column_type) and not (
@@ -102,9 +102,9 @@ def has_spark_values(path: Sequence[str], schema: Schema, seen: st.StructType) -
     )
 
 
-def spark_type_of(path: Sequence[str], seen: st.StructType) -> st.DataType | None:
+def find_spark_type(path: Sequence[str], scan_schema: st.StructType) -> st.DataType | None:
     """Return Spark's type of a column, or of a field of a struct; None if it does not exist."""
-    kind: st.DataType = seen
+    kind: st.DataType = scan_schema
     for name in path:
         if not isinstance(kind, st.StructType) or name not in kind.names:
             return None
@@ -153,7 +153,7 @@ class Read:
         return read_options(CaseInsensitiveDict(self.request["options"]))
 
     @cached_property
-    def seen(self) -> st.StructType:
+    def scan_schema(self) -> st.StructType:
         """The Spark schema of the scan."""
         return st.StructType.fromJson(json.loads(self.request["schema"]))
 
@@ -189,7 +189,7 @@ class Read:
         schema = self.table_schema
         if schema is None:
             return [None for _ in predicates]
-        return [expression_of(predicate, schema, self.seen) for predicate in predicates]
+        return [translate_predicate(predicate, schema, self.scan_schema) for predicate in predicates]
 
 
 def describe_read(request: BridgeRequest) -> dict[str, Any]:
@@ -198,17 +198,17 @@ def describe_read(request: BridgeRequest) -> dict[str, Any]:
     if read.options.kind == "rows":
         ref, snapshot = read.opened
         schema = rows.described(snapshot, read.options)
-        pushdown = pushdown_of(read.options, snapshot.schema, schema)
+        pushdown = pushdown_description(read.options, snapshot.schema, schema)
     else:
         ref, schema = read_kind(read.options).describe(read.options, None)
-        pushdown = pushdown_of(read.options, read.table_schema, schema)
+        pushdown = pushdown_description(read.options, read.table_schema, schema)
     return {"schema": schema.json(), "ref": version_answer(ref), "pushdown": pushdown}
 
 
 def describe_pushdown(request: BridgeRequest) -> dict[str, Any]:
     """Return the rules for push-down into a read with options of its own."""
     read = Read(request.body["read"])
-    return pushdown_of(read.options, read.table_schema, read.seen)
+    return pushdown_description(read.options, read.table_schema, read.scan_schema)
 
 
 def pin_read(request: BridgeRequest) -> list[Any]:
@@ -221,17 +221,17 @@ def pin_read(request: BridgeRequest) -> list[Any]:
     if read.options.kind == "rows":
         ref, snapshot = read.opened
         if request.body["has_user_schema"]:
-            resolve_projection(snapshot.schema, read.seen)
+            resolve_projection(snapshot.schema, read.scan_schema)
         return version_answer(ref)
     kind = read_kind(read.options)
     if request.body["has_user_schema"]:
-        return version_answer(kind.reader(read.options, read.seen, None).ref)
+        return version_answer(kind.reader(read.options, read.scan_schema, None).ref)
     return version_answer(kind.describe(read.options, None)[0])
 
 
 @dataclass(frozen=True)
 class TargetRows:
-    """The rows of a read: all rows of a version (None), or the rows that indices return exactly."""
+    """The rows of a read: all rows of a version (None), or the rows that indexes return exactly."""
 
     rows: RowSet | None
 
@@ -245,7 +245,7 @@ def target_rows(read: Read, body: Mapping[str, Any]) -> TargetRows | None:
     _, most_bytes = local_bounds(body)
     if read.options.fragments is not None or body.get("limit") is not None:
         return None
-    condition = reader_of(read, st.StructType(), body).condition
+    condition = create_reader(read, st.StructType(), body).condition
     if condition is None:
         return TargetRows(None)
     row_set = _index_exact_rows(condition, read.opened[1], most_bytes)
@@ -253,8 +253,8 @@ def target_rows(read: Read, body: Mapping[str, Any]) -> TargetRows | None:
 
 
 def _index_exact_rows(condition: Condition, snapshot: Snapshot, most_bytes: int) -> RowSet | None:
-    """Return exactly the rows that meet a condition; None if indices cannot return them."""
-    if not (condition.is_told and snapshot.manifest.index_section):
+    """Return exactly the rows that meet a condition; None if indexes cannot return them."""
+    if not (condition.is_complete and snapshot.manifest.index_section):
         return None
     # Imported here because a table without indexes needs none of these modules.
     from spark_lance.index.scalar.full_coverage import exact_rows
@@ -271,7 +271,7 @@ def find_top_rows(read: Read, top: Mapping[str, Any], within: RowSet | None) -> 
         within: the rows to consider; None for all rows of the version.
     """
     path, snapshot = top["path"], read.opened[1]
-    if not (snapshot.manifest.index_section and has_spark_order(path, snapshot.schema, read.seen)):
+    if not (snapshot.manifest.index_section and has_spark_order(path, snapshot.schema, read.scan_schema)):
         return None
     # Imported here because a table without indexes needs none of these modules.
     from spark_lance.index.scalar.column_facts import leading_rows
@@ -298,18 +298,20 @@ def plan_scan(request: BridgeRequest) -> dict[str, Any]:
     read = Read(body["read"])
     check_batch(read.options)
     all_columns = body["columns"] == body["read"]["schema"]
-    schema = read.seen if all_columns else st.StructType.fromJson(json.loads(body["columns"]))
+    schema = read.scan_schema if all_columns else st.StructType.fromJson(json.loads(body["columns"]))
     most_rows, most_bytes = local_bounds(body)
     reader: DataSourceReader
     is_ordered = False
     if read.options.kind == "rows":
-        reader = row_reader = reader_of(read, schema, body)
+        reader = row_reader = create_reader(read, schema, body)
         ref = row_reader.ref
         is_ordered = _keep_top_rows(row_reader, read, body)
         if row_reader.condition is not None and body.get("limit") is None and read.options.fragments is None:
             row_set = _index_exact_rows(row_reader.condition, read.opened[1], most_bytes)
             if row_set is not None and row_set.num_rows <= most_rows:
-                row_reader.set_rows(row_set.only(number for number, rows in row_set.items() if rows))
+                row_reader.set_rows(
+                    row_set.select_fragments(number for number, rows in row_set.items() if rows)
+                )
         local_rows = (
             max(most_rows, _MAX_COLUMNAR_ROWS)
             if body.get("columnar") and most_rows and row_reader.columns
@@ -367,7 +369,7 @@ def _partition_tasks(
         return [], None
     spec = PartitionSpec.of_config(snapshot.manifest.config).bound(snapshot.schema)
     for name in spec.sources():
-        if name not in schema.names or not has_spark_values([name], snapshot.schema, read.seen):
+        if name not in schema.names or not has_spark_values([name], snapshot.schema, read.scan_schema):
             return [], None
 
     def key_of(fragment: table_pb2.DataFragment) -> tuple[str | None, ...] | None:
@@ -398,7 +400,7 @@ def _scan_metrics(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
     return {"about": reader.explain(), "amounts": lines, "taskAmounts": TASK_AMOUNTS}
 
 
-def reader_of(read: Read, schema: st.StructType, body: Any) -> LanceReader:
+def create_reader(read: Read, schema: st.StructType, body: Any) -> LanceReader:
     """Return the reader of some columns, with the pushed-down filters, limit and offset."""
     ref, snapshot = read.opened
     reader = LanceReader(read.options, schema, ref, snapshot, body["cores"])
@@ -429,7 +431,7 @@ def _pushed_trees(read: Read, body: Any) -> list[Expression]:
     (`candidates`) and the keys of a join (`runtime`).
     """
     trees = read.expressions(body["predicates"])
-    assert None not in trees  # Java pushes only predicates that `pushdown_of` allows
+    assert None not in trees  # Java pushes only predicates that `pushdown_description` allows
     others = read.expressions([*body["candidates"], *(body.get("runtime") or [])])
     return [tree for tree in (*trees, *others) if tree is not None]
 

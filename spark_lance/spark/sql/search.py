@@ -43,9 +43,14 @@ from spark_lance.spark.sql.search_functions import (
     VECTOR_KEYS,
 )
 from spark_lance.spark.sql.tables import resolve_table
-from spark_lance.spark.table.batch_search import WordsPlan, answers_to_each, any_vector, nearest_to_each
+from spark_lance.spark.table.batch_search import (
+    TextSearchPlan,
+    search_each_text,
+    search_each_vector,
+    zero_vector,
+)
 from spark_lance.spark.table.expressions import quoted
-from spark_lance.spark.table.found_rows import shown_columns
+from spark_lance.spark.table.search_results import result_columns
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.indices.describe import describe_indices
 from spark_lance.table.versions.resolve import VersionRef
@@ -106,7 +111,7 @@ def placeholder_values(
     if "vector" in each:
         options = read_options(reads)
         column = arguments["column" if "column" in arguments else "vector_column"]
-        values["vector"] = any_vector(open_version(options, pin(options)).manifest, column)
+        values["vector"] = zero_vector(open_version(options, pin(options)).manifest, column)
     return values
 
 
@@ -142,8 +147,8 @@ def _nearest(dataset: LanceDataset, options: ReadOptions, rows: DataFrame, colum
     number = F.monotonically_increasing_id().alias(_NUMBER)
     row = F.struct(number, *(F.col(field.name) for field in along)).alias(_ROW)
     queries = rows.sortWithinPartitions(*order).select(row, vector.name)
-    schema = shown_columns(dataset.manifest, columns, DISTANCE)
-    return nearest_to_each(plan, dataset.manifest, schema, queries, f"{_ROW}.{_NUMBER}")
+    schema = result_columns(dataset.manifest, columns, DISTANCE)
+    return search_each_vector(plan, dataset.manifest, schema, queries, f"{_ROW}.{_NUMBER}")
 
 
 def _answer_text_queries(
@@ -160,12 +165,12 @@ def _answer_text_queries(
     text, both = options.full_text_query, options.hybrid_search
     k = text["k"] if text is not None else HybridQuery.parse(dataset.manifest, both or {}).k
     words = None if text is None else {name: value for name, value in text.items() if name != "k"}
-    plan = WordsPlan(dataset.snapshot.ref(), words, both, k, options.filter, query_columns)
+    plan = TextSearchPlan(dataset.snapshot.ref(), words, both, k, options.filter, query_columns)
     along, values = rows.schema.fields[: -len(query_columns)], rows.schema.fields[-len(query_columns) :]
     # A struct needs a field, even if there are no other columns.
     row = F.struct(F.lit(0).alias(_NUMBER), *(F.col(field.name) for field in along)).alias(_ROW)
     queries = rows.select(row, *(_as_doubles(field) for field in values))
-    return answers_to_each(plan, shown_columns(dataset.manifest, columns, *plan.measures), queries)
+    return search_each_text(plan, result_columns(dataset.manifest, columns, *plan.measure_columns), queries)
 
 
 def _as_doubles(field: st.StructField) -> Any:

@@ -113,7 +113,7 @@ class SessionNames:
             raise TableNotFoundError(f"table {display_name(name)} of {SESSION_CATALOG} is not a Lance table")
         return TableEntry(name, location, {"external": str(kind != _MANAGED).lower()})
 
-    def place(self, name: Name) -> str:
+    def allocate_table_uri(self, name: Name) -> str:
         """Return the folder of a new managed table.
 
         Raises:

@@ -264,7 +264,7 @@ def _create_clone(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None
     settings = [{"kind": "set_property", "property": key, "value": text} for key, text in properties.items()]
     check_changes(source, settings)
     shallow = "DEEP" not in str(a["kind"] or "").upper()
-    uri = target[0] if is_path(target) and catalog.paths else catalog.names.place(target)
+    uri = target[0] if is_path(target) and catalog.paths else catalog.names.allocate_table_uri(target)
     clone = source.clone(uri, shallow, version=version)
     if not is_path(target):
         catalog.names.add(target, uri, {})

@@ -45,7 +45,7 @@ from spark_lance.spark.options.table_properties import (
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
 from spark_lance.spark.scan.kinds import read_kind
-from spark_lance.spark.scan.predicates import conjunction_of, pushdown_of
+from spark_lance.spark.scan.predicates import pushdown_description, translate_conjunction
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.read_schema import system_field
 from spark_lance.spark.schema.sort_keys import sort_key, valid_sort_keys, write_order
@@ -75,7 +75,7 @@ from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec
 from spark_lance.table.format.reserved_names import check_settings
 from spark_lance.table.metadata import METADATA_TABLES
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.system_columns import filterable_schema
 from spark_lance.table.rows.update import delete_rows
 from spark_lance.table.schema.constraints import Constraint
 from spark_lance.table.schema.defaults import EXISTS_DEFAULT
@@ -312,7 +312,7 @@ def answer(
         "pinned": pinned,
         "writable": plain,
         "constraints": constraints,
-        "pushdown": pushdown_of(options, columns, schema),
+        "pushdown": pushdown_description(options, columns, schema),
         "partition_fields": fields,
         "write_order": order,
     }
@@ -393,8 +393,8 @@ def delete_where(request: BridgeRequest) -> None:
         table.delete()
         return
     snapshot = table.dataset().snapshot
-    tree = conjunction_of(predicates, snapshot.schema)
-    delete_rows(snapshot, compile_tree(tree, nameable(snapshot.schema)))
+    tree = translate_conjunction(predicates, snapshot.schema)
+    delete_rows(snapshot, compile_tree(tree, filterable_schema(snapshot.schema)))
 
 
 def alter_table(request: BridgeRequest) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from spark_lance.catalog.views import CATALOG_SETTINGS, HoldsViews
+from spark_lance.catalog.views import CATALOG_SETTINGS, ViewCatalog
 from spark_lance.errors import (
     LanceError,
     OptionError,
@@ -49,7 +49,7 @@ def load_view(request: BridgeRequest) -> dict[str, Any]:
 def list_views(request: BridgeRequest) -> list[str]:
     """Return the names of the views directly in a namespace."""
     catalog = request.catalog
-    if not catalog.has_names or not isinstance(catalog.names, HoldsViews):
+    if not catalog.has_names or not isinstance(catalog.names, ViewCatalog):
         return []
     return [name[-1] for name in catalog.names.list_views(request.name)]
 
@@ -97,7 +97,7 @@ def rename_view(request: BridgeRequest) -> None:
 def _may_be_view(request: BridgeRequest) -> bool:
     """Return whether a name can refer to a view: it is not a path, and the catalog has views."""
     catalog = request.catalog
-    return not is_path(request.name) and catalog.has_names and isinstance(catalog.names, HoldsViews)
+    return not is_path(request.name) and catalog.has_names and isinstance(catalog.names, ViewCatalog)
 
 
 def _check_name(request: BridgeRequest) -> None:
@@ -107,7 +107,7 @@ def _check_name(request: BridgeRequest) -> None:
         )
 
 
-def _views(catalog: OpenCatalog) -> HoldsViews:
+def _views(catalog: OpenCatalog) -> ViewCatalog:
     """Return the names of a catalog that has views.
 
     Raises:
@@ -115,7 +115,7 @@ def _views(catalog: OpenCatalog) -> HoldsViews:
         NamespaceNotFoundError: the catalog has no root.
     """
     names = catalog.names
-    if not isinstance(names, HoldsViews):
+    if not isinstance(names, ViewCatalog):
         raise UnsupportedFormatError(
             f"the namespace service of catalog {catalog.name} does not store views: write "
             f"CREATE VIEW spark_catalog.default.v AS SELECT ... FROM {catalog.name}.db.t"

@@ -8,7 +8,8 @@ its tasks (`partitions`). Spark sends another reader, created from the same opti
 Spark 4.0 and 4.1 request offsets without the position of the stream, so a batch contains all new data.
 
 The offsets of a stream are positions. The index of a position counts items: in a snapshot its fragments,
-otherwise the `ChangedRows` of a version in the order of `changes_of`. Spark's checkpoint stores a position as
+otherwise the `ChangedRows` of a version in the order of `find_changes`. Spark's checkpoint stores a position
+as
 
     {"format": 1, "version": 7, "index": 0, "snapshot": false, "commit": "6-<uuid>.txn"}
         all versions up to 7 have been read, and the first 0 changes of version 8
@@ -34,14 +35,20 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.spark.base.compat import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from spark_lance.spark.options.option_fields import ReadOptions
-from spark_lance.spark.scan.change_tasks import ChangeColumns, Feed, TaskColumns, pack_changes, read_changes
+from spark_lance.spark.scan.change_tasks import (
+    ChangeColumns,
+    ChangeFeed,
+    TaskColumns,
+    pack_changes,
+    read_changes,
+)
 from spark_lance.spark.scan.changes import check_no_version
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.version_changes import DELETE, INSERT, POSTIMAGE, ChangedRows
-from spark_lance.table.versions.resolve import VersionRef, Walk, version_from
+from spark_lance.table.versions.resolve import BranchReader, VersionRef, oldest_version_from
 from spark_lance.table.versions.versions import latest_version
 
 _FORMAT = 1
@@ -90,7 +97,7 @@ class Budget:
         self._files = None if options is None else options.maxFilesPerTrigger
         self._rows = None if options is None else options.maxRowsPerTrigger
         self._bytes = None if options is None else options.maxBytesPerTrigger
-        self._taken = False
+        self._has_changes = False
 
     def take(self, changes: Sequence[ChangedRows]) -> bool:
         """Charge changed rows to the budget, and return whether they fit. The first ones always fit."""
@@ -99,9 +106,9 @@ class Budget:
         rows = sum(change.count for change in changes)
         byte_count = sum(_stored_bytes(change) for change in changes)
         costs = ((self._files, len(changes)), (self._rows, rows), (self._bytes, byte_count))
-        if self._taken and any(left is not None and left < cost for left, cost in costs):
+        if self._has_changes and any(left is not None and left < cost for left, cost in costs):
             return False
-        self._taken = True
+        self._has_changes = True
         self._files, self._rows, self._bytes = (None if left is None else left - cost for left, cost in costs)
         return True
 
@@ -176,12 +183,12 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         keep_worker_ready()
         ref = pin(options) if ref is None else ref
         store, _ = open_store(options.path, options.storage)
-        self._walk = Walk(TableRef(store, ref.root))
+        self._walk = BranchReader(TableRef(store, ref.root))
         self._reference = self._walk.manifest(ref.version)
         feed = options.readChangeFeed
         self._columns = ChangeColumns(self._reference.schema, schema, options.filter, feed=feed)
         self._shared = TaskColumns.of(self._columns)
-        self._feed = Feed(self._walk, self._reference, self._columns, exact=False)
+        self._feed = ChangeFeed(self._walk, self._reference, self._columns, exact=False)
         self._start: Position | None = None
         self._target: int | None = None
 
@@ -266,7 +273,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start, moment = self._options.startingVersion, self._options.startingTimestamp
         if start == "latest":
             return newest + 1
-        first = max(1, int(start or 0)) if moment is None else version_from(self._walk.table, moment)
+        first = max(1, int(start or 0)) if moment is None else oldest_version_from(self._walk.table, moment)
         if first <= newest:
             self._walk.require(first, first)
         elif first > newest + 1:

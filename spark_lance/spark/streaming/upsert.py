@@ -48,9 +48,9 @@ from spark_lance.memwal.entries import logged_keys, logged_rows
 from spark_lance.memwal.sharding import Router, hashes
 from spark_lance.memwal.staged import (
     Lease,
-    Once,
     Stage,
     StagedPiece,
+    WriteId,
     append_staged,
     delete_pieces,
     delete_staged,
@@ -272,7 +272,7 @@ class Staging:
         """
         at, route = self.snapshot, self.route
         assert route is not None  # without a route, other tasks could have rows of the same shards
-        once = Once(query, route.epoch)
+        once = WriteId(query, route.epoch)
         if has_epoch(at.table, once):
             for _ in batches:  # Spark's worker requires that all rows are consumed
                 pass
@@ -294,7 +294,7 @@ class Staging:
                 return sum(call.result() for call in calls)
 
 
-def append_pieces(snapshot: Snapshot, router: Router, pieces: list[StagedPiece], once: Once | None) -> int:
+def append_pieces(snapshot: Snapshot, router: Router, pieces: list[StagedPiece], once: WriteId | None) -> int:
     """Append the staged pieces to the logs, one thread per shard, and return the number of appended rows."""
     shards = router.shards(snapshot.table)
 
@@ -381,7 +381,7 @@ if DataSourceStreamArrowWriter is not None:
             """Append the staged rows to the logs, unless they have them. Raises errors of `append_staged`."""
             answers = [message for message in messages if isinstance(message, UpsertMessage)]
             pieces = [piece for message in answers for piece in message.pieces]
-            at, once = self._staging.snapshot, Once(self._query, batchId)
+            at, once = self._staging.snapshot, WriteId(self._query, batchId)
             job = self._staging.job
             with one_line():
                 if not has_epoch(at.table, once):

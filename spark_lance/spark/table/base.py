@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.datasets.spelling import OneSpelling
+from spark_lance.datasets.spelling import SpellingHintMixin
 from spark_lance.errors import OptionTypeError
 from spark_lance.io.store import open_store
 from spark_lance.spark.driver.arguments import check_running, check_session
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TableBase(OneSpelling):
+class TableBase(SpellingHintMixin):
     """A table in a Spark session.
 
     Attributes:
@@ -90,7 +90,7 @@ def _return_unchanged(frame: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True)
-class WithSubqueryColumns:
+class SubqueryColumns:
     """Functions that add columns to frames, for expressions that use more than the stored columns.
 
     Attributes:
@@ -102,7 +102,7 @@ class WithSubqueryColumns:
     pairs: Callable[[DataFrame], DataFrame] = _return_unchanged
 
 
-AS_THEY_ARE = WithSubqueryColumns()
+AS_THEY_ARE = SubqueryColumns()
 
 
 def read_needed(

@@ -34,7 +34,13 @@ from spark_lance.index.vector.search import VectorSearch
 from spark_lance.index.vector.search_tasks import Routing, SearchPlan
 from spark_lance.index.vector.top_k import merged
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.table.found_rows import FOUND, Mapper, as_given, fetch_rows, with_measured
+from spark_lance.spark.table.search_results import (
+    DISTANCE_ROWS,
+    Mapper,
+    fetch_rows,
+    search_result_schema,
+    with_input_types,
+)
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
@@ -51,7 +57,7 @@ Finder = Callable[[Mapping[str, Any]], "tuple[Any, dict[str, pa.Array]]"]
 
 
 @dataclass(frozen=True)
-class WordsPlan:
+class TextSearchPlan:
     """Full-text or hybrid searches of one version that differ in their words, their vector, or both.
 
     Attributes:
@@ -71,12 +77,12 @@ class WordsPlan:
     query_keys: tuple[str, ...]
 
     @property
-    def measures(self) -> tuple[str, ...]:
+    def measure_columns(self) -> tuple[str, ...]:
         """The columns of distances and scores; the last one is never null."""
         return (SCORE,) if self.both is None else (DISTANCE, SCORE, RELEVANCE)
 
 
-def answers_to_each(plan: WordsPlan, schema: st.StructType, queries: DataFrame) -> DataFrame:
+def search_each_text(plan: TextSearchPlan, schema: st.StructType, queries: DataFrame) -> DataFrame:
     """Return the best rows of each query: query id, table columns, distances and scores.
 
     Args:
@@ -85,7 +91,7 @@ def answers_to_each(plan: WordsPlan, schema: st.StructType, queries: DataFrame) 
         queries: the query id, then the values of `plan.query_keys`. Queries with a null value are skipped.
     """
     along, *values = queries.schema.fields
-    *parts, measure = plan.measures
+    *parts, measure = plan.measure_columns
     before = (along, *(st.StructField(name, st.FloatType()) for name in parts))
     rows = queries
     for value in values:
@@ -93,14 +99,14 @@ def answers_to_each(plan: WordsPlan, schema: st.StructType, queries: DataFrame) 
     # A few queries are often in one partition.
     rows = rows.repartition(queries.sparkSession.sparkContext.defaultParallelism)
     last = st.StructField(measure, st.FloatType(), False)
-    answer_schema = st.StructType([along, FOUND.fields[0], *before[1:], last])
+    answer_schema = st.StructType([along, DISTANCE_ROWS.fields[0], *before[1:], last])
     best = rows.mapInArrow(_answer_words(plan, arrow_schema(answer_schema)), answer_schema)
     best = best.repartition(F.shiftright(F.col("_address"), 32)).sortWithinPartitions("_address")
     fetch = fetch_rows(plan.table, schema, before, measure)
-    return best.mapInArrow(fetch, with_measured(schema, before, measure))
+    return best.mapInArrow(fetch, search_result_schema(schema, before, measure))
 
 
-def _answer_words(plan: WordsPlan, schema: pa.Schema) -> Mapper:
+def _answer_words(plan: TextSearchPlan, schema: pa.Schema) -> Mapper:
     """Return a `mapInArrow` function that answers queries."""
 
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -115,17 +121,19 @@ def _answer_words(plan: WordsPlan, schema: pa.Schema) -> Mapper:
     return answer
 
 
-def _best_rows(plan: WordsPlan, find: Finder, queries: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _best_rows(
+    plan: TextSearchPlan, find: Finder, queries: pa.RecordBatch, schema: pa.Schema
+) -> pa.RecordBatch:
     values = [column.to_pylist() for column in queries.columns[1:]]
     results = [find(dict(zip(plan.query_keys, query, strict=True))) for query in zip(*values, strict=True)]
     rows = np.repeat(np.arange(len(results)), [len(addresses) for addresses, _ in results])
     along = queries.column(0).take(pa.array(rows))
     addresses = pa.array(np.concatenate([addresses for addresses, _ in results]).view(np.int64))
-    measured = [pa.concat_arrays([by_name[name] for _, by_name in results]) for name in plan.measures]
-    return pa.RecordBatch.from_arrays([along, addresses, *measured], schema=as_given(schema, [along]))
+    measured = [pa.concat_arrays([by_name[name] for _, by_name in results]) for name in plan.measure_columns]
+    return pa.RecordBatch.from_arrays([along, addresses, *measured], schema=with_input_types(schema, [along]))
 
 
-def _open_finder(plan: WordsPlan) -> Finder:
+def _open_finder(plan: TextSearchPlan) -> Finder:
     snapshot = plan.table.load()
     allowed = allowed_rows(snapshot, plan.filter)
     return (
@@ -135,7 +143,7 @@ def _open_finder(plan: WordsPlan) -> Finder:
     )
 
 
-def _text_finder(plan: WordsPlan, snapshot: Snapshot, allowed: Any) -> Finder:
+def _text_finder(plan: TextSearchPlan, snapshot: Snapshot, allowed: Any) -> Finder:
     template = dict(plan.text or {})
     column, _ = parse_text_query(snapshot.manifest, template, plan.k)
     search = TextSearch(snapshot, column)
@@ -161,7 +169,7 @@ def _hybrid_finder(template: Mapping[str, Any], snapshot: Snapshot, allowed: Any
         query = HybridQuery.parse(snapshot.manifest, {**template, **one})
         (by_vector,) = near.run(query.vector, allowed)
         result = fuse(query, by_vector, words.run(query.text, allowed))
-        return result.addresses, result.measured()
+        return result.addresses, result.measure_columns()
 
     return find
 
@@ -171,7 +179,7 @@ _BLOCK = 1024
 _FETCH = 4096
 
 
-def any_vector(manifest: Manifest, column: str) -> list[float]:
+def zero_vector(manifest: Manifest, column: str) -> list[float]:
     """Return a zero vector with the dimension of a column, to plan searches before their vectors are known.
 
     Raises:
@@ -181,7 +189,7 @@ def any_vector(manifest: Manifest, column: str) -> list[float]:
     return [0.0] * getattr(vector_kind(kind), "list_size", 1)
 
 
-def nearest_to_each(
+def search_each_vector(
     plan: SearchPlan, manifest: Manifest, schema: st.StructType, queries: DataFrame, key: str
 ) -> DataFrame:
     """Return the nearest rows of each query vector: the query id, table columns, and `_distance`.
@@ -198,7 +206,7 @@ def nearest_to_each(
     fragment = F.shiftright(F.col("_address"), 32)
     identity = (best.schema.fields[0],)
     best = best.repartition(fragment).sortWithinPartitions("_address")
-    return best.mapInArrow(fetch_rows(plan.table, schema, identity), with_measured(schema, identity))
+    return best.mapInArrow(fetch_rows(plan.table, schema, identity), search_result_schema(schema, identity))
 
 
 def _matrix(vectors: pa.Array, dim: int) -> npt.NDArray[Any]:
@@ -223,12 +231,12 @@ def _answer_by_partition(plan: SearchPlan, queries: DataFrame, key: str) -> Data
     is_double = plan.query.vectors.dtype == np.float64
     vectors = st.ArrayType(st.DoubleType() if is_double else st.FloatType())
     vectors_by_id = queries.select(identity.name, F.col(vector.name).cast(vectors).alias("_vector"))
-    place = st.StructField("_home", st.LongType(), False)
+    place = st.StructField("_partition", st.LongType(), False)
     task_type = st.StructType([place, identity, st.StructField("_vector", vectors, False)])
-    result_type = st.StructType([identity, *FOUND.fields])
-    homes = vectors_by_id.where("_vector is not null").mapInArrow(_assign(plan), task_type)
-    homes = homes.repartition("_home").sortWithinPartitions("_home")
-    results = homes.mapInArrow(_answer(plan, arrow_schema(result_type)), result_type)
+    result_type = st.StructType([identity, *DISTANCE_ROWS.fields])
+    tasks = vectors_by_id.where("_vector is not null").mapInArrow(_assign(plan), task_type)
+    tasks = tasks.repartition("_partition").sortWithinPartitions("_partition")
+    results = tasks.mapInArrow(_answer(plan, arrow_schema(result_type)), result_type)
     order = Window.partitionBy(F.col(key)).orderBy(DISTANCE, "_address")
     ranked = results.withColumn("_place", F.row_number().over(order))
     return ranked.where(F.col("_place") <= plan.query.k).drop("_place")
@@ -240,7 +248,7 @@ def _answer_multi_vector(plan: SearchPlan, queries: DataFrame) -> DataFrame:
     is_double = plan.query.vectors.dtype == np.float64
     vectors = st.ArrayType(st.ArrayType(st.DoubleType() if is_double else st.FloatType()))
     vectors_by_id = queries.select(identity.name, F.col(vector.name).cast(vectors).alias("_vector"))
-    answered = st.StructType([identity, *FOUND.fields])
+    answered = st.StructType([identity, *DISTANCE_ROWS.fields])
     schema = arrow_schema(answered)
 
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -248,12 +256,12 @@ def _answer_multi_vector(plan: SearchPlan, queries: DataFrame) -> DataFrame:
             search = plan.open()
             for batch in batches:
                 for number, query in enumerate(batch["_vector"]):
-                    asking = replace(plan.query, vectors=_one_query(query.values)).fitted(search.kind)
+                    asking = replace(plan.query, vectors=_one_query(query.values)).cast_to(search.kind)
                     parts = [search.answer(asking, t, search.allowed(plan.filter, t)) for t in plan.tasks]
                     (results,) = merged(parts, asking.k)
                     ids = batch.column(0).take(pa.array([number] * len(results.addresses)))
                     columns = [ids, pa.array(results.addresses.view(np.int64)), pa.array(results.distances)]
-                    yield pa.RecordBatch.from_arrays(columns, schema=as_given(schema, [ids]))
+                    yield pa.RecordBatch.from_arrays(columns, schema=with_input_types(schema, [ids]))
 
     return vectors_by_id.where("size(_vector) > 0").mapInArrow(answer, answered)
 
@@ -279,9 +287,9 @@ def _assign(plan: SearchPlan) -> Mapper:
                 rows = pa.array(np.repeat(np.arange(len(places)), places.shape[1]))
                 for start in range(0, len(rows), _FETCH):
                     some = rows.slice(start, _FETCH)
-                    home = pa.array(places.reshape(-1)[start : start + _FETCH].astype(np.int64))
-                    columns = [home, batch.column(0).take(some), batch["_vector"].take(some)]
-                    names = ["_home", *batch.schema.names]
+                    partition = pa.array(places.reshape(-1)[start : start + _FETCH].astype(np.int64))
+                    columns = [partition, batch.column(0).take(some), batch["_vector"].take(some)]
+                    names = ["_partition", *batch.schema.names]
                     yield pa.RecordBatch.from_arrays(columns, names=names)
 
     return assign
@@ -293,14 +301,14 @@ def _answer(plan: SearchPlan, schema: pa.Schema) -> Mapper:
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
             routing = Routing(plan)
-            for home, ids, lists in _partition_blocks(batches):
-                results = routing.answer(home, _matrix(lists, routing.dimension))
+            for partition, ids, lists in _partition_blocks(batches):
+                results = routing.answer(partition, _matrix(lists, routing.dimension))
                 counts = [len(part.addresses) for part in results]
                 rows = pa.array(np.repeat(np.arange(len(results)), counts))
                 addresses = np.concatenate([part.addresses for part in results]).view(np.int64)
                 scores = np.concatenate([part.distances for part in results]).astype(np.float32)
                 columns = [ids.take(rows), pa.array(addresses), pa.array(scores)]
-                yield pa.RecordBatch.from_arrays(columns, schema=as_given(schema, [ids]))
+                yield pa.RecordBatch.from_arrays(columns, schema=with_input_types(schema, [ids]))
 
     return answer
 
@@ -312,15 +320,15 @@ def _partition_blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, 
     def block() -> tuple[int, pa.Array, pa.Array]:
         table = pa.Table.from_batches(pending).combine_chunks()
         (whole,) = table.to_batches()
-        return int(whole["_home"][0].as_py()), whole.column(1), whole["_vector"]
+        return int(whole["_partition"][0].as_py()), whole.column(1), whole["_vector"]
 
     for batch in batches:
-        homes = batch["_home"].to_numpy()
-        bounds = [0, *(np.flatnonzero(np.diff(homes)) + 1).tolist(), len(homes)]
+        numbers = batch["_partition"].to_numpy()
+        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
         for start, stop in itertools.pairwise(bounds):
             for first in range(start, stop, _BLOCK):
                 part = batch.slice(first, min(_BLOCK, stop - first))
-                new = bool(pending) and pending[0]["_home"][0].as_py() != part["_home"][0].as_py()
+                new = bool(pending) and pending[0]["_partition"][0].as_py() != part["_partition"][0].as_py()
                 if pending and (new or sum(b.num_rows for b in pending) >= _BLOCK):
                     yield block()
                     pending = []

@@ -410,7 +410,7 @@ class TableBuilder(Generic[Table]):
             f"{_VERBS[self.mode]} {name} ({', '.join(columns)}) USING lance{partitioned}{comment_clause}"
             + (f" TBLPROPERTIES ({texts})" if texts else "")
         ).collect()
-        path, options = place_of(self.spark, name)
+        path, options = locate_table(self.spark, name)
         return self.make(self.spark, path, options)
 
     def _create_at_path(self, table: TableRef, existing: Manifest | None, options: WriteOptions) -> None:
@@ -512,7 +512,7 @@ def _identity(name: str, always: object, by_default: object) -> Identity | None:
     return Identity(start, step, always=by_default is None)
 
 
-def place_of(spark: SparkSession, name: str) -> tuple[str, dict[str, str]]:
+def locate_table(spark: SparkSession, name: str) -> tuple[str, dict[str, str]]:
     """Return the path and the storage options of a catalog table.
 
     Raises:

@@ -19,8 +19,8 @@ from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.table.assignments import Assignments
 from spark_lance.spark.table.base import (
     AS_THEY_ARE,
+    SubqueryColumns,
     TableBase,
-    WithSubqueryColumns,
     few_partitions,
     read_needed,
 )
@@ -28,15 +28,15 @@ from spark_lance.spark.table.expressions import (
     Expression,
     analysed,
     as_column,
-    functions_of,
+    expression_text,
     is_ansi,
     quoted,
-    text_of,
-    types_of,
+    resolve_types,
+    spark_functions,
 )
 from spark_lance.spark.table.row_commits import (
     Attempt,
-    Changed,
+    ChangeResult,
     run_attempts,
 )
 from spark_lance.spark.table.row_tasks import Action, ChangeRows, MarkRows
@@ -79,7 +79,7 @@ def gather_changes(
         return list(work(iter(batches)))
 
 
-def whole_row_bytes(manifest: Manifest) -> float | None:
+def estimate_row_bytes(manifest: Manifest) -> float | None:
     """Return the approximate bytes of a row in memory; None if the file sizes are unknown."""
     rows = sum(fragment.physical_rows for fragment in manifest.fragments)
     sizes = [file.file_size_bytes for fragment in manifest.fragments for file in fragment.files]
@@ -103,8 +103,8 @@ def delete_rows(
     table: TableBase,
     condition: Expression | None,
     reruns: RetryPolicy,
-    widened: WithSubqueryColumns = AS_THEY_ARE,
-) -> Changed:
+    widened: SubqueryColumns = AS_THEY_ARE,
+) -> ChangeResult:
     """Delete the rows that match a condition, or all rows; see `LanceTable.delete`.
 
     Args:
@@ -114,14 +114,14 @@ def delete_rows(
         widened: adds columns that the condition uses in addition to the table's columns.
     """
 
-    def attempt(at: Attempt) -> Changed:
+    def attempt(at: Attempt) -> ChangeResult:
         if condition is None:
             return at.delete_all(find_rows(at.base.snapshot, None))
         frame = _matching_rows(table, at.manifest, condition, [], widened)
         marked = frame.select(quoted(ROW_ADDRESS))
         with step(table.spark, "find rows"):
             answers = gather_changes(marked, MarkRows(), 0)
-        return at.delete_rows(answers, text_of(condition))
+        return at.delete_rows(answers, expression_text(condition))
 
     with operation(table.spark, "deletion", table.path):
         return run_attempts(table.dataset(), attempt, reruns)
@@ -132,22 +132,22 @@ def update_rows(
     condition: Expression | None,
     values: Mapping[str, Expression],
     reruns: RetryPolicy,
-    widened: WithSubqueryColumns = AS_THEY_ARE,
-) -> Changed:
+    widened: SubqueryColumns = AS_THEY_ARE,
+) -> ChangeResult:
     """Set columns of the rows that match a condition; see `LanceTable.update` and `delete_rows`."""
 
-    def attempt(at: Attempt) -> Changed:
+    def attempt(at: Attempt) -> ChangeResult:
         check_movable(at.manifest)
         assigned = Assignments.of(at.manifest.schema, values, table.aliased).with_generated()
-        columns_to_read = [*assigned.expressions, *map(quoted, assigned.partly)]
+        columns_to_read = [*assigned.expressions, *map(quoted, assigned.partial_columns)]
         frame = _matching_rows(table, at.manifest, condition, columns_to_read, widened)
         changed = _new_values(table, frame, assigned)
         names = tuple(field.name for field in assigned.fields)
         action = Action("update", names, tuple(range(len(names))))
         work = ChangeRows(at.ref(), (action,), at.operation)
-        packed = few_partitions(changed, at.manifest, functions_of(table.spark))
+        packed = few_partitions(changed, at.manifest, spark_functions(table.spark))
         with step(table.spark, "find and write rows"):
-            answers = at.run(lambda: gather_changes(packed, work, whole_row_bytes(at.manifest)))
+            answers = at.run(lambda: gather_changes(packed, work, estimate_row_bytes(at.manifest)))
         return at.change_rows(answers, assigned.field_ids)
 
     with operation(table.spark, "update", table.path):
@@ -159,17 +159,17 @@ def _matching_rows(
     manifest: Manifest,
     condition: Expression | None,
     values: list[Expression],
-    widened: WithSubqueryColumns,
+    widened: SubqueryColumns,
 ) -> DataFrame:
     """Return the rows that match a condition, with the columns that condition and values need."""
-    functions = functions_of(table.spark)
+    functions = spark_functions(table.spark)
     named = values if condition is None else [condition, *values]
     with analysed("the subqueries"):
         frame = widened.table(read_needed(table, manifest, named))
     if condition is None:
         return frame
     names = [field.name for field in manifest.schema.fields]
-    with analysed(f"the condition {text_of(condition)!r}", names):
+    with analysed(f"the condition {expression_text(condition)!r}", names):
         matching = frame.where(as_column(functions, condition))
         assert matching.schema  # makes Spark Connect analyse the frame
     return matching
@@ -177,10 +177,10 @@ def _matching_rows(
 
 def _new_values(table: TableBase, frame: DataFrame, assigned: Assignments) -> DataFrame:
     """Return action, address and new values of the rows of a frame."""
-    functions = functions_of(table.spark)
+    functions = spark_functions(table.spark)
     with analysed("the new values", [field.name for field in assigned.schema.fields]):
         raw = [as_column(functions, expression) for expression in assigned.expressions]
-        types = types_of(frame, raw)
+        types = resolve_types(frame, raw)
     ansi = is_ansi(table.spark)
     values = assigned.columns(
         functions,

@@ -4,8 +4,8 @@
              fits, and commit all files. After a conflict with other writers, the next round computes the
              fragments that they added or changed.
 
-Every finished fragment is recorded in the table immediately (see `table.columns.finished`). So a job with a
-name can be resumed, also by another process. A job without a name leaves no files behind if it fails.
+Every finished fragment is recorded in the table immediately (see `table.columns.job_records`). So another
+process can resume a job that has a name. A job without a name leaves no files behind if it fails.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.column_sources import Source, fields_among, over_fragments
 from spark_lance.table.columns.alter import Cast, alter_columns
 from spark_lance.table.columns.evolve import ColumnFiles, commit_files, refuse_mem_wal
-from spark_lance.table.columns.finished import FragmentResult, JobRecords
+from spark_lance.table.columns.job_records import FragmentResult, JobRecords
 from spark_lance.table.columns.work import ColumnWork, UnchangedColumns
 from spark_lance.table.commits.commit import commit_operation, retry_operation
 from spark_lance.table.commits.commit_options import commit_options
@@ -45,7 +45,7 @@ from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.upkeep import only_logged
+from spark_lance.table.format.upkeep import log_errors
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.schema.changes import Alteration, add_fields
 from spark_lance.table.writing.column_files import delete_column_files
@@ -173,7 +173,7 @@ class ColumnJob:
             version = retry_operation(self._start.snapshot, lambda at: attempt(at.manifest), _ROUNDS)
         files = [result for result in self._results.values() if result.file is not None]
         # Files of an earlier run are kept: that run may have committed them.
-        with only_logged(f"version {version.version} was committed, but unused files stay behind"):
+        with log_errors(f"version {version.version} was committed, but unused files stay behind"):
             clean_up(self._records, _paths(files) | self._earlier_paths)
         return Outcome(
             version.version,
@@ -295,14 +295,14 @@ def cast_columns(table: TableBase, alterations: Sequence[Alteration]) -> None:
     with running, delete_on_failure(lambda: clean_up(records, set()), PySparkException):
         committed = alter_columns(dataset.snapshot, alterations, execute=execute)
     used = {file.path for fragment in committed.fragments for file in fragment.files}
-    with only_logged(f"version {committed.version} was committed, but unused files stay behind"):
+    with log_errors(f"version {committed.version} was committed, but unused files stay behind"):
         clean_up(records, used)
 
 
 def clean_up(records: JobRecords, used: set[str]) -> None:
     """Delete the files of a job that are not in use, and its records."""
     try:
-        unused = sorted(set(records.written()) - used)
+        unused = sorted(set(records.data_file_names()) - used)
         files = [table_pb2.DataFile(path=path) for path in unused]
         delete_column_files(records.table, files)
         records.clear()

@@ -27,12 +27,12 @@ from spark_lance.spark.table.expressions import (
     analysed,
     as_column,
     columns_option,
-    functions_of,
+    expression_text,
     needed_columns,
     quoted,
-    text_of,
+    spark_functions,
 )
-from spark_lance.table.columns.finished import FragmentResult
+from spark_lance.table.columns.job_records import FragmentResult
 from spark_lance.table.columns.work import ColumnWork
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import RowSet
@@ -83,7 +83,7 @@ class Expressions:
 
     def describe(self) -> str:
         """See `Source`."""
-        parts = [f"{name} = {text_of(value)}" for name, value in self.values.items()]
+        parts = [f"{name} = {expression_text(value)}" for name, value in self.values.items()]
         return ", ".join(parts) + _where_text(self.where)
 
     def columns(self, version: Manifest) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class Expressions:
         if key in self._frames:
             return self._frames[key]
         rows = _read_fragments(self.table, version, self.columns(version), fragments)
-        functions = functions_of(self.table.spark)
+        functions = spark_functions(self.table.spark)
         columns = {}
         for name in self.values:
             columns[name] = self._resolve_column(version, rows, functions, name)
@@ -153,7 +153,7 @@ def _check_row_expression(rows: DataFrame, column: Column, name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedFrame:
     """Values of a DataFrame that is joined by keys.
 
     Attributes:
@@ -182,22 +182,22 @@ class Joined:
 
     def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[FragmentResult]:
         """See `Source`."""
-        functions = functions_of(self.table.spark)
+        functions = spark_functions(self.table.spark)
         # Temporary names make all columns unique.
         keys = {f"key{place}": pair for place, pair in enumerate(self.on.items())}
         values = {f"value{place}": pair for place, pair in enumerate(self.values.items())}
         right = self.frame.select(
-            *[functions.col(quoted(theirs)).alias(name) for name, (_, theirs) in keys.items()],
-            *[functions.col(quoted(theirs)).alias(name) for name, (_, theirs) in values.items()],
+            *[functions.col(quoted(source_name)).alias(name) for name, (_, source_name) in keys.items()],
+            *[functions.col(quoted(source_name)).alias(name) for name, (_, source_name) in values.items()],
         )
         if self._by_address(version):
             addresses = functions.col("key0").cast("bigint").alias(ROW_ADDRESS)
             matched = right.where("key0 is not null").select(addresses, *values)
         else:
             rows = _read_fragments(self.table, version, tuple(self.on), fragments)
-            own = [functions.col(quoted(mine)).alias(name) for name, (mine, _) in keys.items()]
+            own = [functions.col(quoted(target_name)).alias(name) for name, (target_name, _) in keys.items()]
             matched = rows.select(ROW_ADDRESS, *own).join(right, [*keys], "inner")
-        named = [functions.col(name).alias(mine) for name, (mine, _) in values.items()]
+        named = [functions.col(name).alias(target_name) for name, (target_name, _) in values.items()]
         matched = matched.select(ROW_ADDRESS, *named)
         partitions = int(self.table.spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
         fragment = functions.shiftright(functions.col(ROW_ADDRESS), 32)
@@ -310,7 +310,7 @@ def _filter_rows(rows: DataFrame, where: Expression | None) -> DataFrame:
     if where is None:
         return rows
     with analysed("the condition"):
-        selection = rows.where(as_column(functions_of(rows.sparkSession), where))
+        selection = rows.where(as_column(spark_functions(rows.sparkSession), where))
         _ = selection.schema
     return selection
 
@@ -329,7 +329,7 @@ def _as_list(where: Expression | None) -> list[Expression]:
 
 
 def _where_text(where: Expression | None) -> str:
-    return "" if where is None else f" where {text_of(where)}"
+    return "" if where is None else f" where {expression_text(where)}"
 
 
 def fields_among(version: Manifest, names: Iterable[str]) -> tuple[Field, ...]:

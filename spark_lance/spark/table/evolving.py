@@ -28,15 +28,15 @@ from spark_lance.spark.schema.string_types import (
 from spark_lance.spark.schema.types import field_type
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.column_jobs import ColumnJob, Outcome, cast_columns
-from spark_lance.spark.table.column_sources import Expressions, Function, Joined
+from spark_lance.spark.table.column_sources import Expressions, Function, JoinedFrame
 from spark_lance.spark.table.expressions import (
     Expression,
     analysed,
-    functions_of,
+    cast_for_storage,
     is_ansi,
     quoted,
-    stored,
-    types_of,
+    resolve_types,
+    spark_functions,
 )
 from spark_lance.table.columns.alter import move_columns, unset_primary_key
 from spark_lance.table.columns.new_columns import BatchUDF, function
@@ -50,7 +50,7 @@ from spark_lance.table.schema.defaults import (
     DEFAULT_KEYS,
     EXISTS_DEFAULT,
     generation_sql,
-    identity_of,
+    get_identity,
 )
 from spark_lance.table.schema.keys import check_droppable
 
@@ -168,7 +168,7 @@ class TableColumns:
         metadata = {EXISTS_DEFAULT: default, **(column.metadata or {}), CURRENT_DEFAULT: default}
         if has_lengths(column.dataType):
             metadata[DECLARED_TYPE] = column.dataType.simpleString()
-        functions = functions_of(self.table.spark)
+        functions = spark_functions(self.table.spark)
         source = Expressions(self.table, {column.name: functions.expr(default).cast(kind)})
         source.frame(*_version_and_fragments(self.table.dataset()))
         target = _new_fields([st.StructField(column.name, kind, True, metadata)], [column.name], {})
@@ -181,7 +181,7 @@ class TableColumns:
             ExpressionError: the default is not a constant SQL expression of the column's type.
         """
         kind = readable_type(kind)
-        functions = functions_of(self.table.spark)
+        functions = spark_functions(self.table.spark)
         with analysed(f"the default of column {name!r}"):
             row = self.table.spark.createDataFrame([(0,)], "`` int")
             row.select(functions.expr(default).cast(kind)).collect()
@@ -245,24 +245,26 @@ class TableColumns:
         table = dataset.manifest.schema
         if isinstance(columns, DataFrame):
             joined = self._plan_join(columns, on)
-            renamed = {find_column(table, name).name: theirs for name, theirs in joined.values.items()}
-            functions = functions_of(self.table.spark)
+            renamed = {
+                find_column(table, name).name: source_name for name, source_name in joined.values.items()
+            }
+            functions = spark_functions(self.table.spark)
             ansi = is_ansi(self.table.spark)
             new_values = columns.select(
-                *[functions.col(quoted(theirs)) for theirs in joined.on.values()],
+                *[functions.col(quoted(source_name)) for source_name in joined.on.values()],
                 *[
-                    stored(
+                    cast_for_storage(
                         functions,
-                        functions.col(quoted(theirs)),
-                        columns.schema[theirs].dataType,
+                        functions.col(quoted(source_name)),
+                        columns.schema[source_name].dataType,
                         field_type(table.field(name).read_field()),
                         name,
                         ansi,
                     ).alias(name)
-                    for name, theirs in renamed.items()
+                    for name, source_name in renamed.items()
                 ],
             )
-            source = Joined(self.table, new_values, joined.on, {name: name for name in renamed})
+            source = JoinedFrame(self.table, new_values, joined.on, {name: name for name in renamed})
             return self._metrics(
                 ColumnJob(self.table, source, UnchangedColumns.KEPT, resume).update(list(renamed))
             )
@@ -273,12 +275,16 @@ class TableColumns:
             return self._metrics(
                 ColumnJob(self.table, expressions, UnchangedColumns.KEPT, resume).update(list(values))
             )
-        seen = self._input_columns(dataset, inputs)
-        targets = seen if outputs is None else tuple(find_column(table, name).name for name in outputs)
+        input_columns = self._input_columns(dataset, inputs)
+        targets = (
+            input_columns if outputs is None else tuple(find_column(table, name).name for name in outputs)
+        )
         target = pa.schema([table.field(name).arrow_field() for name in targets])
-        computation = function(BatchUDF(columns, target), seen, lambda: sample_row(dataset.snapshot, seen))
+        computation = function(
+            BatchUDF(columns, target), input_columns, lambda: sample_row(dataset.snapshot, input_columns)
+        )
         computed = Function(
-            self.table, seen, computation.compute, targets, _check_batch_size(batchSize), where
+            self.table, input_columns, computation.compute, targets, _check_batch_size(batchSize), where
         )
         return self._metrics(ColumnJob(self.table, computed, UnchangedColumns.KEPT, resume).update(targets))
 
@@ -426,7 +432,7 @@ class TableColumns:
             raise SchemaError(
                 f"{name!r} is a field, and only columns have defaults: set one of {path[0].name!r}"
             )
-        if generation_sql(path[0]) is not None or identity_of(path[0]) is not None:
+        if generation_sql(path[0]) is not None or get_identity(path[0]) is not None:
             raise SchemaError(f"column {name!r} is generated, and generated columns have no defaults")
         if not default:
             dataset.update_field_metadata({name: dict.fromkeys(DEFAULT_KEYS)})
@@ -456,7 +462,7 @@ class TableColumns:
         if isinstance(columns, Mapping) and not columns:
             raise OptionError("there are no columns")
 
-    def _plan_join(self, frame: DataFrame, on: str | Sequence[str] | Mapping[str, str] | None) -> Joined:
+    def _plan_join(self, frame: DataFrame, on: str | Sequence[str] | Mapping[str, str] | None) -> JoinedFrame:
         """Return the join of a DataFrame's columns by keys."""
         if isinstance(on, str):
             on = [on]
@@ -467,17 +473,19 @@ class TableColumns:
         names = frame.columns
         by_lower = {name.lower(): name for name in names}
         keys = {}
-        for mine, theirs in on.items():
-            if theirs.lower() not in by_lower:
-                raise SchemaError(f"there is no column {theirs!r} in the data; it has {', '.join(names)}")
-            column = mine if mine in system else find_column(table, mine).name
-            keys[column] = by_lower[theirs.lower()]
+        for target_name, source_name in on.items():
+            if source_name.lower() not in by_lower:
+                raise SchemaError(
+                    f"there is no column {source_name!r} in the data; it has {', '.join(names)}"
+                )
+            column = target_name if target_name in system else find_column(table, target_name).name
+            keys[column] = by_lower[source_name.lower()]
         values = {name: name for name in names if name not in keys.values()}
         if not keys or not values:
             raise SchemaError("the data needs columns with keys and columns besides them")
         if len({name.lower() for name in names}) < len(names):
             raise SchemaError(f"the data has several columns of one name: {', '.join(names)}")
-        return Joined(self.table, frame, keys, values)
+        return JoinedFrame(self.table, frame, keys, values)
 
     def _plan_function(
         self,
@@ -489,17 +497,17 @@ class TableColumns:
     ) -> tuple[Function, pa.Schema]:
         """Return a function as the source of new columns, and their schema."""
         dataset = self.table.dataset()
-        seen = self._input_columns(dataset, inputs)
+        input_columns = self._input_columns(dataset, inputs)
         if isinstance(schema, str):
             schema = self.table.spark.createDataFrame([], schema).schema
         if isinstance(schema, st.StructType):
             schema = _new_fields(list(schema), schema.names, sizes)
         if schema is not None:
             call = BatchUDF(call, schema)
-        computation = function(call, seen, lambda: sample_row(dataset.snapshot, seen))
+        computation = function(call, input_columns, lambda: sample_row(dataset.snapshot, input_columns))
         computed = Function(
             self.table,
-            seen,
+            input_columns,
             computation.compute,
             tuple(computation.schema.names),
             _check_batch_size(batch_size),
@@ -519,10 +527,12 @@ class TableColumns:
     def _storage_values(self, frame: DataFrame, columns: Mapping[str, Column]) -> Mapping[str, Column]:
         """Cast values to the types of the table columns with the same names."""
         table = self.table.dataset().manifest.schema
-        functions, ansi = functions_of(self.table.spark), is_ansi(self.table.spark)
-        kinds = types_of(frame, list(columns.values()))
+        functions, ansi = spark_functions(self.table.spark), is_ansi(self.table.spark)
+        kinds = resolve_types(frame, list(columns.values()))
         return {
-            name: stored(functions, column, kind, field_type(table.field(name).read_field()), name, ansi)
+            name: cast_for_storage(
+                functions, column, kind, field_type(table.field(name).read_field()), name, ansi
+            )
             for (name, column), kind in zip(columns.items(), kinds, strict=True)
         }
 

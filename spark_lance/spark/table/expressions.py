@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedExpression:
     """An expression of a SQL statement that Spark has resolved.
 
     Attributes:
@@ -51,7 +51,7 @@ class Resolved:
 
 
 # SQL text, or a Column of the user's session, classic or of Spark Connect; or a part of a SQL statement.
-Expression: TypeAlias = "str | Column | Resolved"
+Expression: TypeAlias = "str | Column | ResolvedExpression"
 
 _REPR = re.compile(r"Column<'(.*)'>", re.DOTALL)
 # A qualifier at the end of the text before a name.
@@ -60,11 +60,11 @@ _QUALIFIED = re.compile(r"(\w+|`(?:[^`]|``)*`)\s*\.\s*`?\Z")
 _OPAQUE = re.compile(r"(?:^|[(,.])\s*\*(?!\()|\bselect\b|subquery|exists|\.\.\.", re.IGNORECASE)
 
 
-def text_of(expression: Expression) -> str:
+def expression_text(expression: Expression) -> str:
     """Return an expression as text: the user's SQL, or Spark's text of a Column."""
     if isinstance(expression, str):
         return expression
-    if isinstance(expression, Resolved):
+    if isinstance(expression, ResolvedExpression):
         return expression.text
     text = str(expression)
     match = _REPR.fullmatch(text)
@@ -86,10 +86,10 @@ def needed_columns(
     texts: list[str] = []
     sure: set[str] = set()
     for expression in expressions:
-        if isinstance(expression, Resolved):
+        if isinstance(expression, ResolvedExpression):
             sure |= {name.lower() for name in expression.needs}
         else:
-            texts.append(text_of(expression))
+            texts.append(expression_text(expression))
     text = "\n".join(texts)
     if _OPAQUE.search(text):
         return list(names)
@@ -121,7 +121,7 @@ def columns_option(names: Iterable[str]) -> str:
 QUOTING = """Values are SQL: write a text in quotes, {"name": "'hello'"}, or use lit("hello")"""
 
 
-def functions_of(spark: SparkSession) -> Any:
+def spark_functions(spark: SparkSession) -> Any:
     """Return the module of Spark's functions that belongs to a session: the classic one or Connect's."""
     connect = type(spark).__module__.startswith("pyspark.sql.connect")
     return import_module("pyspark.sql.connect.functions" if connect else "pyspark.sql.functions")
@@ -175,13 +175,13 @@ def _is_internal(name: str) -> bool:
 
 def as_column(functions: Any, expression: Expression) -> Column:
     """Return an expression as a Column. SQL text is parsed."""
-    if isinstance(expression, Resolved):
+    if isinstance(expression, ResolvedExpression):
         return expression.column
     column: Column = functions.expr(expression) if isinstance(expression, str) else expression
     return column
 
 
-def types_of(frame: DataFrame, columns: Sequence[Column]) -> list[st.DataType]:
+def resolve_types(frame: DataFrame, columns: Sequence[Column]) -> list[st.DataType]:
     """Return the types of expressions on a DataFrame. Spark analyses them; no job runs."""
     if not columns:
         return []
@@ -194,13 +194,13 @@ def is_ansi(spark: SparkSession) -> bool:
     return str(spark.conf.get("spark.sql.ansi.enabled", "true")).lower() == "true"
 
 
-def stored(
+def cast_for_storage(
     functions: Any, value: Column, actual: st.DataType, target: st.DataType, place: str, ansi: bool
 ) -> Column:
     """Cast a value to the type of its column by the store assignment rules.
 
     Args:
-        functions: see `functions_of`.
+        functions: see `spark_functions`.
         value: the value.
         actual: type of the value.
         target: type of the column.
@@ -220,7 +220,7 @@ def stored(
         inner, element = actual.elementType, target.elementType
         item = f"{place}.element"
         result: Column = functions.transform(
-            value, lambda each: stored(functions, each, inner, element, item, ansi)
+            value, lambda each: cast_for_storage(functions, each, inner, element, item, ansi)
         )
         return result
     if isinstance(actual, st.MapType) and isinstance(target, st.MapType) and _has_struct(target):
@@ -253,8 +253,10 @@ def _cast_map(
     """Cast the keys and values of a map to the types of the column."""
 
     def entry(each: Column) -> Column:
-        key = stored(functions, each["key"], actual.keyType, target.keyType, f"{place}.key", ansi)
-        item = stored(functions, each["value"], actual.valueType, target.valueType, f"{place}.value", ansi)
+        key = cast_for_storage(functions, each["key"], actual.keyType, target.keyType, f"{place}.key", ansi)
+        item = cast_for_storage(
+            functions, each["value"], actual.valueType, target.valueType, f"{place}.value", ansi
+        )
         result: Column = functions.struct(key.alias("key"), item.alias("value"))
         return result
 
@@ -275,7 +277,7 @@ def _cast_struct(
             "fields differ"
         )
     parts = [
-        stored(
+        cast_for_storage(
             functions,
             value.getField(own[field.name.lower()]),
             actual[own[field.name.lower()]].dataType,
@@ -295,7 +297,7 @@ def _same_type(actual: st.DataType, target: st.DataType) -> bool:
         return True
     if isinstance(actual, st.StructType) and isinstance(target, st.StructType):
         return actual.names == target.names and all(
-            _same_type(mine.dataType, other.dataType) for mine, other in zip(actual, target, strict=True)
+            _same_type(field.dataType, other.dataType) for field, other in zip(actual, target, strict=True)
         )
     if isinstance(actual, st.ArrayType) and isinstance(target, st.ArrayType):
         return _same_type(actual.elementType, target.elementType)

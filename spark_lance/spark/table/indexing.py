@@ -17,7 +17,7 @@ from pyroaring import BitMap
 from pyspark.errors import PySparkException
 
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.datasets.index import known_indices
+from spark_lance.datasets.index import list_extendable_indexes
 from spark_lance.datasets.spelling import snake_options
 from spark_lance.errors import IndexNotFoundError
 from spark_lance.index.base.columns import leaf_field
@@ -41,11 +41,11 @@ from spark_lance.index.vector.build import (
     write_rows,
 )
 from spark_lance.index.vector.create import (
+    build_entry,
     check_dimension,
+    configure_recipe,
     count_vectors,
-    entry_of,
     open_segment,
-    recipe_with,
     sample_vectors,
     segment_rows,
 )
@@ -120,7 +120,9 @@ class TableIndexes(TableRepr):
             CommitError: the commit failed; see its subclasses.
         """
         table = self.table.dataset()
-        recipe = recipe_with(indexType, metric, numPartitions, numSubVectors, numBits, snake_options(options))
+        recipe = configure_recipe(
+            indexType, metric, numPartitions, numSubVectors, numBits, snake_options(options)
+        )
         field = leaf_field(table.manifest.schema, column)
         dim, _ = vector_type(field.arrow_type(), recipe.metric)
         check_dimension(recipe, dim)
@@ -220,10 +222,10 @@ class TableIndexes(TableRepr):
             IndexNotFoundError: the index does not exist, or this package cannot extend its type.
         """
         table = self.table.dataset()
-        names = known_indices(table.manifest)
+        names = list_extendable_indexes(table.manifest)
         if name is not None and name not in names:
             raise IndexNotFoundError(f"there is no index {name!r} that can be extended here")
-        with operation(self.table.spark, "extension of the indices", self.table.path):
+        with operation(self.table.spark, "extension of the indexes", self.table.path):
             for one in names if name is None else [name]:
                 with step(self.table.spark, f"index new rows in {one}"):
                     table.optimize.optimize_indices(num_indices_to_merge=merge, index_names=[one])
@@ -312,7 +314,7 @@ def _train_index(task: tuple[_Work, IndexParams, int]) -> bytes:
         directory = index_directory(table.root, segment)
         files = write_rows(trained, table.store, directory, (), table.manifest.file_version)
     field = leaf_field(table.manifest.schema, work.column).id
-    return entry_of(
+    return build_entry(
         trained, work.name, segment, field, work.table.version, BitMap(), files
     ).SerializeToString()
 
@@ -340,7 +342,7 @@ def _encode_rows(task: tuple[_Work, IndexParams, bytes, tuple[int, ...]]) -> byt
         directory = index_directory(table.root, segment)
         files = write_rows(trained, table.store, directory, rows, manifest.file_version)
     field = leaf_field(manifest.schema, work.column).id
-    entry = entry_of(trained, work.name, segment, field, work.table.version, BitMap(numbers), files)
+    entry = build_entry(trained, work.name, segment, field, work.table.version, BitMap(numbers), files)
     return entry.SerializeToString()
 
 
@@ -359,7 +361,7 @@ def _merge_group(task: tuple[_Work, IndexParams, bytes, Sequence[bytes]]) -> byt
         directory = index_directory(table.root, segment)
         files = merge_segments(trained, table.store, directory, parts, table.manifest.file_version)
     field = int(segments[0].entry.fields[0])
-    merged = entry_of(trained, work.name, segment, field, work.table.version, covered, files)
+    merged = build_entry(trained, work.name, segment, field, work.table.version, covered, files)
     return merged.SerializeToString()
 
 

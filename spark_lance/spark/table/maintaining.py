@@ -46,8 +46,8 @@ from spark_lance.spark.table.expressions import (
     analysed,
     as_column,
     columns_option,
-    functions_of,
     needed_columns,
+    spark_functions,
 )
 from spark_lance.table.commits.commit import retry_operation
 from spark_lance.table.commits.commit_rows import delete_on_failure
@@ -231,7 +231,7 @@ class Clustering:
 
     @property
     def _f(self) -> Any:
-        return functions_of(self.spark)
+        return spark_functions(self.spark)
 
     @property
     def _fragments_to_cluster(self) -> list[table_pb2.DataFragment]:
@@ -442,7 +442,7 @@ def repair_frame(table: TableBase) -> DataFrame:
     """Move torn manifests aside; see `LanceTable.repair`."""
     dataset = table.dataset()
     result = repair(dataset.table)
-    row = (result.manifest.version, result.restored, list(result.moved))
+    row = (result.manifest.version, result.restored, list(result.moved_paths))
     return table.spark.createDataFrame([row], "version bigint, restored bigint, moved array<string>")
 
 
@@ -606,7 +606,7 @@ class Optimizing:
         rows = self.table.read(version=dataset.version, columns=columns_option(columns))
         with analysed("the condition of optimize().where", dataset.schema.names):
             for condition in self.conditions:
-                rows = rows.where(as_column(functions_of(self.table.spark), condition))
+                rows = rows.where(as_column(spark_functions(self.table.spark), condition))
         numbers = rows.selectExpr(f"shiftright(`{ROW_ADDRESS}`, 32) AS fragment").distinct()
         with step(self.table.spark, "find fragments with matching rows"):
             return {row.fragment for row in numbers.collect()}

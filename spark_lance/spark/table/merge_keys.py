@@ -16,7 +16,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from spark_lance.spark.table.expressions import Expression, Resolved, text_of
+from spark_lance.spark.table.expressions import Expression, ResolvedExpression, expression_text
 
 if TYPE_CHECKING:
     _Name = tuple[str, ...]
@@ -38,13 +38,16 @@ def equal_columns(
     Returns:
         Pairs of lower-cased names without qualifiers.
     """
-    if isinstance(condition, Resolved):
+    if isinstance(condition, ResolvedExpression):
         return list(condition.equal)
     own, others = {name.lower() for name in target}, {name.lower() for name in source}
     pairs = []
     for left, right in _equalities(condition):
-        for mine, theirs in ((left, right), (right, left)):
-            key, value = _table_column(mine, alias, own, others), _source_column(theirs, alias, own, others)
+        for target_text, source_text in ((left, right), (right, left)):
+            key, value = (
+                _table_column(target_text, alias, own, others),
+                _source_column(source_text, alias, own, others),
+            )
             if key is not None and value is not None:
                 pairs.append((key, value))
                 break
@@ -53,10 +56,10 @@ def equal_columns(
 
 def column_path(expression: Expression) -> tuple[str, ...] | None:
     """Return the lower-cased name parts of an expression that is only a column, else None."""
-    if isinstance(expression, Resolved):
+    if isinstance(expression, ResolvedExpression):
         return None if expression.of_source is None else (expression.of_source,)
     if not isinstance(expression, str):
-        text = text_of(expression)
+        text = expression_text(expression)
         return _name_parts(text) if _REFERENCE.fullmatch(text) else None
     tree = _parse(expression)
     return _column_name(tree) if tree is not None else None
@@ -87,7 +90,7 @@ def _source_column(
 def _equalities(condition: Expression) -> Iterator[tuple[_Name, _Name]]:
     """Yield the column pairs of all equalities in a conjunction."""
     if not isinstance(condition, str):
-        yield from _column_text_equalities(text_of(condition))
+        yield from _column_text_equalities(expression_text(condition))
         return
     tree = _parse(condition)
     waiting = [] if tree is None else [tree]

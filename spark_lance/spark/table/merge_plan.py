@@ -32,25 +32,25 @@ from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.schema.types import field_type
 from spark_lance.spark.table.assignments import Assignments
-from spark_lance.spark.table.base import AS_THEY_ARE, WithSubqueryColumns, few_partitions, read_needed
+from spark_lance.spark.table.base import AS_THEY_ARE, SubqueryColumns, few_partitions, read_needed
 from spark_lance.spark.table.expressions import (
     Expression,
     analysed,
     as_column,
-    functions_of,
+    expression_text,
     is_ansi,
     needed_columns,
     quoted,
-    text_of,
-    types_of,
+    resolve_types,
+    spark_functions,
 )
 from spark_lance.spark.table.merge_keys import column_path, equal_columns
 from spark_lance.spark.table.merge_pruning import KeyPair, SourceKeys, key_pairs
 from spark_lance.spark.table.row_tasks import Action
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
-from spark_lance.table.schema.defaults import default_sql, generation_sql, identity_of
-from spark_lance.table.schema.keys import in_key_order
+from spark_lance.table.schema.defaults import default_sql, generation_sql, get_identity
+from spark_lance.table.schema.keys import sort_key_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -174,15 +174,15 @@ class Clauses:
         """
         inserts = [clause for clause in self.ordered if clause.kind == "insert"]
         keys: dict[str, str] = {}
-        for mine, theirs in equal:
-            keys.setdefault(mine, theirs)
+        for target_name, source_name in equal:
+            keys.setdefault(target_name, source_name)
         fields = [top for top in self.schema.fields if top.name.lower() in keys]
         if not inserts or not keys or len(fields) != len(keys):
             return None
         fits = all(self._stores(clause, top, keys[top.name.lower()]) for clause in inserts for top in fields)
         if not fits or not _store_equal_bytes(fields, keys, source):
             return None
-        return in_key_order(self.schema, fields)
+        return sort_key_fields(self.schema, fields)
 
     def _stores(self, clause: Clause, top: Field, source: str) -> bool:
         """Return whether a clause stores a source column unchanged in a table column."""
@@ -226,8 +226,10 @@ def _resolve_clause(
         return None
     if clause.values is not None:
         assigned = Assignments.of(schema, clause.values, alias)
-        if clause.kind == "insert" and assigned.partly:
-            raise SchemaError(f"{clause.name}: an insert sets whole columns, not {assigned.partly[0]!r}")
+        if clause.kind == "insert" and assigned.partial_columns:
+            raise SchemaError(
+                f"{clause.name}: an insert sets whole columns, not {assigned.partial_columns[0]!r}"
+            )
         if clause.kind == "insert":
             return _add_defaults(clause.values, assigned, schema, alias)
         return assigned.with_generated()
@@ -241,7 +243,7 @@ def _resolve_clause(
             continue
         alike = [name for name in copies.names if name.lower() == top.name.lower()]
         exact = [name for name in alike if name == top.name]
-        if not alike and (evolving or generation_sql(top) is not None or identity_of(top) is not None):
+        if not alike and (evolving or generation_sql(top) is not None or get_identity(top) is not None):
             continue
         if len(exact or alike) != 1:
             reason = f"no {top.name!r}" if not alike else f"several columns {top.name!r}"
@@ -323,11 +325,11 @@ class MergeJoin:
         clauses: Clauses,
         narrow: bool,
         rows: SourceKeys | None,
-        widened: WithSubqueryColumns = AS_THEY_ARE,
+        widened: SubqueryColumns = AS_THEY_ARE,
     ) -> None:
         self._table, self._manifest, self._condition = table, manifest, condition
         self._clauses, self._rows, self._widened = clauses, rows, widened
-        self._functions: Any = functions_of(table.spark)
+        self._functions: Any = spark_functions(table.spark)
         # Expressions to compute before the join, because a name in them is ambiguous after it.
         self._precomputed: dict[str, list[Column]] = {NEW: [], MISSING: []}
         self._own_source = source
@@ -337,7 +339,7 @@ class MergeJoin:
             self._target = self._narrow_target()
 
     @property
-    def sees_target(self) -> bool:
+    def has_target_rows(self) -> bool:
         """Whether the join returns table rows."""
         return self._join_type != "new"
 
@@ -349,7 +351,7 @@ class MergeJoin:
         for clause, assigned in zip(self._clauses.ordered, self._clauses.assigned, strict=True):
             expressions += [] if clause.condition is None else [clause.condition]
             expressions += [] if clause.values is None else clause.values.values()
-            partly += [] if assigned is None else assigned.partly
+            partly += [] if assigned is None else assigned.partial_columns
         named = needed_columns([ROW_ADDRESS], expressions, self._table.aliased)
         pairs = self.deciding_pairs()
         only = (
@@ -391,9 +393,11 @@ class MergeJoin:
         F = self._functions
         pairs = self.equal
         keys = self._own_source.select(
-            *[F.col(quoted(theirs)).alias(f"{_KEY}{i}") for i, (_, theirs) in enumerate(pairs)]
+            *[F.col(quoted(source_name)).alias(f"{_KEY}{i}") for i, (_, source_name) in enumerate(pairs)]
         )
-        equal = [F.col(quoted(mine)) == F.col(f"{_KEY}{i}") for i, (mine, _) in enumerate(pairs)]
+        equal = [
+            F.col(quoted(target_name)) == F.col(f"{_KEY}{i}") for i, (target_name, _) in enumerate(pairs)
+        ]
         return self._target.join(F.broadcast(keys), equal, "left_semi")
 
     def applies(self, clause: Clause) -> Column:
@@ -432,7 +436,7 @@ class MergeJoin:
         target = self._target
         if self._precomputed[MISSING]:
             target = target.select("*", *self._precomputed[MISSING])
-        with analysed(f"the merge condition {text_of(self._condition)!r}"):
+        with analysed(f"the merge condition {expression_text(self._condition)!r}"):
             on = as_column(F, self._condition)
             if how == "missing":
                 joined = target.join(side, on, "left_anti")
@@ -445,7 +449,7 @@ class MergeJoin:
 
     @cached_property
     def _pairs(self) -> DataFrame:
-        with analysed(f"the merge condition {text_of(self._condition)!r}"):
+        with analysed(f"the merge condition {expression_text(self._condition)!r}"):
             joined = self._source.join(self._target, as_column(self._functions, self._condition), "inner")
             pairs = self._widened.pairs(joined)
             assert pairs.schema
@@ -466,13 +470,13 @@ class MergeJoin:
         F = self._functions
         columns = []
         for expression in expressions:
-            with analysed(f"{clause.name}, {text_of(expression)!r}"):
+            with analysed(f"{clause.name}, {expression_text(expression)!r}"):
                 columns.append(as_column(F, expression))
         own = self._visible_rows(clause.rows)
         if not _resolves(own, columns):
             for column, expression in zip(columns, expressions, strict=True):
-                with analysed(f"{clause.name}, {text_of(expression)!r}"):
-                    types_of(own, [column])
+                with analysed(f"{clause.name}, {expression_text(expression)!r}"):
+                    resolve_types(own, [column])
         if clause.rows == MATCHED or self._join_type in ("new", "missing"):
             return columns
         pairs = self._pairs
@@ -495,7 +499,7 @@ def _resolves(frame: DataFrame, columns: Sequence[Column]) -> bool:
     """Return whether Spark can resolve expressions on a DataFrame."""
     try:
         with analysed("an expression"):
-            types_of(frame, columns)
+            resolve_types(frame, columns)
     except ExpressionError:
         return False
     return True
@@ -539,7 +543,7 @@ class MergePlan:
         evolving: bool = False,
         narrow: bool = False,
         rows: SourceKeys | None = None,
-        widened: WithSubqueryColumns = AS_THEY_ARE,
+        widened: SubqueryColumns = AS_THEY_ARE,
     ) -> MergePlan:
         """Plan a merge for a version. Spark analyses it; no job runs.
 
@@ -559,16 +563,16 @@ class MergePlan:
             ExpressionError: Spark cannot resolve an expression on table and source.
             SchemaError: a column does not exist, is missing in the source, or cannot hold such values.
         """
-        functions = functions_of(table.spark)
+        functions = spark_functions(table.spark)
         with analysed("the source"):
             names = list(source.columns)
         resolved_clauses = Clauses.of(clauses, manifest.schema, table.aliased, names, evolving, functions)
         sides = MergeJoin(table, manifest, source, condition, resolved_clauses, narrow, rows, widened)
         joined_rows, values = _join_rows(sides, resolved_clauses, clauses, functions)
         frame, actions = _with_values(
-            joined_rows, resolved_clauses, values, functions, is_ansi(table.spark), sides.sees_target
+            joined_rows, resolved_clauses, values, functions, is_ansi(table.spark), sides.has_target_rows
         )
-        if sides.sees_target and len(frame.columns) > _WITHOUT_VALUES:
+        if sides.has_target_rows and len(frame.columns) > _WITHOUT_VALUES:
             frame = few_partitions(frame, manifest, functions)
             frame = frame.sortWithinPartitions("action", "address")
         key = resolved_clauses.inserted_key(sides.equal, source.schema)
@@ -609,7 +613,7 @@ def _with_values(
     values: Sequence[Sequence[Column]],
     functions: Any,
     ansi: bool,
-    sees_target: bool,
+    has_target_rows: bool,
 ) -> tuple[DataFrame, tuple[Action, ...]]:
     """Return action, address and a value column for each column that any clause sets."""
     F = functions
@@ -641,7 +645,7 @@ def _with_values(
         places = tuple(next(i for i, top in enumerate(fields) if top.name == name) for name in names)
         actions.append(Action(clause.kind, names, places))
     with analysed("the new values"):
-        address = F.col(ADDRESS) if sees_target else F.lit(None).cast("long")
+        address = F.col(ADDRESS) if has_target_rows else F.lit(None).cast("long")
         frame = joined_rows.select(
             F.col(_ACTION).alias("action"),
             address.alias("address"),
@@ -653,4 +657,4 @@ def _with_values(
 
 def _types(joined_rows: DataFrame, values: Sequence[Sequence[Column]]) -> list[st.DataType]:
     with analysed("the new values"):
-        return types_of(joined_rows, [value for each in values for value in each])
+        return resolve_types(joined_rows, [value for each in values for value in each])

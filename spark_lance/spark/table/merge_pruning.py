@@ -23,7 +23,7 @@ from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.scan.predicates import is_same_in_spark
 from spark_lance.spark.schema.types import field_type
-from spark_lance.spark.table.expressions import functions_of, quoted
+from spark_lance.spark.table.expressions import quoted, spark_functions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -116,9 +116,9 @@ def key_pairs(schema: Schema, source: st.StructType, pairs: Iterable[tuple[str, 
         pairs: lower-cased names of a table column and a source column.
     """
     result = []
-    for mine, theirs in pairs:
-        own = [field for field in schema.fields if field.name.lower() == mine]
-        candidates = [field for field in source.fields if field.name.lower() == theirs]
+    for target_name, source_name in pairs:
+        own = [field for field in schema.fields if field.name.lower() == target_name]
+        candidates = [field for field in source.fields if field.name.lower() == source_name]
         if len(own) == len(candidates) == 1 and _compares(own[0], candidates[0].dataType):
             result.append(KeyPair(own[0], candidates[0].name))
     return result
@@ -135,7 +135,7 @@ def _compares(field: Field, source_type: st.DataType) -> bool:
     return same and type(source_type) in _KEY_TYPES and not field.is_blob and is_same_in_spark(field)
 
 
-def keys_of(spark: SparkSession, source: DataFrame, pairs: Sequence[KeyPair]) -> SourceKeys | None:
+def read_source_keys(spark: SparkSession, source: DataFrame, pairs: Sequence[KeyPair]) -> SourceKeys | None:
     """Return a filter for table rows that can have a key of the source; None if it would be too long.
 
     Args:
@@ -143,7 +143,7 @@ def keys_of(spark: SparkSession, source: DataFrame, pairs: Sequence[KeyPair]) ->
         source: the source rows, which must be the same at every evaluation.
         pairs: the key columns, at least one pair.
     """
-    F = functions_of(spark)
+    F = spark_functions(spark)
     kinds = [_KEY_TYPES[type(source.schema[pair.source].dataType)] for pair in pairs]
     columns = [
         kind.key_column(F, F.col(quoted(pair.source))).alias(f"k{i}")

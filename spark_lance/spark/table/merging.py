@@ -11,17 +11,17 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from spark_lance.datasets.spelling import OneSpelling
+from spark_lance.datasets.spelling import SpellingHintMixin
 from spark_lance.errors import MergeError, OptionError, SchemaError
 from spark_lance.memwal.compact import (
     WalCompaction,
     compact_shard,
-    shards_of,
+    resolve_shards,
 )
 from spark_lance.memwal.staged import (
     Lease,
-    Once,
     StagedPiece,
+    WriteId,
     append_staged,
     delete_staged,
     has_epoch,
@@ -33,15 +33,15 @@ from spark_lance.spark.driver.jobs import collect_answers, map_tasks
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.streaming.upsert import Staging
-from spark_lance.spark.table.base import AS_THEY_ARE, TableBase, WithSubqueryColumns
-from spark_lance.spark.table.expressions import Expression, functions_of, quoted, text_of
+from spark_lance.spark.table.base import AS_THEY_ARE, SubqueryColumns, TableBase
+from spark_lance.spark.table.expressions import Expression, expression_text, quoted, spark_functions
 from spark_lance.spark.table.merge_plan import MATCHED, MISSING, NEW, Clause, MergePlan
-from spark_lance.spark.table.merge_pruning import SourceKeys, keys_of
+from spark_lance.spark.table.merge_pruning import SourceKeys, read_source_keys
 from spark_lance.spark.table.row_commits import (
     RETRIES,
     RETRY_TIMEOUT,
     Attempt,
-    Changed,
+    ChangeResult,
     may_repeat,
     policy,
     run_attempts,
@@ -50,7 +50,7 @@ from spark_lance.spark.table.row_tasks import ChangeRows, TaskAnswer
 from spark_lance.spark.table.staging import check_session_stages
 from spark_lance.table.commits.commit_options import STATEMENT, commit_options
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.upkeep import only_logged
+from spark_lance.table.format.upkeep import log_errors
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.row_rewrites import check_movable
 from spark_lance.table.schema.keys import primary_key
@@ -106,7 +106,7 @@ class UpsertLog:
         """
         return self._append_rows(keys, _once(txnAppId, txnVersion), deletes=True)
 
-    def _append_rows(self, frame: DataFrame, once: Once | None, *, deletes: bool) -> int:
+    def _append_rows(self, frame: DataFrame, once: WriteId | None, *, deletes: bool) -> int:
         at = self.table.dataset().snapshot
         if once is not None and has_epoch(at.table, once):
             return 0
@@ -127,26 +127,26 @@ class UpsertLog:
             if once is not None:
                 record_epoch(at.table, once)
         finally:
-            with only_logged("staged rows are left to collectWal"):
+            with log_errors("staged rows are left to collectWal"):
                 delete_staged(at.table, staging.job)
         return rows
 
 
-def _append(task: tuple[Snapshot, UUID, list[StagedPiece], Once | None]) -> int:
+def _append(task: tuple[Snapshot, UUID, list[StagedPiece], WriteId | None]) -> int:
     return append_staged(*task)
 
 
-def _once(name: str | None, number: int | None) -> Once | None:
+def _once(name: str | None, number: int | None) -> WriteId | None:
     if (name is None) != (number is None):
         raise OptionError("txnAppId and txnVersion must be set together")
-    return None if name is None or number is None else Once(name, number)
+    return None if name is None or number is None else WriteId(name, number)
 
 
 def compact_logs(table: TableBase, flush: bool) -> WalCompaction:
     """Merge the rows of SSTables into the table; see `LanceTable.compactWal`."""
     at = table.dataset().snapshot
     total = WalCompaction(at.version)
-    tasks = [(at, shard, flush) for shard in shards_of(at)]
+    tasks = [(at, shard, flush) for shard in resolve_shards(at)]
     for its in map_tasks(table.spark, tasks, _compact):
         total = total.and_also(its)
     return total
@@ -166,7 +166,7 @@ _MANY_ROWS = 1 << 24
 _FEW_ROWS = 1 << 21
 
 
-class MergeBuilder(OneSpelling):
+class MergeBuilder(SpellingHintMixin):
     """A merge of a source DataFrame into a table. Get it from `LanceTable.merge`.
 
     Every method but `execute` changes the builder and returns it. Clauses of one kind apply in the order in
@@ -184,7 +184,7 @@ class MergeBuilder(OneSpelling):
         table: TableBase,
         source: DataFrame,
         condition: Expression,
-        widened: WithSubqueryColumns = AS_THEY_ARE,
+        widened: SubqueryColumns = AS_THEY_ARE,
     ) -> None:
         self._table = table
         # Adds columns that expressions may use in addition to the table's columns.
@@ -203,7 +203,7 @@ class MergeBuilder(OneSpelling):
     def __repr__(self) -> str:
         clauses = ", ".join(f"when {clause.rows} then {clause.kind}" for clause in self._clauses)
         return (
-            f"MergeBuilder(into {self._table.path!r} on {text_of(self._condition)!r}, "
+            f"MergeBuilder(into {self._table.path!r} on {expression_text(self._condition)!r}, "
             f"{clauses or 'no clause'}; not executed: call execute())"
         )
 
@@ -341,7 +341,7 @@ class MergeBuilder(OneSpelling):
         check_session_stages(self._table)
         return self.run().frame(self._table.spark)
 
-    def run(self) -> Changed:
+    def run(self) -> ChangeResult:
         """Run the merge like `execute`, and return the counts as an object."""
         with (
             operation(self._table.spark, "merge", self._table.path),
@@ -349,7 +349,7 @@ class MergeBuilder(OneSpelling):
         ):
             return self._run()
 
-    def _run(self) -> Changed:
+    def _run(self) -> ChangeResult:
         _check_order(self._clauses)
         dataset = self._table.dataset()
         # Raise errors of the clauses before the table changes.
@@ -393,12 +393,12 @@ class MergeBuilder(OneSpelling):
         with step(self._table.spark, "read the source and its keys"):
             self._cached_source = self._source.localCheckpoint()
             if prunes:
-                self._source_keys = keys_of(self._table.spark, self._cached_source, plan.pairs)
+                self._source_keys = read_source_keys(self._table.spark, self._cached_source, plan.pairs)
             self._narrow = narrows and self._cached_source.count() <= _FEW_ROWS
         self._cached_plan = None
         return self._plan(manifest)
 
-    def _attempt(self, at: Attempt) -> Changed:
+    def _attempt(self, at: Attempt) -> ChangeResult:
         check_movable(at.manifest)
         plan = self._prepare_plan(at.manifest)
         matched = [clause for clause in self._clauses if clause.rows == MATCHED]
@@ -421,7 +421,7 @@ class MergeBuilder(OneSpelling):
         Raises:
             MergeError: two inserted rows have the same key.
         """
-        F = functions_of(self._table.spark)
+        F = spark_functions(self._table.spark)
         frames = [
             plan.frame.where(F.col("action") == number).select(
                 *[F.col(f"v{action.places[action.columns.index(name)]}").alias(name) for name in unique]

@@ -52,7 +52,7 @@ _METRICS = (
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangeResult:
     """The result of an operation.
 
     Attributes:
@@ -122,7 +122,7 @@ class Attempt:
         except (LanceError, OSError) as error:
             logger.warning("files of a failed change of %s stay behind: %s", self.root, error)
 
-    def delete_rows(self, answers: Sequence[TaskAnswer], condition: str) -> Changed:
+    def delete_rows(self, answers: Sequence[TaskAnswer], condition: str) -> ChangeResult:
         """Commit a Delete of the rows that tasks found.
 
         Raises:
@@ -132,17 +132,17 @@ class Attempt:
         deleted = rows.num_rows
         return self._commit_delete(RowChanges(self.base.snapshot, rows), condition, deleted)
 
-    def delete_all(self, changes: RowChanges) -> Changed:
+    def delete_all(self, changes: RowChanges) -> ChangeResult:
         """Commit a Delete of all rows; errors as `delete_rows`."""
         return self._commit_delete(changes, "true", changes.rows.num_rows)
 
-    def _commit_delete(self, changes: RowChanges, condition: str, deleted: int) -> Changed:
+    def _commit_delete(self, changes: RowChanges, condition: str, deleted: int) -> ChangeResult:
         if not changes.rows:
-            return Changed(self.manifest.version)
+            return ChangeResult(self.manifest.version)
         committed = commit_row_changes(
             changes, lambda outcome: delete_message(outcome.updated, outcome.removed, condition)
         )
-        return Changed(committed.version, deleted=deleted, bytes_written=_deletion_file_bytes(changes))
+        return ChangeResult(committed.version, deleted=deleted, bytes_written=_deletion_file_bytes(changes))
 
     def change_rows(
         self,
@@ -152,7 +152,7 @@ class Attempt:
         *,
         inserts: bool = False,
         repeated: bool = False,
-    ) -> Changed:
+    ) -> ChangeResult:
         """Commit an Update with the rows that tasks moved, inserted and deleted.
 
         Args:
@@ -175,7 +175,7 @@ class Attempt:
             self.delete_files()
             raise
         if not rows and not added:
-            return Changed(self.manifest.version)
+            return ChangeResult(self.manifest.version)
         changes = RowChanges(self.base.snapshot, rows)
         committed = commit_moves(
             changes,
@@ -186,7 +186,7 @@ class Attempt:
         )
         written = sum(int(file.file_size_bytes) for fragment in added for file in fragment.files)
         deleted = rows.num_rows - counts["update"]
-        return Changed(
+        return ChangeResult(
             committed.version,
             counts["update"],
             deleted,
@@ -206,7 +206,9 @@ def policy(conflictRetries: int, retryTimeout: timedelta) -> RetryPolicy:
     return RetryPolicy(attempts=conflictRetries + 1, total_seconds=retryTimeout.total_seconds())
 
 
-def run_attempts(table: LanceDataset, attempt: Callable[[Attempt], Changed], reruns: RetryPolicy) -> Changed:
+def run_attempts(
+    table: LanceDataset, attempt: Callable[[Attempt], ChangeResult], reruns: RetryPolicy
+) -> ChangeResult:
     """Run an operation on a version, and again on the newest one after each conflict.
 
     Raises:
@@ -214,7 +216,7 @@ def run_attempts(table: LanceDataset, attempt: Callable[[Attempt], Changed], rer
         UnsupportedFormatError: the table uses a feature that this package cannot write.
     """
 
-    def once(at: Snapshot) -> Changed:
+    def once(at: Snapshot) -> ChangeResult:
         return attempt(Attempt(table.at(at.manifest), secrets.token_hex(8)))
 
     return retry_operation(table.snapshot, once, reruns)

@@ -89,14 +89,14 @@ class _MarkedRows:
         """Add rows; return False if a row is added twice although `repeated` is false."""
         for number, part in runs_by_fragment(addresses):
             more = BitMap(offsets_of(addresses[part]))
-            seen = self.rows.setdefault(number, BitMap())
+            rows = self.rows.setdefault(number, BitMap())
             if not self.repeated and len(more) < part.stop - part.start:
                 self.doubled = _find_duplicate(addresses[part])
                 return False
-            if not self.repeated and (both := seen & more):
+            if not self.repeated and (both := rows & more):
                 self.doubled = address_of(number, both.min())
                 return False
-            seen |= more
+            rows |= more
         return True
 
     def answer(self) -> dict[int, bytes]:
@@ -267,7 +267,7 @@ class _ChangeTask:
             for _, part, old in read_rows(self.at, rows, unchanged, _PIECE_BYTES, width):
                 new = values.slice(position, len(part))
                 position += len(part)
-                self.ids.note(number, part)
+                self.ids.add_rows(number, part)
                 self.answer.counts["update"] += len(part)
                 yield whole_rows(fields, new, old)
 

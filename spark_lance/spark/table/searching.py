@@ -30,8 +30,14 @@ from spark_lance.index.vector.top_k import TopK
 from spark_lance.spark.driver.jobs import run_to_frame
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.table.base import TableBase
-from spark_lance.spark.table.batch_search import any_vector, nearest_to_each
-from spark_lance.spark.table.found_rows import FOUND, SCORED, fetch_rows, shown_columns, with_measured
+from spark_lance.spark.table.batch_search import search_each_vector, zero_vector
+from spark_lance.spark.table.search_results import (
+    DISTANCE_ROWS,
+    SCORE_ROWS,
+    fetch_rows,
+    result_columns,
+    search_result_schema,
+)
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.table.reading.snapshot import SnapshotRef
 
@@ -43,7 +49,7 @@ if TYPE_CHECKING:
 _QUERY_ID = "query_id"
 _PARTS = (st.StructField(DISTANCE, st.FloatType()), st.StructField(SCORE, st.FloatType()))
 _RELEVANCE = st.StructField(RELEVANCE, st.FloatType(), False)
-_ADDRESS = FOUND.fields[0]
+_ADDRESS = DISTANCE_ROWS.fields[0]
 _FUSED = st.StructType([_ADDRESS, *_PARTS, _RELEVANCE])
 
 
@@ -99,11 +105,17 @@ class TableSearches:
         )
         plan = plan_search(table.snapshot, query, filter if prefilter else None)
         later = None if prefilter else filter
-        schema = shown_columns(table.manifest, columns, DISTANCE)
-        output = schema if later is None else shown_columns(table.manifest, None, DISTANCE)
+        schema = result_columns(table.manifest, columns, DISTANCE)
+        output = schema if later is None else result_columns(table.manifest, None, DISTANCE)
         tasks = [(plan, piece) for piece in plan.tasks]
-        best = run_to_frame(self.table.spark, tasks, run_search, FOUND).orderBy(DISTANCE, "_address").limit(k)
-        results = best.coalesce(1).mapInArrow(fetch_rows(plan.table, output, ()), with_measured(output, ()))
+        best = (
+            run_to_frame(self.table.spark, tasks, run_search, DISTANCE_ROWS)
+            .orderBy(DISTANCE, "_address")
+            .limit(k)
+        )
+        results = best.coalesce(1).mapInArrow(
+            fetch_rows(plan.table, output, ()), search_result_schema(output, ())
+        )
         results = results.orderBy(DISTANCE)
         return results if later is None else results.where(later).select(*schema.names, DISTANCE)
 
@@ -144,7 +156,7 @@ class TableSearches:
         """
         table = self.table.dataset()
         query = vector_query(
-            any_vector(table.manifest, column),
+            zero_vector(table.manifest, column),
             column,
             k,
             metric,
@@ -155,9 +167,9 @@ class TableSearches:
             useIndex=useIndex,
         )
         plan = plan_search(table.snapshot, query, filter)
-        schema = shown_columns(table.manifest, columns, DISTANCE, _QUERY_ID)
+        schema = result_columns(table.manifest, columns, DISTANCE, _QUERY_ID)
         vectors = queries.select(F.col(queryId).alias(_QUERY_ID), F.col(queryVector))
-        return nearest_to_each(plan, table.manifest, schema, vectors, _QUERY_ID)
+        return search_each_vector(plan, table.manifest, schema, vectors, _QUERY_ID)
 
     def text(
         self,
@@ -193,11 +205,11 @@ class TableSearches:
         request = {"query": query, "column": column, "operator": operator, "phrase": phrase}
         column, parsed = parse_text_query(table.manifest, {**request, "fast_search": fastSearch}, k)
         TextSearch(table.snapshot, column)
-        schema = shown_columns(table.manifest, columns, SCORE)
+        schema = result_columns(table.manifest, columns, SCORE)
         plan = TextPlan(table.snapshot.ref(), column, parsed, filter)
-        results = run_to_frame(self.table.spark, [plan], answer_text, SCORED)
+        results = run_to_frame(self.table.spark, [plan], answer_text, SCORE_ROWS)
         fetched = results.coalesce(1).mapInArrow(
-            fetch_rows(plan.table, schema, (), SCORE), with_measured(schema, (), SCORE)
+            fetch_rows(plan.table, schema, (), SCORE), search_result_schema(schema, (), SCORE)
         )
         return fetched.orderBy(F.desc(SCORE))
 
@@ -259,7 +271,7 @@ class TableSearches:
         }
         request |= {"vector_weight": vectorWeight, "text_weight": textWeight}
         request |= {"rank_constant": rankConstant, "candidates": candidates}
-        schema = shown_columns(table.manifest, columns, DISTANCE, SCORE, RELEVANCE)
+        schema = result_columns(table.manifest, columns, DISTANCE, SCORE, RELEVANCE)
         return self._run_hybrid(table.snapshot, HybridQuery.parse(table.manifest, request), filter, schema)
 
     def _run_hybrid(
@@ -268,16 +280,18 @@ class TableSearches:
         """Return the best rows by both ranks, with the columns of `schema`."""
         plan = plan_search(snapshot, query.vector, filter)
         TextSearch(snapshot, query.text_column)  # Raises an error if the column has no text.
-        by_vector = run_to_frame(self.table.spark, [(plan, piece) for piece in plan.tasks], run_search, FOUND)
+        by_vector = run_to_frame(
+            self.table.spark, [(plan, piece) for piece in plan.tasks], run_search, DISTANCE_ROWS
+        )
         by_vector = by_vector.orderBy(DISTANCE, _ADDRESS.name).limit(query.vector.k)
         text = TextPlan(snapshot.ref(), query.text_column, query.text, filter)
-        by_words = run_to_frame(self.table.spark, [text], answer_text, SCORED)
+        by_words = run_to_frame(self.table.spark, [text], answer_text, SCORE_ROWS)
         ranked = by_vector.withColumn(SCORE, F.lit(None).cast("float")).unionByName(
             by_words.withColumn(DISTANCE, F.lit(None).cast("float"))
         )
         fused = ranked.coalesce(1).mapInArrow(_fuse_candidates(query), _FUSED)
         fetched = fused.mapInArrow(
-            fetch_rows(text.table, schema, _PARTS, RELEVANCE), with_measured(schema, _PARTS, RELEVANCE)
+            fetch_rows(text.table, schema, _PARTS, RELEVANCE), search_result_schema(schema, _PARTS, RELEVANCE)
         )
         names = [*schema.names, DISTANCE, SCORE, RELEVANCE]
         return fetched.orderBy(F.desc(RELEVANCE)).select(
@@ -441,7 +455,7 @@ def answer_text(plan: TextPlan) -> Iterator[pa.RecordBatch]:
     """Yield the addresses and scores of the rows of a full-text search, best first."""
     snapshot = plan.table.load()
     results = TextSearch(snapshot, plan.column).run(plan.query, allowed_rows(snapshot, plan.filter))
-    yield _batch(results.addresses, results.scores, SCORED)
+    yield _batch(results.addresses, results.scores, SCORE_ROWS)
 
 
 def vector_query(
@@ -475,7 +489,7 @@ def vector_query(
 def run_search(task: tuple[SearchPlan, SearchTask]) -> Iterator[pa.RecordBatch]:
     """Yield the addresses and distances of the best rows of one task."""
     (results,) = run_task(*task)
-    yield _batch(results.addresses, results.distances, FOUND)
+    yield _batch(results.addresses, results.distances, DISTANCE_ROWS)
 
 
 def _batch(
@@ -497,7 +511,7 @@ def _fuse_candidates(query: HybridQuery) -> Any:
             # Sort by score, ties by address, as a full-text search does.
             order = np.lexsort((words[0], -words[1]))
             results = fuse(query, nearest, TextTopK(words[0][order], words[1][order]))
-            measured = results.measured()
+            measured = results.measure_columns()
             columns = [pa.array(results.addresses.view(np.int64)), *measured.values()]
             yield pa.RecordBatch.from_arrays(columns, schema=arrow_schema(_FUSED))
 

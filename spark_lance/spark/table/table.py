@@ -29,7 +29,7 @@ from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal
 from spark_lance.memwal.names import GRACE
 from spark_lance.spark.driver.arguments import check_number, check_session
 from spark_lance.spark.options.options import SESSION_ZONE, in_zone
-from spark_lance.spark.table.builder import TableBuilder, column_builder, option_texts, place_of
+from spark_lance.spark.table.builder import TableBuilder, column_builder, locate_table, option_texts
 from spark_lance.spark.table.changing import delete_rows, update_rows
 from spark_lance.spark.table.constraints import add_check
 from spark_lance.spark.table.convert_files import convert_files
@@ -124,7 +124,7 @@ class LanceTable(SearchableTable):
             OptionError: the name is not a Lance table in a catalog of `spark_lance.enable`.
         """
         check_session(spark, "LanceTable.forName(spark, name)")
-        path, options = place_of(spark, tableOrViewName)
+        path, options = locate_table(spark, tableOrViewName)
         return cls.forPath(spark, path, **options)
 
     @classmethod

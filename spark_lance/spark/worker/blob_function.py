@@ -26,7 +26,7 @@ import pyspark.sql.functions as sf
 import pyspark.sql.types as st
 
 from spark_lance.errors import OptionError, OptionTypeError
-from spark_lance.file.blob_references import BLOB_SOURCE, REFERENCE, runs_of
+from spark_lance.file.blob_references import BLOB_SOURCE, REFERENCE, split_by_bytes
 from spark_lance.io.base_options import ALLOWED_BASES, read_base_options
 from spark_lance.io.local import LocalStore
 from spark_lance.spark.worker.failures import one_line
@@ -73,7 +73,7 @@ def blob_ranges(blobs: pa.Array, numbers: Sequence[pa.Array]) -> Iterator[pa.Arr
     sizes = np.maximum(sources.sizes(references) - starts, 0)
     if len(counts) > 1:
         sizes = np.minimum(sizes, counts[1])
-    for start, stop in runs_of(sizes, _BATCH_BYTES) if len(sizes) else ((0, 0),):
+    for start, stop in split_by_bytes(sizes, _BATCH_BYTES) if len(sizes) else ((0, 0),):
         contents = sources.read(references[start:stop], starts[start:stop], sizes[start:stop])
         yield contents.cast(pa.binary())
 

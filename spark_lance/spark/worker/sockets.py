@@ -42,6 +42,6 @@ def protect_daemon() -> None:
 def _is_private(folder: str) -> bool:
     with contextlib.suppress(OSError):
         status = os.lstat(folder)
-        mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-        return mine and not stat.S_IMODE(status.st_mode) & 0o077
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+        return is_own and not stat.S_IMODE(status.st_mode) & 0o077
     return False

@@ -78,14 +78,14 @@ class SharedMemory:
         self._words = self._bytes.cast("q")
         self._stream = stream
         self._size = len(memory)
-        self._sent = self._released = 0
+        self._num_sent = self._num_released = 0
         # Number, start and end of the batches that the executor may read, the oldest first.
         self._unread: deque[tuple[int, int, int]] = deque()
         self._schema: pa.Schema | None = None
         self._schema_bytes = 0
         self._mark: pa.RecordBatch | None = None
 
-    def tell(self, counts: bytes) -> None:
+    def write_counts(self, counts: bytes) -> None:
         """Write counters for the executor: lines of text, always of the same length."""
         self._memory[_COUNTS : _COUNTS + len(counts)] = counts
 
@@ -127,12 +127,12 @@ class SharedMemory:
         # The stream begins with the message of the schema, which the executor skips.
         pa.ipc.new_stream(sink, batch.schema).write_batch(batch)
         assert sink.tell() == end - start
-        self._sent += 1
-        self._unread.append((self._sent, start, end))
-        record = _RECORDS + self._sent % _MAX_RECORDS * _RECORD
+        self._num_sent += 1
+        self._unread.append((self._num_sent, start, end))
+        record = _RECORDS + self._num_sent % _MAX_RECORDS * _RECORD
         self._words[record + 1] = start + self._schema_bytes
         self._words[record + 2] = size
-        self._words[record] = self._sent
+        self._words[record] = self._num_sent
         return self._mark
 
     def _fits_schema(self, schema: pa.Schema) -> bool:
@@ -148,9 +148,11 @@ class SharedMemory:
         pause = _FIRST_PAUSE
         while True:
             position = self._words[_RELEASED]
-            if not self._released <= position <= self._sent:  # invalid number: the free space is unknown
+            if (
+                not self._num_released <= position <= self._num_sent
+            ):  # invalid number: the free space is unknown
                 return None
-            self._released = position
+            self._num_released = position
             while self._unread and self._unread[0][0] <= position:
                 self._unread.popleft()
             start = self._find_space(-(-size // _ALIGNMENT) * _ALIGNMENT)
@@ -256,7 +258,7 @@ def _place_in_memory(batches: Iterator[pa.RecordBatch], path: str, key: bytes) -
         yield from (batch for batch in batches if batch.num_rows)
         return
     with contextlib.closing(memory):
-        yield from memory.place_batches(_count_reads(batches, memory.tell))
+        yield from memory.place_batches(_count_reads(batches, memory.write_counts))
 
 
 def _count_reads(

@@ -27,7 +27,7 @@ from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import forget_archives, keep_worker_ready, pickled_function
 from spark_lance.table.format.partitions import NO_PARTITIONS, PartitionSpec
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.schema.defaults import IDENTITY
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
@@ -61,7 +61,7 @@ class TaskWrite:
         """Write rows, and yield one row with one column, the pickled message."""
         batches = _unpack(rows) if self.packed else iter(rows)
         message = pickle.dumps(self.writer.write(batches), protocol=pickle.HIGHEST_PROTOCOL)
-        # Not `pa.array`, which would import pandas, see `file.arrays.of_numbers`.
+        # Not `pa.array`, which would import pandas, see `arrow.arrays.numbers_to_arrow`.
         offsets = pa.py_buffer(np.array([0, len(message)], np.int32))
         column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(message)])
         yield pa.record_batch([column], names=[_MESSAGE])
@@ -98,7 +98,7 @@ class LanceCommitMessage(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class WrittenRows(OfTable):
+class WrittenRows(TableRefMixin):
     """Writes the rows of a task to data files.
 
     Attributes:

@@ -24,7 +24,7 @@ from spark_lance.table.columns.evolve import (
     refuse_mem_wal,
     with_files,
 )
-from spark_lance.table.columns.finished import FragmentResult, JobRecords
+from spark_lance.table.columns.job_records import FragmentResult, JobRecords
 from spark_lance.table.columns.work import ColumnWork, UnchangedColumns
 from spark_lance.table.commits.commit import CONFLICT_RETRIES, commit_operation, retry_operation
 from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv

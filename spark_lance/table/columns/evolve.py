@@ -23,7 +23,7 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.write.settings import check_storable
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2
-from spark_lance.table.columns.finished import FragmentResult
+from spark_lance.table.columns.job_records import FragmentResult
 from spark_lance.table.columns.new_columns import Computation, Stream
 from spark_lance.table.commits.commit import CONFLICT_RETRIES, commit_operation, retry_operation
 from spark_lance.table.commits.commit_rows import delete_on_failure
@@ -31,8 +31,8 @@ from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import MEM_WAL
-from spark_lance.table.format.table_ref import OfTable, TableRef
-from spark_lance.table.format.upkeep import only_logged
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
+from spark_lance.table.format.upkeep import log_errors
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.reading.fragment_rows import rows_without_columns
 from spark_lance.table.reading.snapshot import Snapshot
@@ -45,7 +45,7 @@ BATCH_ROWS = 1 << 20
 
 
 @dataclass
-class ColumnFiles(OfTable):
+class ColumnFiles(TableRefMixin):
     """The column files written so far for one change of a table, by fragment."""
 
     table: TableRef
@@ -78,7 +78,7 @@ class ColumnFiles(OfTable):
             bases: the version's base paths.
         """
         result = self._results.get(fragment.id)
-        if result is None or not result.fits(self.table, fragment, sources, bases):
+        if result is None or not result.is_valid(self.table, fragment, sources, bases):
             return None
         return result.renumbered(ids)
 
@@ -288,7 +288,7 @@ def with_files(files: ColumnFiles, change: Callable[[], Manifest]) -> Manifest:
     """
     with delete_on_failure(files.discard):
         committed = change()
-    with only_logged(f"version {committed.version} was committed, but unused files stay behind"):
+    with log_errors(f"version {committed.version} was committed, but unused files stay behind"):
         files.discard(committed)
     return committed
 

@@ -57,7 +57,7 @@ class Stream:
         self.schema = reader.schema
         self._reader = reader
         self._rest: pa.RecordBatch | None = None
-        self._ended = False
+        self._at_end = False
 
     def values(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the next values of the stream, one for each of the rows.
@@ -83,12 +83,12 @@ class Stream:
         """
         if self._next() is not None:
             raise SchemaError("Stream produced more values than expected for dataset")
-        self._ended = True
+        self._at_end = True
 
     @property
     def is_finished(self) -> bool:
         """Whether all values have been read."""
-        return self._ended
+        return self._at_end
 
     def _next(self) -> pa.RecordBatch | None:
         """Return the next values of the stream; None at the end."""

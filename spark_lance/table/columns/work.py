@@ -25,12 +25,12 @@ from spark_lance.errors import MergeError, SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2
-from spark_lance.table.columns.finished import FragmentResult, JobRecords
+from spark_lance.table.columns.job_records import FragmentResult, JobRecords
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.row_set import Addresses, offsets_of, runs_by_fragment
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.writing.align import Aligner
@@ -160,7 +160,7 @@ class UnchangedColumns(enum.Enum):
 
 
 @dataclass(frozen=True)
-class ColumnWork(OfTable):
+class ColumnWork(TableRefMixin):
     """The parameters of a task that writes columns of fragments. Can be pickled.
 
     Attributes:
@@ -219,7 +219,7 @@ class ColumnWork(OfTable):
                     f"there are values for rows of fragment {number}, which the table does not have: "
                     "they have moved since their addresses were read"
                 )
-            run = fragment_runs.rest()
+            run = fragment_runs.next_run()
 
     def compute(
         self,
@@ -417,7 +417,7 @@ class _FragmentRuns:
             yield run
             self._next = next(self._runs, None)
 
-    def rest(self) -> tuple[int, Run] | None:
+    def next_run(self) -> tuple[int, Run] | None:
         """Skip the remaining runs; return the first run of the next fragment."""
         for _ in self:
             pass

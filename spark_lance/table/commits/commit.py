@@ -52,7 +52,7 @@ from spark_lance.table.commits.proposal import (
     CommitEnv,
     CommittedVersion,
     PendingCommit,
-    builder_of,
+    find_builder,
     propose_first,
     propose_next,
     unknown_outcome,
@@ -62,11 +62,11 @@ from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest, pack_manifest, read_manifest
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction, delete_transaction, write_transaction
-from spark_lance.table.format.upkeep import only_logged
+from spark_lance.table.format.upkeep import log_errors
 from spark_lance.table.operations.next_version import ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.versions.cleanup import after_commit
+from spark_lance.table.versions.cleanup import clean_up_after_commit
 from spark_lance.table.versions.publish import LockReleaseError, finish_version, publish
 from spark_lance.table.versions.versions import load_latest, load_version, remember, write_hint
 
@@ -145,7 +145,7 @@ def commit_operation(
         properties: key-value pairs stored with the transaction, in addition to the pairs of `commit_options`.
         rows: the rows that a Delete or Update deletes. Without them, a delete by another writer in the same
             fragment is a conflict.
-        reuse: the fragment-reuse entry of a Rewrite that does not change the indices.
+        reuse: the fragment-reuse entry of a Rewrite that does not change the indexes.
         strict: commit as the version after `read_version` or fail.
         once: commit only if the table has no version of the same job with this number or a higher one.
         retry: how often to retry after other writers committed first; default: as in `commit_options`.
@@ -168,7 +168,7 @@ def commit_operation(
     commit = PendingCommit(table, transaction, env, rows, reuse, strict, once)
     if isinstance(operation, transaction_pb2.Transaction.Restore):
         commit.restored = load_version(table, operation.version)
-    build = builder_of(commit.transaction)
+    build = find_builder(commit.transaction)
     return _commit_until_published(commit, lambda: propose_next(commit, build), retry or options.retry)
 
 
@@ -341,10 +341,10 @@ def _finish_commit(commit: PendingCommit, committed: CommittedVersion) -> Manife
     version = committed.manifest.version
     logger.info("committed version %d of %s (%s)", version, commit.root, commit.transaction.name)
     where = f"version {version} of {commit.root} was committed"
-    with only_logged(f"{where}, but its version hint was not written"):
+    with log_errors(f"{where}, but its version hint was not written"):
         write_hint(commit.table, version)
-    with only_logged(f"{where}, but old versions were not cleaned up"):
-        after_commit(commit.table, committed.manifest)
+    with log_errors(f"{where}, but old versions were not cleaned up"):
+        clean_up_after_commit(commit.table, committed.manifest)
     return committed.manifest
 
 
@@ -382,8 +382,8 @@ def _publish(commit: PendingCommit, candidate: Manifest) -> CommittedVersion | N
             # Almost certainly another writer's version: the next attempt reads it and checks.
             return None
         return _read_back(commit, candidate, error)
-    with only_logged(f"version {candidate.version} of {commit.root} was committed, but is not cached"):
-        remember(commit.store, candidate.path, data, candidate.as_read(packed))
+    with log_errors(f"version {candidate.version} of {commit.root} was committed, but is not cached"):
+        remember(commit.store, candidate.path, data, candidate.with_inline_transaction(packed))
     return CommittedVersion(candidate)
 
 

@@ -21,7 +21,7 @@ from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.row_changes import Outcome, RowChanges
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.upkeep import only_logged
+from spark_lance.table.format.upkeep import log_errors
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +83,6 @@ def commit_row_changes(
             once=once,
             env=env,
         )
-    with only_logged(f"version {committed.version} was committed, but unused deletion files stay behind"):
+    with log_errors(f"version {committed.version} was committed, but unused deletion files stay behind"):
         changes.discard(committed)
     return committed

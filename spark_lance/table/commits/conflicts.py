@@ -9,7 +9,7 @@ One literal grid has the verdict for every pair of operations. A row is the oper
     other letters are rules: functions of the two operations, see `RULES`
 
 The rows are all operations on an existing table except two that this package never executes: updates of the
-MemWAL state and data overlays. `rewrite_deferred` is a rewrite that does not touch the indices. It records
+MemWAL state and data overlays. `rewrite_deferred` is a rewrite that does not touch the indexes. It records
 the moved rows in a fragment-reuse entry. Once committed, it looks like any other rewrite, because its
 transaction has no field for the entry. If their operation is unknown, it conflicts with everything. (Lance
 table format, conflict matrix.)
@@ -29,7 +29,7 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.bitmaps import covered_fragments
-from spark_lance.table.format.index_kinds import kind_of
+from spark_lance.table.format.index_kinds import find_index_kind
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.format.transaction import Transaction
 
@@ -84,19 +84,21 @@ def _same_keys(ours: pb.Update, theirs: pb.Update) -> bool:
 
     Without key sets, or with key sets of different kinds, they may.
     """
-    mine, other = ours.inserted_rows, theirs.inserted_rows
-    kind = mine.WhichOneof("data")
-    if list(mine.field_ids) != list(other.field_ids) or kind != other.WhichOneof("data") or kind is None:
+    our_rows, other = ours.inserted_rows, theirs.inserted_rows
+    kind = our_rows.WhichOneof("data")
+    if list(our_rows.field_ids) != list(other.field_ids) or kind != other.WhichOneof("data") or kind is None:
         return True
     if kind == "exact":
-        return not set(mine.exact.key_hashes).isdisjoint(other.exact.key_hashes)
+        return not set(our_rows.exact.key_hashes).isdisjoint(other.exact.key_hashes)
     sizes = [
         (len(bloom.bitmap), bloom.num_bits, bloom.number_of_items, bloom.probability)
-        for bloom in (mine.bloom, other.bloom)
+        for bloom in (our_rows.bloom, other.bloom)
     ]
     if sizes[0] != sizes[1]:
         return True
-    shared = np.bitwise_and(*(np.frombuffer(bloom.bitmap, np.uint8) for bloom in (mine.bloom, other.bloom)))
+    shared = np.bitwise_and(
+        *(np.frombuffer(bloom.bitmap, np.uint8) for bloom in (our_rows.bloom, other.bloom))
+    )
     if len(shared) % 32:
         return bool(shared.any())
     # A key sets a bit in each of the eight words of one block: see key_filter.
@@ -164,27 +166,30 @@ def _check_replacements(ours: pb.DataReplacement, theirs: pb.DataReplacement) ->
     return _retry(cells[0] & cells[1])
 
 
-# Indices.
+# Indexes.
 
 
 def _check_index_after_update(ours: pb.CreateIndex, theirs: pb.Update) -> Verdict:
     """q: their update rewrote in place a column that ours indexes: the index loses those fragments."""
     rewritten = theirs.update_mode == pb.Update.REWRITE_COLUMNS and set(theirs.fields_modified)
-    touched = rewritten and any(rewritten & {*index.fields} for index in ours.new_indices)
-    return Verdict.REBASE if touched else Verdict.FINE
+    is_rewritten = rewritten and any(rewritten & {*index.fields} for index in ours.new_indices)
+    return Verdict.REBASE if is_rewritten else Verdict.FINE
 
 
 def _check_indexes(ours: pb.CreateIndex, theirs: pb.CreateIndex) -> Verdict:
     """i: both create the same index, or one creates it while the other replaces segments of it."""
     new, their_new = _index_names(ours.new_indices), _index_names(theirs.new_indices)
-    gone, their_removed = _index_names(ours.removed_indices), _index_names(theirs.removed_indices)
-    added, their_added = new - gone, their_new - their_removed
+    removed, their_removed = _index_names(ours.removed_indices), _index_names(theirs.removed_indices)
+    added, their_added = new - removed, their_new - their_removed
     removed_uuids = {entry.uuid.uuid for entry in ours.removed_indices} & {
         entry.uuid.uuid for entry in theirs.removed_indices
     }
     removed_by_both = {entry.name for entry in ours.removed_indices if entry.uuid.uuid in removed_uuids}
     return _retry(
-        new & their_new or added & their_removed or their_added & gone or removed_by_both & (new | their_new)
+        new & their_new
+        or added & their_removed
+        or their_added & removed
+        or removed_by_both & (new | their_new)
     )
 
 
@@ -216,7 +221,7 @@ def _blocks_rewrite(entry: table_pb2.IndexMetadata, groups: Iterable[BitMap]) ->
     covered = _read_coverage(entry)
     if covered is None:
         return True
-    kind = kind_of(entry)
+    kind = find_index_kind(entry)
     translated = kind is None or kind.is_translated
     return any(covered & group and not (translated and group <= covered) for group in groups)
 

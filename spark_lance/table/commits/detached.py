@@ -24,11 +24,11 @@ from spark_lance.table.commits.proposal import (
     CommitEnv,
     PendingCommit,
     build_on,
-    builder_of,
+    find_builder,
     propose_next,
 )
 from spark_lance.table.format.manifest import Manifest, pack_manifest
-from spark_lance.table.format.paths import Naming, detached_path, is_detached, manifest_path
+from spark_lance.table.format.paths import ManifestNaming, detached_path, is_detached, manifest_path
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction, delete_transaction, write_transaction
 from spark_lance.table.versions.versions import load_latest, load_version
@@ -64,7 +64,7 @@ def commit_detached(
             does not write.
     """
     latest = load_latest(table)
-    if latest.naming is not Naming.V2:
+    if latest.naming is not ManifestNaming.V2:
         raise UnsupportedFormatError(
             "a table whose manifests have V1 names has no detached versions: migrate_manifest_paths_v2() "
             "renames them",
@@ -97,7 +97,7 @@ def commit_detached(
 
 def _build_version(commit: PendingCommit) -> Manifest:
     """Build the version as if it were the next version of the history."""
-    build = builder_of(commit.transaction)
+    build = find_builder(commit.transaction)
     if not is_detached(commit.transaction.read_version):
         proposal = propose_next(commit, build)
         # This commit has not put anything yet, so none of it can have landed.
@@ -133,4 +133,4 @@ def _assign_detached_number(built: Manifest, root: str) -> Manifest:
     message = table_pb2.Manifest()
     message.CopyFrom(built.message)
     message.version = number
-    return replace(built, message=message, path=detached_path(root, number), naming=Naming.V2)
+    return replace(built, message=message, path=detached_path(root, number), naming=ManifestNaming.V2)

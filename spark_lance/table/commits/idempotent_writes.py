@@ -100,7 +100,7 @@ class IdempotentWrite:
         return {application: self.application, number: str(self.number)}
 
 
-def pair_of(properties: Mapping[str, str]) -> Iterator[IdempotentWrite]:
+def read_idempotent_writes(properties: Mapping[str, str]) -> Iterator[IdempotentWrite]:
     """Yield the idempotent writes in a transaction's properties; ignore other properties."""
     for kind, (application, number) in _KINDS.items():
         name, text = properties.get(application), properties.get(number, "")
@@ -209,7 +209,7 @@ class AppliedWrites:
             record["forgotten"] = base64.b64encode(b"".join(sorted(self.forgotten))).decode()
         return json.dumps(record, separators=(",", ":"))
 
-    def with_pair(self, once: IdempotentWrite, version: int, seconds: int) -> AppliedWrites:
+    def add_write(self, once: IdempotentWrite, version: int, seconds: int) -> AppliedWrites:
         """Return the record with a new write (seconds since 1970), up to `version`, without old jobs."""
         numbers = {**self.numbers, once.key: (once.number, version, seconds)}
         most, age = self.limits
@@ -217,8 +217,8 @@ class AppliedWrites:
         newest = dict(latest[-most:])
         if age is not None:
             newest = {job: pair for job, pair in newest.items() if pair[2] >= seconds - age or not pair[2]}
-        gone = {_digest(job) for job in numbers if job not in newest}
-        return AppliedWrites(newest, version, self.forgotten | gone, self.limits)
+        removed = {_digest(job) for job in numbers if job not in newest}
+        return AppliedWrites(newest, version, self.forgotten | removed, self.limits)
 
     def _read_older(self, table: TableRef, newest: int, floor: int) -> None:
         """Read versions before the newest one, newest first, until a record is complete up to its version."""
@@ -255,8 +255,10 @@ class AppliedWrites:
             restores = read_transaction(table, manifest).name == "restore"
         except FormatError:
             return
-        if restores and (gone := [v for v in missing if not is_set_aside(table, v)]):
-            self.hidden = f"version {gone[0]}" if len(gone) == 1 else f"versions {gone[0]} to {gone[-1]}"
+        if restores and (removed := [v for v in missing if not is_set_aside(table, v)]):
+            self.hidden = (
+                f"version {removed[0]}" if len(removed) == 1 else f"versions {removed[0]} to {removed[-1]}"
+            )
 
     def _add_transaction(self, table: TableRef, manifest: Manifest) -> None:
         try:
@@ -265,7 +267,7 @@ class AppliedWrites:
             # A commit with an idempotent write has its transaction in the manifest, so this commit had none.
             logger.info("version %d of %s is taken to hold no pair: %s", manifest.version, table.root, error)
             return
-        for once in pair_of(transaction.properties):
+        for once in read_idempotent_writes(transaction.properties):
             pair = (once.number, manifest.version, manifest.message.timestamp.seconds)
             self._merge(AppliedWrites({once.key: pair}), 0)
 

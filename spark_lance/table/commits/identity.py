@@ -28,7 +28,7 @@ from spark_lance.table.format.reserved_names import IDENTITY_VALUES
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.update_config import text_updates
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.schema.defaults import Identity, identity_of
+from spark_lance.table.schema.defaults import Identity, get_identity
 from spark_lance.table.versions.versions import load_latest
 
 # All tasks of a job may reserve values at the same time.
@@ -47,7 +47,7 @@ def with_identity_values(
         schema: the table's schema.
         new: whether all rows are new. New rows must not have values in a GENERATED ALWAYS column.
     """
-    columns = {field.name: spec for field in schema.fields if (spec := identity_of(field)) is not None}
+    columns = {field.name: spec for field in schema.fields if (spec := get_identity(field)) is not None}
     return _fill_batches(batches, table, columns, new) if columns else batches
 
 

@@ -13,7 +13,7 @@ state that other writers can change without a conflict:
 If the coverage that an old writer recorded is unreliable (see `old_writers`), the next writer corrects it, as
 in other engines: a segment covers the fragments of its rows. The rows are in one column of one file:
 
-    auxiliary.idx       _rowid     of vector indices
+    auxiliary.idx       _rowid     of vector indexes
     page_data.lance     ids        of B-trees
 
 Entries of other index kinds are not corrected. No entry is corrected if row ids are not addresses, or if the
@@ -56,7 +56,7 @@ from spark_lance.table.format.manifest import Manifest, read_manifest
 from spark_lance.table.format.old_writers import check_successor, doubtful_indices
 from spark_lance.table.format.paths import is_detached, manifest_path
 from spark_lance.table.format.reserved_names import APPLIED_WRITES
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.indices.fragment_reuse import find_reuse_entry, with_present_coverage
 from spark_lance.table.operations import OPERATIONS, Builder
@@ -80,7 +80,7 @@ SYSTEM_ENV = CommitEnv()
 
 
 @dataclass
-class PendingCommit(OfTable):
+class PendingCommit(TableRefMixin):
     """A commit in progress.
 
     Attributes:
@@ -88,7 +88,7 @@ class PendingCommit(OfTable):
         ledger: the record of idempotent writes, as far as it was read to check `once`.
         restored: the version that a Restore restores.
         checked: the highest version that was checked for conflicts; no version up to it conflicts.
-        unfit: operations of other writers onto which ours must still be rebased.
+        pending_rebases: operations of other writers onto which ours must still be rebased.
         recorded: the transaction as written to its file; None if the file does not exist yet.
         constraints: pairs of constraint and files that were already checked.
         unconfirmed_error: the error of a put that may still land; None if the outcome of every put is known.
@@ -103,7 +103,7 @@ class PendingCommit(OfTable):
     once: IdempotentWrite | None = None
     ledger: AppliedWrites = field(default_factory=AppliedWrites)
     restored: Manifest | None = None
-    unfit: list[Message] = field(default_factory=list)
+    pending_rebases: list[Message] = field(default_factory=list)
     recorded: Transaction | None = None
     constraints: set[object] = field(default_factory=set)
     unconfirmed_error: OSError | None = None
@@ -116,7 +116,7 @@ class PendingCommit(OfTable):
         name = self.transaction.file_name
         if self.once is not None:
             config = {
-                APPLIED_WRITES: self.ledger.with_pair(self.once, version, self.env.time_ns() // 10**9).text()
+                APPLIED_WRITES: self.ledger.add_write(self.once, version, self.env.time_ns() // 10**9).text()
             }
         return Stamp(self.root, name, self.env.time_ns(), self.restored, self.reuse, config, version)
 
@@ -301,9 +301,9 @@ def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int 
     """
     check_writable(base.message, base.path, base.facts)
     _check_append_only(commit.transaction, base)
-    if commit.unfit:
+    if commit.pending_rebases:
         commit.transaction = _rebase_transaction(commit, base)
-        commit.unfit = []
+        commit.pending_rebases = []
     sound, without_coverage = with_sound_coverage(Snapshot(commit.table, base))
     current = with_present_coverage(Snapshot(commit.table, sound))
     number = base.version + 1 if number is None else number
@@ -356,7 +356,7 @@ def _rebase_transaction(commit: PendingCommit, latest: Manifest) -> Transaction:
     rebase = REBASES.get(transaction.name or "")
     if rebase is None:
         return transaction
-    context = RebaseContext(latest, commit.unfit, commit.rows)
+    context = RebaseContext(latest, commit.pending_rebases, commit.rows)
     operation = rebase(transaction.operation, context)
     return transaction.rebased(operation, latest.version if commit.rows else transaction.read_version)
 
@@ -405,7 +405,7 @@ def _check_conflict(commit: PendingCommit, theirs: Manifest) -> None:
     if outcome is Verdict.INCOMPATIBLE:
         raise IncompatibleConflictError(f"{where} ({name}) is incompatible, {since}: reload the table")
     if outcome is not Verdict.FINE:
-        commit.unfit.append(transaction.operation)
+        commit.pending_rebases.append(transaction.operation)
 
 
 def _check_set_aside(commit: PendingCommit, version: int) -> None:
@@ -439,7 +439,7 @@ def _read_between(commit: PendingCommit, version: int, latest: Manifest) -> Mani
         ) from error
 
 
-def builder_of(transaction: Transaction) -> Builder:
+def find_builder(transaction: Transaction) -> Builder:
     """Return the function that builds the version of an operation.
 
     Raises:

@@ -51,7 +51,7 @@ class RowChanges:
     source: Snapshot
     rows: RowSet
     written: dict[str, int] = field(default_factory=dict)
-    _done: dict[int, tuple[table_pb2.DataFragment, table_pb2.DataFragment | None]] = field(
+    _results: dict[int, tuple[table_pb2.DataFragment, table_pb2.DataFragment | None]] = field(
         default_factory=dict, repr=False
     )
 
@@ -76,11 +76,14 @@ class RowChanges:
             fragment = now.get(number)
             if fragment is None or list(fragment.files) != list(before[number].files):
                 raise _conflict_error(at, f"fragment {number} has been rewritten or removed")
-        stale = [n for n in self.rows if n not in self._done or self._done[n][0] != now[n]]
+        stale = [n for n in self.rows if n not in self._results or self._results[n][0] != now[n]]
 
         def mark(number: int) -> None:
             fragment = now[number]
-            self._done[number] = fragment, self._write_deletion_file(at, fragment, self.rows.offsets(number))
+            self._results[number] = (
+                fragment,
+                self._write_deletion_file(at, fragment, self.rows.offsets(number)),
+            )
 
         if len(stale) <= _PARALLEL_FILES:
             for number in stale:
@@ -89,7 +92,7 @@ class RowChanges:
             with ThreadPoolExecutor(_PARALLEL_FILES) as pool:
                 list(pool.map(mark, stale))
         for number in self.rows:
-            marked = self._done[number][1]
+            marked = self._results[number][1]
             if marked is None:
                 outcome.removed.append(number)
             else:

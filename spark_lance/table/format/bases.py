@@ -31,7 +31,7 @@ from spark_lance.io.store import Store, open_store
 from spark_lance.io.stored_names import check_key, check_message, check_path, check_uri
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.paths import DATA_DIR, INDICES_DIR, deletion_path
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 
 _DATA_FILE = "data file path"
 _TREE = "tree"
@@ -63,7 +63,7 @@ class BasePath:
 
 
 @dataclass(frozen=True)
-class Bases(OfTable):
+class Bases(TableRefMixin):
     """The locations of a version's files. Can be pickled; stores are opened when needed.
 
     Attributes:
@@ -214,7 +214,7 @@ def open_place(table: TableRef, uri: str, what: str, base_id: int | None = None)
     """
     store = table.store
     location, home = Location.of(uri), store.location(table.root)
-    same_store = location.is_in_store_of(home, str(store.options.get("account_name", "")))
+    same_store = location.shares_store(home, str(store.options.get("account_name", "")))
     if not (same_store and _is_near(location, home)) and not store.bases.allows(location):
         raise BaseNotAllowedError(
             f"{what} of {table.uri} is at {_redact_uri(uri)}, which is not near the "

@@ -153,7 +153,7 @@ FEATURES = (
     Feature(BASE_PATHS, "base paths (shallow clones and branches)", reads=True, writes=True),
     Feature(32, "inline transactions only", reads=True, writes=True),
     Feature(DATA_OVERLAYS, "data overlays", reads=False, writes=False),
-    Feature(COVERING_INDICES, "covering indices", reads=True, writes=True),
+    Feature(COVERING_INDICES, "covering indexes", reads=True, writes=True),
     Feature(MIXED_FILE_VERSIONS, "mixed data file versions", reads=True, writes=True, words=FlagWords.BOTH),
     Feature(512, "fragment trees", reads=False, writes=False),
     Feature(FRAGMENT_REUSE_HISTORY, "fragment reuse history", reads=True, writes=True, words=FlagWords.BOTH),

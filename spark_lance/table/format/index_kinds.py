@@ -18,7 +18,7 @@ class IndexKind:
     """A kind of index.
 
     Attributes:
-        name: the name in descriptions of indices.
+        name: the name in descriptions of indexes.
         type_url: the type URL of the details in an index entry.
         own_file: matches names of files that only this kind has. It identifies entries without details. None
             for kinds that old writers did not have, or that have the files of another kind.
@@ -103,11 +103,11 @@ INDEX_KINDS: Mapping[str, IndexKind] = {
 }
 
 
-def label_of(entry: table_pb2.IndexMetadata) -> str:
+def index_label(entry: table_pb2.IndexMetadata) -> str:
     """Return the last part of the type URL of an index entry in lower case, such as "btreeindexdetails"."""
     return label_of_url(str(entry.index_details.type_url))
 
 
-def kind_of(entry: table_pb2.IndexMetadata) -> IndexKind | None:
+def find_index_kind(entry: table_pb2.IndexMetadata) -> IndexKind | None:
     """Return the kind of an index entry; None if this release does not know it."""
-    return INDEX_KINDS.get(label_of(entry))
+    return INDEX_KINDS.get(index_label(entry))

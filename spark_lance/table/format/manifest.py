@@ -38,7 +38,7 @@ from spark_lance.io.store import Store
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.features import RETIRED_V2_MARK, STABLE_ROW_IDS, FragmentFacts
-from spark_lance.table.format.paths import Naming
+from spark_lance.table.format.paths import ManifestNaming
 
 MAX_INLINE_TRANSACTION = 20 * 1024 * 1024
 _MAGIC = b"LANC"
@@ -55,7 +55,7 @@ class Manifest:
 
     Attributes:
         message: the decoded Manifest message.
-        index_section: the serialized IndexSection, empty if the version has no indices.
+        index_section: the serialized IndexSection, empty if the version has no indexes.
         naming: the naming scheme of the table's manifests.
         path: the path at which the manifest is or will be stored.
         inline_transaction: the serialized Transaction, if the read of the manifest included it.
@@ -64,7 +64,7 @@ class Manifest:
 
     message: table_pb2.Manifest
     index_section: bytes
-    naming: Naming
+    naming: ManifestNaming
     path: str
     inline_transaction: bytes | None = field(default=None, repr=False)
     inferred: Mapping[bytes, str] = field(default_factory=dict, repr=False)
@@ -102,7 +102,7 @@ class Manifest:
         """Facts about all fragments."""
         return FragmentFacts.of(self.message.fragments)
 
-    def as_read(self, transaction: bytes) -> Manifest:
+    def with_inline_transaction(self, transaction: bytes) -> Manifest:
         """Return this version as a reader reads it, after it was packed with a transaction."""
         inline = transaction if self.message.HasField("transaction_section") else None
         return replace(self, inline_transaction=inline, inferred={}).with_facts(self.facts)
@@ -206,7 +206,7 @@ class Manifest:
 
 
 def read_manifest(
-    store: Store, path: str, naming: Naming, size: int | None = None, data: bytes | None = None
+    store: Store, path: str, naming: ManifestNaming, size: int | None = None, data: bytes | None = None
 ) -> Manifest:
     """Read a manifest with its index section: one request for up to 64 KiB, a few more for larger files.
 
@@ -232,7 +232,9 @@ def read_manifest(
     return manifest
 
 
-def _read_whole(store: Store, path: str, naming: Naming, size: int | None, data: bytes | None) -> Manifest:
+def _read_whole(
+    store: Store, path: str, naming: ManifestNaming, size: int | None, data: bytes | None
+) -> Manifest:
     if data is not None:
         size = len(data)
     elif size is None:
@@ -257,7 +259,7 @@ def _read_whole(store: Store, path: str, naming: Naming, size: int | None, data:
         stop = _section_end(message, message.index_section, position)
         index_section = window.section(message.index_section, stop, "index section")
         if not index_section:
-            raise FormatError("an empty section where indices should be", path=path, place="index section")
+            raise FormatError("an empty index section", path=path, place="index section")
     transaction = None
     place = _transaction_offset(message)
     if place is not None and place >= window.start:

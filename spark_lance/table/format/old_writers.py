@@ -6,7 +6,7 @@
     no data_format, or "0.1"       the version that all data files have, if that is 2.0 or newer
     index entry without details    its kind is derived from the files of the index
 
-The next version stores the corrections, as in other engines, except the kinds of indices. Index coverage may
+The next version stores the corrections, as in other engines, except the kinds of indexes. Index coverage may
 also be unreliable (see `doubtful_indices`). The next writer corrects it from the rows of the index. If it
 cannot, no version may be built on such a version. The same applies if two files of a fragment have the same
 field. (Lance table format, writer version.)
@@ -151,7 +151,7 @@ def _infer_kinds(table: TableRef, manifest: Manifest) -> dict[bytes, str]:
     try:
         undescribed = [entry for entry in manifest.indices if not entry.HasField("index_details")]
     except FormatError:
-        # Reading the indices raises this error again. The rows can be read without indices.
+        # Reading the indexes raises this error again. The rows can be read without indexes.
         return {}
     bases = Bases.of(table, manifest.message)
     fields = {field.id: field.logical_type for field in manifest.message.fields}
@@ -179,7 +179,7 @@ def check_successor(base: Manifest, successor: Manifest, repaired: Collection[by
 
     Args:
         base: the base version.
-        successor: the version built on `base`. Indices that it does not have are not checked.
+        successor: the version built on `base`. Indexes that it does not have are not checked.
         repaired: uuids of index entries whose coverage was corrected from their rows.
 
     Raises:

@@ -38,7 +38,7 @@ _MANIFEST_NAME = re.compile(r"([0-9]{1,20})\.manifest", re.ASCII)
 _DELETION_SUFFIX = {table_pb2.DeletionFile.ARROW_ARRAY: "arrow", table_pb2.DeletionFile.BITMAP: "bin"}
 
 
-class Naming(enum.Enum):
+class ManifestNaming(enum.Enum):
     """The naming scheme of a table's manifests. All manifests of one table have the same scheme."""
 
     V1 = "V1"
@@ -46,7 +46,7 @@ class Naming(enum.Enum):
 
     def file_name(self, version: int) -> str:
         """Return the file name of a version's manifest."""
-        if self is Naming.V1:
+        if self is ManifestNaming.V1:
             return f"{version}.manifest"
         return f"{_MAX_U64 - version:0{_V2_DIGITS}d}.manifest"
 
@@ -61,7 +61,7 @@ def detached_path(root: str, version: int) -> str:
     return join(root, VERSIONS_DIR, f"d{version}{_MANIFEST_SUFFIX}")
 
 
-def parse_manifest_name(name: str) -> tuple[int, Naming] | None:
+def parse_manifest_name(name: str) -> tuple[int, ManifestNaming] | None:
     """Return (version, naming) of a file in `_versions`, or None if it is not a version of the history."""
     match = _MANIFEST_NAME.fullmatch(name)
     if match is None:
@@ -70,8 +70,8 @@ def parse_manifest_name(name: str) -> tuple[int, Naming] | None:
     if number > _MAX_U64:
         return None
     if len(match[1]) == _V2_DIGITS:
-        return _MAX_U64 - number, Naming.V2
-    return number, Naming.V1
+        return _MAX_U64 - number, ManifestNaming.V2
+    return number, ManifestNaming.V1
 
 
 def newest_manifest_name(names: Iterable[str]) -> str | None:
@@ -84,7 +84,7 @@ def newest_manifest_name(names: Iterable[str]) -> str | None:
     return min(manifests) if manifests and all_v2 else None
 
 
-def manifest_path(root: str, version: int, naming: Naming) -> str:
+def manifest_path(root: str, version: int, naming: ManifestNaming) -> str:
     """Return the path of a version's manifest."""
     return join(root, VERSIONS_DIR, naming.file_name(version))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from spark_lance.errors import OptionError
 
-# Records rows that were moved by compactions which did not rewrite indices.
+# Records rows that were moved by compactions which did not rewrite indexes.
 FRAGMENT_REUSE = "__lance_frag_reuse"
 # Records rows that writers keep in memory, with a write-ahead log.
 MEM_WAL = "__lance_mem_wal"

@@ -1,6 +1,6 @@
-"""Row addresses, and row sets by fragment: results of indices, and rows that a scan reads or deletes.
+"""Row addresses, and row sets by fragment: results of indexes, and rows that a scan reads or deletes.
 
-Scalar indices store a row set as a Roaring bitmap for each fragment:
+Scalar indexes store a row set as a Roaring bitmap for each fragment:
 
     u32 number of fragments
     per fragment, by ascending id:  u32 fragment id, u32 size, a portable 32-bit Roaring bitmap of that size
@@ -102,7 +102,7 @@ class RowSet(Mapping[int, BitMap | None]):
         return cls({fragment: BitMap(offsets.astype(np.uint32)) for fragment, offsets in rows.items()})
 
     @classmethod
-    def whole(cls, fragments: Iterable[int]) -> RowSet:
+    def from_fragments(cls, fragments: Iterable[int]) -> RowSet:
         """Return every row of the given fragments."""
         return cls(dict.fromkeys(fragments))
 
@@ -167,9 +167,9 @@ class RowSet(Mapping[int, BitMap | None]):
             return other if other._rows else self
         result = dict(self._rows)
         for fragment, rows in other._rows.items():
-            mine = result.get(fragment, rows)
+            own_rows = result.get(fragment, rows)
             if fragment in result:
-                result[fragment] = None if mine is None or rows is None else mine | rows
+                result[fragment] = None if own_rows is None or rows is None else own_rows | rows
             else:
                 result[fragment] = rows
         return RowSet(result)
@@ -212,7 +212,7 @@ class RowSet(Mapping[int, BitMap | None]):
             }
         )
 
-    def only(self, fragments: Iterable[int]) -> RowSet:
+    def select_fragments(self, fragments: Iterable[int]) -> RowSet:
         """Return the rows of the given fragments, in the given order."""
         return RowSet({fragment: self._rows[fragment] for fragment in fragments if fragment in self._rows})
 
@@ -238,7 +238,7 @@ class RowSet(Mapping[int, BitMap | None]):
         """
         return np.asarray(self._bitmap(fragment).to_array(), np.uint32)
 
-    def by_offsets(self) -> dict[int, Offsets]:
+    def offsets_by_fragment(self) -> dict[int, Offsets]:
         """Return fragment -> offsets of its rows; see `offsets`."""
         return {fragment: self.offsets(fragment) for fragment in self._rows}
 
@@ -254,14 +254,16 @@ class RowSet(Mapping[int, BitMap | None]):
     def mask(self, addresses: Addresses) -> npt.NDArray[np.bool_]:
         """Return a boolean mask of the addresses that are in the set."""
         result = np.zeros(len(addresses), np.bool_)
-        homes, offsets = fragments_of(addresses), offsets_of(addresses)
-        for fragment in np.unique(homes).tolist():
+        fragment_ids, offsets = fragments_of(addresses), offsets_of(addresses)
+        for fragment in np.unique(fragment_ids).tolist():
             rows = self._rows.get(fragment, BitMap())
-            mine = np.flatnonzero(homes == fragment)
+            positions = np.flatnonzero(fragment_ids == fragment)
             if rows is None:
-                result[mine] = True
+                result[positions] = True
             elif rows:
-                result[mine] = np.isin(offsets[mine], np.array(rows & BitMap(offsets[mine]), np.uint32))
+                result[positions] = np.isin(
+                    offsets[positions], np.array(rows & BitMap(offsets[positions]), np.uint32)
+                )
         return result
 
     def _bitmap(self, fragment: int) -> BitMap:

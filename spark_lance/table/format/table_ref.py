@@ -30,7 +30,7 @@ class TableRef:
         return self.store.uri(self.root)
 
 
-class OfTable:
+class TableRefMixin:
     """Base of classes with a field `table`; adds shortcuts for its store and root."""
 
     table: TableRef

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def only_logged(failure: str) -> Iterator[None]:
+def log_errors(failure: str) -> Iterator[None]:
     """Log errors of the `with` block instead of raising them, because the commit has succeeded.
 
     Args:

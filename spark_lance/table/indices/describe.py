@@ -1,4 +1,4 @@
-"""Descriptions of the indices of a version: names, kinds, coverage, sizes. Index files are not opened here.
+"""Descriptions of the indexes of a version: names, kinds, coverage, sizes. Index files are not opened here.
 
 Entries with the same name are the segments of one index; each covers some fragments. The type URL of an
 entry's details determines its kind. Only the last part of the URL counts, ignoring case. (Lance table format,
@@ -22,7 +22,7 @@ from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.data_files import physical_rows
-from spark_lance.table.format.index_kinds import kind_of, label_of
+from spark_lance.table.format.index_kinds import find_index_kind, index_label
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.indices.fragment_reuse import read_history, with_present_coverage
 from spark_lance.table.reading.snapshot import Snapshot
@@ -94,7 +94,7 @@ class IndexDescription:
 
 
 def describe_indices(snapshot: Snapshot) -> list[IndexDescription]:
-    """Return the indices of a version, sorted by name.
+    """Return the indexes of a version, sorted by name.
 
     Raises:
         FormatError: index entries are damaged.
@@ -174,7 +174,7 @@ def _describe_segment(entry: table_pb2.IndexMetadata, present: BitMap) -> IndexS
 
 def _read_details(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str, Any]]:
     """Return the kind of an index and its known parameters."""
-    kind, parse = kind_of(entry), _PARSERS.get(label_of(entry))
+    kind, parse = find_index_kind(entry), _PARSERS.get(index_label(entry))
     if kind is None:
         unknown = entry.index_details.type_url.rpartition(".")[2]
         return unknown.removesuffix("IndexDetails") or "Unknown", {}

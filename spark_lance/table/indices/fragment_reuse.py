@@ -1,4 +1,4 @@
-"""Fragment reuse: translate old row addresses in indices after fragments were rewritten.
+"""Fragment reuse: translate old row addresses in indexes after fragments were rewritten.
 
 An entry `__lance_frag_reuse` in the index section records, for each rewrite, where rows moved:
 
@@ -10,7 +10,7 @@ An entry `__lance_frag_reuse` in the index section records, for each rewrite, wh
 
 The k-th of these addresses is the k-th row of the concatenated new fragments. (Fragments are in the order of
 the digests, offsets ascending.) Any other old address was deleted. Index files do not change; their readers
-translate the addresses. The bitmaps of the indices contain either the old fragments, which substitute the new
+translate the addresses. The bitmaps of the indexes contain either the old fragments, which substitute the new
 ones, or the new fragments. (Lance table format, fragment reuse.)
 """
 

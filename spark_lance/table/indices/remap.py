@@ -1,6 +1,6 @@
-"""The interface between a compaction and the index layer: rewrite indices with new row addresses.
+"""The interface between a compaction and the index layer: rewrite indexes with new row addresses.
 
-The table layer knows how rows moved, but cannot read indices. A caller that can read them passes an
+The table layer knows how rows moved, but cannot read indexes. A caller that can read them passes an
 `IndexRemap` to the compaction. (Lance table format, rewrite: `rewritten_indices`.)
 """
 
@@ -22,7 +22,7 @@ RewrittenIndex = transaction_pb2.Transaction.Rewrite.RewrittenIndex
 
 
 class IndexRemap(Protocol):
-    """Rewrites indices with new row addresses."""
+    """Rewrites indexes with new row addresses."""
 
     def fragments(self, snapshot: Snapshot) -> BitMap:
         """Return the ids of fragments whose row addresses are in an index that `rewrite` supports.

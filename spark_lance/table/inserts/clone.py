@@ -18,7 +18,7 @@ from spark_lance.table.commits.commit import create_first_version
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.paths import DATA_DIR, INDICES_DIR, Naming, deletion_path, is_detached
+from spark_lance.table.format.paths import DATA_DIR, INDICES_DIR, ManifestNaming, deletion_path, is_detached
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
 from spark_lance.table.versions.branches import Branches, branch_root
@@ -44,7 +44,7 @@ def clone(source: Manifest, operation: transaction_pb2.Transaction.Clone, stamp:
         message.ClearField("base_paths")
         _set_bases(message, section, None)
     index_section = section.SerializeToString() if section.indices else b""
-    return finish_version(message, index_section, Naming.V2, stamp)
+    return finish_version(message, index_section, ManifestNaming.V2, stamp)
 
 
 def _set_bases(message: table_pb2.Manifest, section: table_pb2.IndexSection, base_id: int | None) -> None:

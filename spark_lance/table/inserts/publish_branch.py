@@ -60,7 +60,7 @@ from spark_lance.table.commits.row_changes import Outcome, RowChanges
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest, pack_manifest
-from spark_lance.table.format.paths import Naming, detached_path
+from spark_lance.table.format.paths import ManifestNaming, detached_path
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
@@ -271,7 +271,7 @@ def _publish_content(lines: _Lines, head: Manifest, latest: Manifest, common: _S
     if lines.target != MAIN:
         message.branch = lines.target
     path = detached_path(root, number)
-    if latest.naming is not Naming.V2:
+    if latest.naming is not ManifestNaming.V2:
         raise OptionError(
             f"the manifests of {root} have names of version V1: call migrate_manifest_paths_v2() of its "
             "LanceDataset first"

@@ -160,7 +160,7 @@ class KeyMatch:
             return RowChanges(at, RowSet.from_offsets(rows))
         index = KeyIndex([_comparable(keys[name]) for name in self.columns])
         scan = at.scan([*self.columns, ROW_ADDRESS])
-        # Indices cannot be used for floats, because they compare bits.
+        # Indexes cannot be used for floats, because they compare bits.
         exact = [at.schema.field(name) for name in self.columns if not _is_float(keys[name].type)]
         tasks = key_tasks(scan, exact, keys) if exact else scan.tasks()
         for task in tasks:

@@ -1,1 +1,1 @@
-"""Keeping a table small and whole: compaction, clustering, dropping indices, checks."""
+"""Table maintenance: compaction, clustering, dropping indexes, checks."""

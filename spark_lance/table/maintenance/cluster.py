@@ -8,7 +8,7 @@ row.
 Rows keep their stable ids and versions. In the new order, these can take up to 100 bytes per row in the
 manifest of every later version. So they are stored in columns of the new data files if the table's config
 says so (`lance.row_lineage.spill`), or by default if there are many rows. Without stable row ids, an index
-contains row addresses. Fragment-reuse entries can only record moves that keep the order of rows. So indices
+contains row addresses. Fragment-reuse entries can only record moves that keep the order of rows. So indexes
 no longer cover the rewritten rows. (Lance table format, rewrite.)
 """
 
@@ -32,7 +32,7 @@ from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import NO_PARTITIONS, PartitionSpec
 from spark_lance.table.format.row_set import row_addresses
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
 from spark_lance.table.reading.lineage import (
     CREATED_AT,
@@ -45,7 +45,7 @@ from spark_lance.table.reading.lineage import (
     with_lineage,
 )
 from spark_lance.table.reading.scan import Scan
-from spark_lance.table.reading.scan_task import in_batches
+from spark_lance.table.reading.scan_task import rebatch
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.reading.take import take_addresses
@@ -83,7 +83,7 @@ class ClusterPart:
 
 
 @dataclass(frozen=True)
-class ClusterWriter(OfTable):
+class ClusterWriter(TableRefMixin):
     """Writes rows in the order of the input. Can be pickled.
 
     Attributes:
@@ -159,7 +159,7 @@ class ClusterWriter(OfTable):
             arrays = list(batch.columns)
             marks = dict(zip(system, arrays[len(self.carried) :], strict=True))
             numbers = {name: _unsigned(array) for name, array in marks.items()}
-            tally.note(numbers)
+            tally.add_rows(numbers)
             columns: dict[str, Any] = dict(zip(self.carried, arrays, strict=False))
             if scan is not None:
                 columns.update(self._fetch(scan, numbers[ROW_ADDRESS]))
@@ -168,7 +168,7 @@ class ClusterWriter(OfTable):
                 columns[spilled.name] = pa.array(numbers[spilled.name])
             if aligner is None:
                 aligner = Aligner(pa.table(columns).select(names).schema, self.schema)
-            for part in in_batches([pa.table(columns)], max(1, batch.num_rows)):
+            for part in rebatch([pa.table(columns)], max(1, batch.num_rows)):
                 aligned = aligner.align(part.select(names))
                 for spilled in LINEAGE_COLUMNS if self.spills else ():
                     aligned = aligned.append_column(spilled.arrow_field(), part[spilled.name])
@@ -204,7 +204,7 @@ class _RowTally:
     mark: int = 0
     lineage: list[list[UInt64Array]] = field(default_factory=lambda: [[], [], []])
 
-    def note(self, numbers: dict[str, UInt64Array]) -> None:
+    def add_rows(self, numbers: dict[str, UInt64Array]) -> None:
         """Add the rows of a batch, by their system columns."""
         self.rows += len(numbers[ROW_ADDRESS])
         self.mark = (self.mark + _address_checksum(numbers[ROW_ADDRESS])) % 2**64

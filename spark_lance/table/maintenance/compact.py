@@ -5,10 +5,10 @@ commits nothing. All results are committed together as one Rewrite. Rows keep th
 their stable ids and their versions. The new fragments follow the fragments that were not rewritten, because a
 version lists its fragments by id. (Lance table format, compaction.)
 
-Without stable row ids, indices contain row addresses, which change. The caller's `IndexRemap` rewrites the
+Without stable row ids, indexes contain row addresses, which change. The caller's `IndexRemap` rewrites the
 index segments with the new addresses, after the data files are written and before the commit. With
 `defer_index_remap`, index files are not rewritten, and a fragment-reuse entry records the moves. Without
-either, indices no longer cover the rewritten rows, and searches scan these rows.
+either, indexes no longer cover the rewritten rows, and searches scan these rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_lance.errors import (
     UnsupportedFormatError,
 )
 from spark_lance.file.base.version import FileVersion
-from spark_lance.io.progress import part_of, report
+from spark_lance.io.progress import report, report_part
 from spark_lance.io.uploads import background_uploads
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
@@ -94,7 +94,7 @@ def compact_table(
         only: the ids of the fragments to consider; all by default.
         execute: runs tasks and returns their results in the same order. If it raises an error, it must delete
             their files. By default, tasks run in threads of this process.
-        remap: updates indices to the new addresses; without it, indices no longer cover rewritten rows.
+        remap: updates indexes to the new addresses; without it, indexes no longer cover rewritten rows.
         env: clock, sleep and random numbers.
 
     Raises:
@@ -228,7 +228,7 @@ def _execute_in_turn(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
     row_count = 0
     try:
         for task in tasks:
-            with part_of(row_count, total):
+            with report_part(row_count, total):
                 results.append(task.execute())
             row_count += task.rows
     except BaseException:

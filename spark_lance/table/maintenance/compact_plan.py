@@ -2,7 +2,7 @@
 
 A fragment is rewritten if the share of deleted rows exceeds the threshold. A fragment with fewer rows than
 the target is rewritten if it has a neighbour to merge with. Neighbours are next to each other in the table
-and are covered by the same indices, because indexed rows are never mixed with rows that are not indexed. A
+and are covered by the same indexes, because indexed rows are never mixed with rows that are not indexed. A
 bin is split when a group has the target number of rows, if the rest has at least as many rows.
 
 In a partitioned table, the neighbours of a fragment are the fragments of the same partition. Rows of two
@@ -43,9 +43,9 @@ class CompactionOptions:
         max_bytes_per_file: the maximal size of a new file, estimated from the sizes of the old files.
         materialize_deletions: whether to rewrite fragments with many deleted rows.
         materialize_deletions_threshold: the share of deleted rows up to which a fragment is not rewritten.
-        defer_index_remap: whether to record the moves of rows, so that indices need not be rewritten.
-        remap_indices: whether to rewrite indices with the new row addresses, unless that is deferred. If
-            false, indices no longer cover the rewritten rows.
+        defer_index_remap: whether to record the moves of rows, so that indexes need not be rewritten.
+        remap_indices: whether to rewrite indexes with the new row addresses, unless that is deferred. If
+            false, indexes no longer cover the rewritten rows.
         num_threads: the number of groups that are rewritten at the same time; 1 by default.
         batch_size: the maximal number of rows to read at once; by default only bytes are limited.
         compaction_mode: "reencode", or "try_binary_copy", which has the same effect.
@@ -202,7 +202,7 @@ def _is_worth_rewriting(part: Sequence[_Candidate]) -> bool:
 def _find_runs(
     snapshot: Snapshot, options: CompactionOptions, only: frozenset[int] | None
 ) -> Iterator[list[_Candidate]]:
-    """Yield runs of candidates of the same partition that are covered by the same indices."""
+    """Yield runs of candidates of the same partition that are covered by the same indexes."""
     coverage = _index_coverage(with_present_coverage(snapshot))
     excluded = frozenset(options.excluded_fragment_ids)
     run: list[_Candidate] = []

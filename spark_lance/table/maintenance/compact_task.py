@@ -40,7 +40,7 @@ from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import column_numbers, physical_rows
 from spark_lance.table.format.deletion import keep_mask, read_deletions
 from spark_lance.table.format.partition_bounds import merged_bounds_text
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.indices.fragment_reuse import pack_addresses
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
 from spark_lance.table.reading.blobs import blob_values
@@ -53,8 +53,8 @@ from spark_lance.table.reading.lineage import (
     mark_spilled,
     with_lineage,
 )
-from spark_lance.table.reading.row_lookup import by_blob_bytes
-from spark_lance.table.reading.scan_task import ScanTask, in_batches
+from spark_lance.table.reading.row_lookup import split_by_blob_bytes
+from spark_lance.table.reading.scan_task import ScanTask, rebatch
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
 # Not 2.0, where a struct has its own page for the whole file.
@@ -339,7 +339,7 @@ class RewriteResult:
         read_version: the version that was read.
         old, new: the serialized DataFragments that are removed, and the new ones, with id 0.
         old_addresses: the treemap of the old addresses of all rows; empty if the plan does not need it.
-        deferred: whether the moves are recorded in the table instead of rewriting indices.
+        deferred: whether the moves are recorded in the table instead of rewriting indexes.
     """
 
     read_version: int
@@ -367,7 +367,7 @@ class RewriteResult:
 
 
 @dataclass(frozen=True)
-class CompactionTask(OfTable):
+class CompactionTask(TableRefMixin):
     """A group of fragments to rewrite. Can be pickled; reads no manifest.
 
     Attributes:
@@ -461,7 +461,7 @@ class CompactionTask(OfTable):
         """Yield the rows of tasks with the bytes of their blobs, about `_BLOB_BYTES` at once."""
         for task in tasks:
             for table in task.tables(_BLOB_BYTES):
-                for part in by_blob_bytes(table, blobs, _BLOB_BYTES):
+                for part in split_by_blob_bytes(table, blobs, _BLOB_BYTES):
                     rows = table.slice(part.start, part.stop - part.start)
                     for place, top in blobs:
                         values = blob_values(self.bases, top, rows.column(place), task.message)
@@ -530,5 +530,5 @@ class _RowCounter:
         """Yield the tables as record batches."""
         for table in self.tables:
             self.rows += table.num_rows
-            yield from in_batches([table], batch_size or _BATCH_ROWS)
+            yield from rebatch([table], batch_size or _BATCH_ROWS)
             report("rewriting", self.rows, self.total, "rows")

@@ -6,8 +6,8 @@ The checks, in this order:
     fragments    ids are unique and not above the maximum; data files have the size in the manifest
     rows         every page of every column decodes; the fragment's deletion file fits it; counts agree
     row ids      sequences fit their fragments; ids are unique and below the next id
-    indices      the fields of entries exist, and no fragment id is above the maximum; files exist;
-                 no fragment is covered twice, and no column has two indices of the same kind
+    indexes      the fields of entries exist, and no fragment id is above the maximum; files exist;
+                 no fragment is covered twice, and no column has two indexes of the same kind
     orphans      files that no version of any line refers to
 
 A finding of level "damage" means that rows are lost, or that a guarantee of the format is broken. A "warning"
@@ -45,7 +45,7 @@ from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.indices.describe import describe_indices
 from spark_lance.table.reading.blobs import blob_values
 from spark_lance.table.reading.lineage import fragment_lineage
-from spark_lance.table.reading.row_lookup import by_blob_bytes
+from spark_lance.table.reading.row_lookup import split_by_blob_bytes
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.branches import Branches, branch_root
@@ -56,7 +56,7 @@ from spark_lance.table.versions.versions import (
     latest_version,
     list_versions,
     load_newest,
-    set_aside,
+    move_torn_manifests,
 )
 
 
@@ -67,12 +67,12 @@ class Repair:
     Attributes:
         manifest: the newest version.
         restored: the version that was restored; None if the newest manifest was complete.
-        moved: the new paths of the torn manifests.
+        moved_paths: the new paths of the torn manifests.
     """
 
     manifest: Manifest
     restored: int | None
-    moved: Sequence[str]
+    moved_paths: Sequence[str]
 
 
 def repair(table: TableRef) -> Repair:
@@ -89,7 +89,7 @@ def repair(table: TableRef) -> Repair:
         restored = manifest.version
         operation = transaction_pb2.Transaction.Restore(version=restored)
         manifest = commit_operation(table, operation, read_version=restored)
-    return Repair(manifest, restored, set_aside(table))
+    return Repair(manifest, restored, move_torn_manifests(table))
 
 
 _TABLE_BYTES = 32 << 20
@@ -289,7 +289,7 @@ class _LineCheck:
         return rows
 
     def _read_blobs(self, table: pa.Table, blobs: Sequence[tuple[int, Field]], task: ScanTask) -> None:
-        for part in by_blob_bytes(table, blobs, _BLOB_BYTES) if blobs else ():
+        for part in split_by_blob_bytes(table, blobs, _BLOB_BYTES) if blobs else ():
             rows = table.slice(part.start, part.stop - part.start)
             for place, top in blobs:
                 blob_values(self._snapshot.bases, top, rows.column(place), task.message)
@@ -341,7 +341,7 @@ class _LineCheck:
         yield from self._check_duplicates()
 
     def _check_duplicates(self) -> Iterator[Finding]:
-        """Report several indices of the same kind on one column (a search uses one), and double coverage."""
+        """Report several indexes of the same kind on one column (a search uses one), and double coverage."""
         try:
             indices = describe_indices(self._snapshot)
         except (LanceError, OSError) as error:
@@ -353,7 +353,7 @@ class _LineCheck:
             if len(set(covered)) < len(covered):
                 twice = sorted({number for number in covered if covered.count(number) > 1})
                 yield Finding("warning", f"index {index.name}", f"several segments cover fragments {twice}")
-            # Vector indices are of the same kind if they have the same metric; unknown kinds are not
+            # Vector indexes are of the same kind if they have the same metric; unknown kinds are not
             # compared.
             kind = str(index.details.get("metric_type", index.index_type))
             if index.name not in (FRAGMENT_REUSE, MEM_WAL) and kind not in ("Unknown", "Vector"):
@@ -364,7 +364,7 @@ class _LineCheck:
                 yield Finding(
                     "warning",
                     f"column {column}",
-                    f"has several {kind} indices, and a search uses one of them: drop all but one of "
+                    f"has several {kind} indexes, and a search uses one of them: drop all but one of "
                     f"{', '.join(names)}",
                 )
 

@@ -57,7 +57,7 @@ def column_sizes(snapshot: Snapshot) -> list[ColumnSize]:
             legacy = legacy or pages is None
             for number, counts in (pages or {}).items():
                 encodings[number].update(counts)
-            report("looking into files", count, len(files), "files")
+            report("reading files", count, len(files), "files")
     return [
         ColumnSize(
             field.name,

@@ -33,7 +33,7 @@ class TableDetail:
         data_storage_version: the version of the data files.
         stable_row_ids: whether the table has stable row ids.
         primary_key: the columns of the primary key.
-        indices: the names of the indices.
+        indices: the names of the indexes.
         properties: the table's config.
         reader_features, writer_features: the features that readers and writers must support.
     """

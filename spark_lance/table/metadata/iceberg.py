@@ -267,11 +267,11 @@ def _all_files_with_content(*contents: int) -> Callable[[Snapshot], Iterator[_Fi
     """Return a function that yields the distinct files of all versions."""
 
     def rows(snapshot: Snapshot) -> Iterator[_File]:
-        seen: set[str] = set()
+        paths: set[str] = set()
         for version in _snapshots(snapshot):
             for row in _files_with_content(*contents)(version):
-                if row.place not in seen:
-                    seen.add(row.place)
+                if row.place not in paths:
+                    paths.add(row.place)
                     yield row
 
     return rows

@@ -1,4 +1,4 @@
-"""The metadata tables of named objects: tags, branches, indices."""
+"""The metadata tables of named objects: tags, branches, indexes."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from spark_lance.table.format.transaction import Transaction
 def operation_name(transaction: Transaction) -> str | None:
     """Return the operation's name in the format ("Append", "CreateIndex", ...); None if it is unknown.
 
-    The format has no separate operation to drop an index: the name of a CreateIndex that only removes indices
+    The format has no separate operation to drop an index: the name of a CreateIndex that only removes indexes
     is `DropIndex`.
     """
     if transaction.name is None:

@@ -1,6 +1,6 @@
 """Append: add new fragments after the existing ones.
 
-The schema does not change. The new files may have a subset of its columns. Indices do not change: they do not
+The schema does not change. The new files may have a subset of its columns. Indexes do not change: they do not
 cover the new rows.
 """
 

@@ -1,4 +1,4 @@
-"""CreateIndex: add and remove index entries. Without new entries, it drops indices.
+"""CreateIndex: add and remove index entries. Without new entries, it drops indexes.
 
 An entry with the uuid of a new entry is replaced; an entry with the uuid of a removed entry is removed. The
 files of a removed index remain for older versions until a clean-up. (Lance table format, create index.)

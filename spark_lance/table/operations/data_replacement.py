@@ -2,7 +2,7 @@
 
 A file with exactly these fields is replaced by the new file. Otherwise the fields are marked as removed in
 the files that have them, and the new file is added. Rows do not move. All rows of the fragments count as
-updated, and indices on the fields no longer cover the fragments. (Lance table format, data replacement.)
+updated, and indexes on the fields no longer cover the fragments. (Lance table format, data replacement.)
 """
 
 from __future__ import annotations

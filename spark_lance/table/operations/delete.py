@@ -1,6 +1,6 @@
 """Delete: fragments get new deletion files, or are removed as a whole.
 
-Each updated fragment replaces the fragment with the same id. Indices still cover their fragments, because
+Each updated fragment replaces the fragment with the same id. Indexes still cover their fragments, because
 readers of an index mask deleted rows. A segment is removed with its last fragment. (Lance table
 format, delete.)
 """

@@ -23,7 +23,7 @@ from spark_lance.table.format.bitmaps import covered_fragments
 def remove_fragments_from_bitmaps(
     section: bytes, fragment_ids: Collection[int], field_ids: Collection[int]
 ) -> bytes:
-    """Return the section without the fragments in the coverage of indices on the fields.
+    """Return the section without the fragments in the coverage of indexes on the fields.
 
     Use it after values of these fields were replaced in place. Entries without a bitmap do not change.
 
@@ -33,20 +33,20 @@ def remove_fragments_from_bitmaps(
     if not section or not fragment_ids or not field_ids:
         return section
     message = _parse(section)
-    gone, fields = BitMap(fragment_ids), set(field_ids)
+    removed_ids, fields = BitMap(fragment_ids), set(field_ids)
     changed = False
     for index in message.indices:
         if not fields.intersection(index.fields):
             continue
         covered = covered_fragments(index)
-        if covered is not None and covered.intersect(gone):
-            index.fragment_bitmap = (covered - gone).serialize()
+        if covered is not None and covered.intersect(removed_ids):
+            index.fragment_bitmap = (covered - removed_ids).serialize()
             changed = True
     return message.SerializeToString() if changed else section
 
 
 def drop_indices_without_fields(section: bytes, schema_field_ids: Collection[int]) -> bytes:
-    """Return the section without indices on fields that the schema does not have.
+    """Return the section without indexes on fields that the schema does not have.
 
     Raises:
         FormatError: the section cannot be decoded.

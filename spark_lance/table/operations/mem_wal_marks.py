@@ -79,7 +79,7 @@ def mark_compacted(
 def with_catchup(
     section: bytes, fragments: Iterable[table_pb2.DataFragment], version: int, stamp: Stamp
 ) -> bytes:
-    """Return the section after an index build: indices that cover every fragment have all compacted rows.
+    """Return the section after an index build: indexes that cover every fragment have all compacted rows.
 
     Raises:
         FormatError: the section, the entry or a bitmap cannot be decoded.
@@ -108,7 +108,7 @@ def with_catchup(
 def without_catchup(
     section: bytes, fragments: Iterable[table_pb2.DataFragment], version: int, stamp: Stamp
 ) -> bytes:
-    """Return the section after rows moved: remove the catch-up of indices that no longer cover all rows.
+    """Return the section after rows moved: remove the catch-up of indexes that no longer cover all rows.
 
     Raises:
         FormatError: the section, the entry or a bitmap cannot be decoded.
@@ -170,7 +170,7 @@ def _pack_changed(
 def _complete_indices(
     parsed: table_pb2.IndexSection, fragments: Iterable[table_pb2.DataFragment]
 ) -> list[str]:
-    """Return the names of the indices whose segments cover every fragment, in the order of the entries."""
+    """Return the names of the indexes whose segments cover every fragment, in the order of the entries."""
     present = BitMap([fragment.id for fragment in fragments])
     covered: dict[str, BitMap] = defaultdict(BitMap)
     for index in parsed.indices:

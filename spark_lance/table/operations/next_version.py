@@ -14,7 +14,7 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import file_pb2, table_pb2
 from spark_lance.table.format.features import SPILLED_LINEAGE, STABLE_ROW_IDS, FragmentFacts, recompute
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.paths import Naming, manifest_path
+from spark_lance.table.format.paths import ManifestNaming, manifest_path
 from spark_lance.table.format.rowids import append_row_ids, count_row_ids, encode_row_versions, spilled_fields
 
 WRITER_LIBRARY = "spark_lance"
@@ -50,7 +50,7 @@ class Stamp:
         transaction_file: name of the transaction's file.
         time_ns: the time of the commit in nanoseconds since the epoch, UTC.
         restored: the older version that a Restore restores.
-        reuse: the fragment-reuse entry of a Rewrite that does not change the indices.
+        reuse: the fragment-reuse entry of a Rewrite that does not change the indexes.
         config: settings to add to the version after the operation.
         number: the number of the version; by default the one after the version that it is built on.
     """
@@ -75,7 +75,7 @@ def empty_manifest(file_version: FileVersion, *, stable_row_ids: bool) -> Manife
     message.data_format.version = file_version.text
     if stable_row_ids:
         message.reader_feature_flags = message.writer_feature_flags = STABLE_ROW_IDS
-    return Manifest(message, b"", Naming.V2, "")
+    return Manifest(message, b"", ManifestNaming.V2, "")
 
 
 def start_version(base: Manifest, stamp: Stamp) -> table_pb2.Manifest:
@@ -85,8 +85,8 @@ def start_version(base: Manifest, stamp: Stamp) -> table_pb2.Manifest:
     """
     message = table_pb2.Manifest()
     message.CopyFrom(base.message)
-    for gone in ("index_section", "transaction_section", "transaction_section_deprecated", "tag"):
-        message.ClearField(gone)
+    for name in ("index_section", "transaction_section", "transaction_section_deprecated", "tag"):
+        message.ClearField(name)
     message.version = stamp.number_after(base)
     message.transaction_file = stamp.transaction_file
     message.timestamp.seconds, message.timestamp.nanos = divmod(stamp.time_ns, _NANOS)
@@ -162,8 +162,8 @@ def change_fragments(
         FormatError: a fragment id does not exist; the message names the operation.
     """
     changed = {fragment.id: fragment for fragment in updated}
-    gone = set(removed)
-    affected = gone | changed.keys()
+    removed_ids = set(removed)
+    affected = removed_ids | changed.keys()
     if not affected:
         return
     places = {
@@ -175,13 +175,13 @@ def change_fragments(
         raise FormatError(f"{operation} names fragments that do not exist: {sorted(missing)}")
     for number, fragment in changed.items():
         message.fragments[places[number]].CopyFrom(fragment)
-    if len(gone) > _FEW_FRAGMENTS:
-        remaining = [fragment for fragment in message.fragments if fragment.id not in gone]
+    if len(removed_ids) > _FEW_FRAGMENTS:
+        remaining = [fragment for fragment in message.fragments if fragment.id not in removed_ids]
         copies = table_pb2.Manifest(fragments=remaining)
         message.ClearField("fragments")
         message.fragments.MergeFrom(copies.fragments)
         return
-    for place in sorted((places[number] for number in gone), reverse=True):
+    for place in sorted((places[number] for number in removed_ids), reverse=True):
         del message.fragments[place]
 
 
@@ -204,7 +204,7 @@ def mark_updated(message: table_pb2.Manifest, fragment: table_pb2.DataFragment) 
 def finish_version(
     message: table_pb2.Manifest,
     index_section: bytes,
-    naming: Naming,
+    naming: ManifestNaming,
     stamp: Stamp,
     facts: FragmentFacts | None = None,
 ) -> Manifest:

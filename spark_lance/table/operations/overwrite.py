@@ -1,7 +1,7 @@
 """Overwrite: replace the schema and all fragments; also creates a table.
 
 The new version keeps the config, the table metadata, the counters of fragment ids and row ids, and the
-version of data files unless the new files have another version. It has no indices. The operation provides the
+version of data files unless the new files have another version. It has no indexes. The operation provides the
 schema metadata.
 """
 

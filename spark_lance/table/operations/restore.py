@@ -1,6 +1,6 @@
 """Restore: an older version's content as the newest version.
 
-The older version provides the schema, fragments, indices, config and metadata. The newest version provides
+The older version provides the schema, fragments, indexes, config and metadata. The newest version provides
 only the values that must never decrease: the counters of fragment ids, row ids, field ids and identity
 columns, and the sticky flags. (Lance table format, restore.)
 """

@@ -4,7 +4,7 @@ New fragments have reserved ids, or id 0 to get the next id. Rows keep their sta
 the new fragments have complete sequences. A version lists its fragments by id, so rewritten rows are after
 the other rows. The order of rows inside and among groups is kept.
 
-Indices (Lance table format, rewrite and index maintenance):
+Indexes (Lance table format, rewrite and index maintenance):
     in `rewritten_indices`         have new files and a new uuid, and cover the new fragments, not the old
     others, without stable row ids do not change: the old ids do not exist any more, so the rewritten rows are
                                    not covered. With a fragment-reuse entry, which records the moved rows,
@@ -23,7 +23,7 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.bitmaps import covered_fragments
-from spark_lance.table.format.index_kinds import kind_of
+from spark_lance.table.format.index_kinds import find_index_kind
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE
 from spark_lance.table.format.rowids import count_row_ids
@@ -55,9 +55,9 @@ def rewrite(base: Manifest, operation: transaction_pb2.Transaction.Rewrite, stam
     _check_sources(base, operation)
     message = start_version(base, stamp)
     keep_marks(message)
-    gone = {fragment.id for group in operation.groups for fragment in group.old_fragments}
+    old_ids = {fragment.id for group in operation.groups for fragment in group.old_fragments}
     message.ClearField("fragments")
-    message.fragments.extend(fragment for fragment in base.fragments if fragment.id not in gone)
+    message.fragments.extend(fragment for fragment in base.fragments if fragment.id not in old_ids)
     groups = [_add_fragments(message, group, base.uses_stable_row_ids) for group in operation.groups]
     section = _index_section(base, operation, groups, stamp)
     section = without_catchup(section, message.fragments, message.version, stamp)
@@ -113,7 +113,7 @@ def _index_section(
         raise FormatError(f"undecodable index section: {error}", path=base.path) from error
     if missing := replaced.keys() - {entry.uuid.uuid for entry in section.indices}:
         raise RetryableConflictError(
-            f"another writer has changed {len(missing)} of the rewritten indices meanwhile: "
+            f"another writer has changed {len(missing)} of the rewritten indexes meanwhile: "
             "run the operation again"
         )
     for entry in section.indices:
@@ -131,7 +131,7 @@ def _index_section(
 
 def _stores_row_ids(entry: table_pb2.IndexMetadata) -> bool:
     """Return whether an index of a table with stable row ids stores row ids."""
-    kind = kind_of(entry)
+    kind = find_index_kind(entry)
     return kind is not None and entry.index_version <= kind.row_ids_until
 
 

@@ -49,6 +49,6 @@ ROW_EFFECTS: Mapping[str, RowEffect] = {
 }
 
 
-def effect_of(name: str | None) -> RowEffect:
+def find_effect(name: str | None) -> RowEffect:
     """Return the effects of an operation, by its name; all possible effects for an unknown one."""
     return ROW_EFFECTS.get(name or "", RowEffect())

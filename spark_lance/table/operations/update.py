@@ -9,7 +9,7 @@ inserted rows, and this module assigns their ids. A changed row keeps the creati
 looked up in the manifest, unless the new fragment has it. The update version of the row is this version. In a
 fragment with rewritten columns, only the rows in `updated_fragment_offset_bitmaps` get this update version.
 
-Indices still cover fragments whose rows were only deleted. Indices on a modified field no longer cover the
+Indexes still cover fragments whose rows were only deleted. Indexes on a modified field no longer cover the
 updated fragments. This module ignores `fields_for_preserving_frag_bitmap` and `inserted_rows`: they are for
 conflict checks of other writers. (Lance table format, update and stable row ids.)
 """
@@ -138,8 +138,11 @@ def _set_new_row_versions(
     counts = [count_row_ids(new.inline_row_ids, new.physical_rows) for new in operation.new_fragments]
     if not any(counts):
         return
-    touched = [*operation.removed_fragment_ids, *(fragment.id for fragment in operation.updated_fragments)]
-    creation_versions = _read_creation_versions([before[number] for number in touched])
+    changed_ids = [
+        *operation.removed_fragment_ids,
+        *(fragment.id for fragment in operation.updated_fragments),
+    ]
+    creation_versions = _read_creation_versions([before[number] for number in changed_ids])
     for fragment, new, count in zip(added, operation.new_fragments, counts, strict=True):
         if not count:
             continue

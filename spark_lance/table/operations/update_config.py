@@ -52,9 +52,9 @@ def update_config(
         if number not in fields:
             raise SchemaError(f"there is no field with the id {number}")
         field = fields[number]
-        touched = {entry.key for entry in updates.update_entries}
-        touched.update(field.metadata if updates.replace else ())
-        if any(key.startswith(_KEYS_OF_KEYS) for key in touched):
+        changed_keys = {entry.key for entry in updates.update_entries}
+        changed_keys.update(field.metadata if updates.replace else ())
+        if any(key.startswith(_KEYS_OF_KEYS) for key in changed_keys):
             raise SchemaError(f"field {field.name!r}: a config update cannot change key metadata")
         _update_bytes(field.metadata, updates)
     return finish_version(message, base.index_section, base.naming, stamp)

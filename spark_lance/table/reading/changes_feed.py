@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFoundError
-from spark_lance.file.base.extensions import known_schema, known_table
+from spark_lance.file.base.extensions import restore_schema_types, restore_table_types
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.paths import manifest_path
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction, read_transaction
-from spark_lance.table.operations.row_effects import effect_of
+from spark_lance.table.operations.row_effects import find_effect
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
 from spark_lance.table.reading.compare_keys import compare_by_key, shared_key
 from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, UPDATED_AT
@@ -136,7 +136,7 @@ class Changes:
     def _comparison(self) -> _Comparison:
         if not self.end.manifest.uses_stable_row_ids and self.begin is not None:
             operations = {transaction.name for transaction in self.list_transactions()}
-            moving = {name for name in operations if not effect_of(name).keeps_addresses}
+            moving = {name for name in operations if not find_effect(name).keeps_addresses}
             if moving:
                 return _compare_primary_keys(self.begin, self.end, moving)
         return _compare_row_ids(self.begin, self.end)
@@ -152,9 +152,9 @@ class Changes:
                 offsets = rows.offsets.get(task.message.id)
                 if offsets is not None:
                     for table in task.rows(offsets, _BATCH_BYTES):
-                        yield from known_table(table.cast(scan.arrow_schema)).to_batches()
+                        yield from restore_table_types(table.cast(scan.arrow_schema)).to_batches()
 
-        return pa.RecordBatchReader.from_batches(known_schema(scan.arrow_schema), batches())
+        return pa.RecordBatchReader.from_batches(restore_schema_types(scan.arrow_schema), batches())
 
 
 def changes_between(begin: Snapshot | None, end: Snapshot) -> Changes:

@@ -18,7 +18,7 @@ from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.row_set import row_addresses
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.reading.lineage import ROW_ID, UPDATED_AT, LineageReader
 
 Rows = npt.NDArray[np.int64]
@@ -52,7 +52,7 @@ class ComparedRows:
 
 
 @dataclass(frozen=True)
-class FragmentView(OfTable):
+class FragmentView(TableRefMixin):
     """Reads deletions and lineage of one version. All methods raise FormatError for damaged files."""
 
     table: TableRef

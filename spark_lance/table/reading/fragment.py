@@ -222,7 +222,7 @@ class FragmentReader:
             return self.take(rows, fields)
 
         def read(part: _Part) -> pa.ChunkedArray:
-            if cast("RowReader", part.reader).lies_flat():
+            if cast("RowReader", part.reader).is_zero_copy():
                 pieces = [part.read(start, stop) for start, stop in runs]
                 return pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks], pieces[0].type)
             return part.take(rows)
@@ -261,7 +261,7 @@ class FragmentReader:
         every = [(0, self.num_rows)] if self.num_rows else []
         for field, parts in zip(self.fields, self._parts, strict=True):
             if field.name == path[0] and len(parts) == 1 and isinstance(parts[0].file, LegacyFileReader):
-                nested = field.along(path[1:])
+                nested = field.find_path(path[1:])
                 leaf = None if nested is None or nested[-1].children else nested[-1]
                 scalar = None if leaf is None else _to_stored_type(value, leaf.arrow_type())
                 if leaf is not None and scalar is not None:

@@ -189,7 +189,9 @@ class FragmentRows:
         return read(self._lineage[name])
 
 
-def common_runs(left: Sequence[tuple[int, int]], right: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def intersect_runs(
+    left: Sequence[tuple[int, int]], right: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
     """Return the intersection of two lists of ascending runs [start, stop)."""
     runs = []
     i = j = 0

@@ -55,7 +55,7 @@ class PartitionPruner:
             test = _BoundsTest(bounds, kinds)
             if not bounds or all(test.may_be_true(tree) for tree in trees):
                 fragment_ids.append(fragment.id)
-        return RowSet.whole(fragment_ids) if is_useful else None
+        return RowSet.from_fragments(fragment_ids) if is_useful else None
 
 
 @dataclass(frozen=True)

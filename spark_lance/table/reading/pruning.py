@@ -6,7 +6,7 @@ The condition is still applied to all rows that are read, so a pruner may return
 few.
 
 This module has the pruners of row numbers, for conditions on `_rowaddr`, `_rowid` and `_fragid`. The caller
-passes others, such as indices, to `prune`.
+passes others, such as indexes, to `prune`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def prune(
         condition: the condition, compiled for the table; None matches every row.
         fragments: the fragments of the version to prune.
         stable_row_ids: whether the table has stable row ids.
-        others: more pruners, such as indices.
+        others: more pruners, such as indexes.
         system: the names of system columns in this table.
 
     Returns:
@@ -75,8 +75,8 @@ def prune(
     return remaining, {fragment.id: rows[fragment.id] for fragment in remaining if fragment.id in rows}
 
 
-def uses_of(pruner: Any, condition: Condition) -> Sequence[tuple[str, str, str]]:
-    """Return (query, name, kind) of the indices that a pruner uses; pruners of row numbers use none."""
+def find_used_indexes(pruner: Any, condition: Condition) -> Sequence[tuple[str, str, str]]:
+    """Return (query, name, kind) of the indexes that a pruner uses; pruners of row numbers use none."""
     explain = getattr(pruner, "explain", None)
     uses: Sequence[tuple[str, str, str]] = explain(condition) if explain is not None else ()
     return uses
@@ -86,7 +86,7 @@ def _prune_by_fragment(condition: Condition, fragments: Fragments) -> RowSet | N
     allowed = _AllowedValues.of(condition, FRAGMENT_ID)
     if allowed == _ANY:
         return None
-    return RowSet.whole(fragment.id for fragment in fragments if allowed.has(fragment.id))
+    return RowSet.from_fragments(fragment.id for fragment in fragments if allowed.has(fragment.id))
 
 
 def _prune_by_address(condition: Condition, fragments: Fragments) -> RowSet | None:
@@ -118,7 +118,7 @@ def _rows_at_addresses(allowed: _AllowedValues, fragments: Fragments) -> RowSet 
     if allowed == _ANY:
         return None
     (first, _), (last, _) = split_address(allowed.low), split_address(allowed.high)
-    return RowSet.whole(fragment.id for fragment in fragments if first <= fragment.id <= last)
+    return RowSet.from_fragments(fragment.id for fragment in fragments if first <= fragment.id <= last)
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ _MAX_PIECE_ROWS = 1 << 20
 _MAX_RUN_RATIO = 4
 
 
-def columns_of(manifest: Manifest) -> pa.Schema:
+def descriptor_schema(manifest: Manifest) -> pa.Schema:
     """Return the Arrow schema of a version's columns, with blobs as descriptors."""
     return pa.schema([field.described().arrow_field() for field in manifest.schema.fields])
 
 
-def nameable(manifest: Manifest) -> pa.Schema:
+def filterable_schema(manifest: Manifest) -> pa.Schema:
     """Return the Arrow schema of all columns that a condition on a version's rows may refer to."""
-    return system_columns.nameable(manifest.schema)
+    return system_columns.filterable_schema(manifest.schema)
 
 
 def read_rows(
@@ -74,7 +74,7 @@ def read_rows(
             table = _read_piece(reader, piece.astype(np.int64), schema)
             if not blobs:
                 yield fragment.id, piece, table
-            for part in by_blob_bytes(table, blobs, piece_bytes) if blobs else ():
+            for part in split_by_blob_bytes(table, blobs, piece_bytes) if blobs else ():
                 rows_of_part = table.slice(part.start, part.stop - part.start)
                 for place, field in blobs:
                     values = blob_values(snapshot.bases, field, rows_of_part.column(place), fragment)
@@ -85,7 +85,7 @@ def read_rows(
             start += len(piece)
 
 
-def by_blob_bytes(table: pa.Table, blobs: Sequence[tuple[int, Field]], limit: int) -> Iterator[slice]:
+def split_by_blob_bytes(table: pa.Table, blobs: Sequence[tuple[int, Field]], limit: int) -> Iterator[slice]:
     """Yield runs of at least one row, each with blobs of at most `limit` bytes if it has several rows."""
     ends = np.cumsum(sum(blob_sizes(table.column(place)) for place, _ in blobs))
     start = 0

@@ -21,18 +21,18 @@ from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import RowSet
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.partition_pruning import PartitionPruner
 from spark_lance.table.reading.pruning import Pruner, prune
 from spark_lance.table.reading.scan_task import Filter, ScanTask, read_ahead
-from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_OFFSET, nameable, system_names
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_OFFSET, filterable_schema, system_names
 
 _TABLE_WINDOW_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Scan(OfTable):
+class Scan(TableRefMixin):
     """A scan of some columns of one version of a table.
 
     Attributes:
@@ -40,7 +40,7 @@ class Scan(OfTable):
         manifest: the version.
         names: the columns in order, including system columns.
         fragments: the fragments to read, in scan order.
-        pruners: the pruners of the version's indices, see `pruning`.
+        pruners: the pruners of the version's indexes, see `pruning`.
     """
 
     table: TableRef
@@ -117,7 +117,7 @@ class Scan(OfTable):
         """
         if isinstance(filter, Condition):
             return filter
-        return compile_predicate(filter, nameable(self.manifest.schema))
+        return compile_predicate(filter, filterable_schema(self.manifest.schema))
 
     def tasks(self, filter_columns: Sequence[str] = ()) -> list[ScanTask]:
         """Return one task per fragment, in scan order.
@@ -129,7 +129,7 @@ class Scan(OfTable):
         extra = self._fields_of(filter_columns)
         return [self._task(fragment, first_rows.get(fragment.id, 0), extra) for fragment in self.fragments]
 
-    def tasks_for(self, condition: Condition | None) -> list[ScanTask]:
+    def plan_tasks(self, condition: Condition | None) -> list[ScanTask]:
         """Return one task for each fragment that can contain matching rows, in scan order.
 
         Args:
@@ -161,7 +161,7 @@ class Scan(OfTable):
         known_rows = {number: rows for number, rows in selections.items() if rows is not None}
         return self._tasks_for_rows(messages, known_rows, ())
 
-    def tasks_of(self, selection: RowSet) -> list[ScanTask]:
+    def select_tasks(self, selection: RowSet) -> list[ScanTask]:
         """Return one task for each fragment with selected rows, in scan order; deleted rows are skipped."""
         messages = [fragment for fragment in self.fragments if fragment.id in selection]
         return self._tasks_for_rows(messages, selection.bitmaps, ())
@@ -207,7 +207,7 @@ class Scan(OfTable):
             SchemaError, ExpressionError, FormatError, UnsupportedFormatError: see `ScanTask.tables`.
         """
         condition = None if filter is None else self.condition(filter)
-        tasks = self.tasks_for(condition)
+        tasks = self.plan_tasks(condition)
         reads = [partial(task.tables, target_bytes, condition) for task in tasks]
         for tables in read_ahead(tasks, reads, target_bytes) if ahead else (read() for read in reads):
             yield from tables
@@ -217,7 +217,7 @@ class Scan(OfTable):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all tasks in order as record batches; sizes as in `ScanTask.batches`."""
         condition = None if filter is None else self.condition(filter)
-        for task in self.tasks_for(condition):
+        for task in self.plan_tasks(condition):
             for batch in task.batches(batch_bytes, batch_size, condition):
                 yield batch.replace_schema_metadata(self.arrow_schema.metadata)
 

@@ -31,12 +31,12 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.deletion import keep_mask
 from spark_lance.table.format.rowids import locate_among
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.reading.fragment_rows import (
     Columns,
     FragmentRows,
     batch_without_columns,
-    common_runs,
+    intersect_runs,
     rows_without_columns,
 )
 from spark_lance.table.reading.system_columns import (
@@ -88,7 +88,7 @@ def windows(
             start = stop
 
 
-def kept_of(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
+def filter_table(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
     """Return the rows of a table for which `keep` is true."""
     if keep.all():
         return table
@@ -97,7 +97,7 @@ def kept_of(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
     return filter_rows(table, pa.array(keep))
 
 
-def in_batches(tables: Iterable[pa.Table], batch_size: int) -> Iterator[pa.RecordBatch]:
+def rebatch(tables: Iterable[pa.Table], batch_size: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of tables as record batches of at most `batch_size` rows."""
     for table in tables:
         for first in range(0, table.num_rows, batch_size):
@@ -164,7 +164,7 @@ _OPEN_FRAGMENTS: HandleCache[FragmentRows] = HandleCache()
 
 
 @dataclass(frozen=True)
-class ScanTask(OfTable):
+class ScanTask(TableRefMixin):
     """The rows of one fragment, for the columns of a scan. Can be pickled; reads no manifest.
 
     Attributes:
@@ -252,7 +252,7 @@ class ScanTask(OfTable):
                 return
             for start, stop, table in windows(rows, self._columns, target_bytes, runs):
                 keep = keep_mask(rows.deleted, start, stop)
-                live = kept_of(table, keep)
+                live = filter_table(table, keep)
                 if live.num_rows:
                     yield live
             return
@@ -267,7 +267,7 @@ class ScanTask(OfTable):
             hits = _to_bool_array(condition.mask(candidates))
             matches = numbers[hits]
             if len(matches):
-                read_columns = kept_of(candidates.select(shared), hits) if shared else None
+                read_columns = filter_table(candidates.select(shared), hits) if shared else None
                 yield from self._read_pieces(rows, read_columns, rest, matches, sizer)
 
     def batches(
@@ -278,7 +278,7 @@ class ScanTask(OfTable):
         Raises:
             FormatError, UnsupportedFormatError, ExpressionError: as `tables`.
         """
-        return in_batches(self.tables(batch_bytes, filter), batch_size)
+        return rebatch(self.tables(batch_bytes, filter), batch_size)
 
     def slice(self, first: int, limit: int, target_bytes: int) -> Iterator[pa.Table]:
         """Yield up to `limit` live rows from position `first`, reading few rows outside this range.
@@ -293,7 +293,7 @@ class ScanTask(OfTable):
             stop = min(start + min(sizer.rows(), limit), rows.num_rows)
             table = rows.read(self._columns, start, stop)
             sizer.update(table.nbytes, stop - start)
-            live = kept_of(table, keep_mask(rows.deleted, start, stop))
+            live = filter_table(table, keep_mask(rows.deleted, start, stop))
             start, limit = stop, limit - live.num_rows
             if live.num_rows:
                 yield live
@@ -359,7 +359,7 @@ class ScanTask(OfTable):
             FormatError, UnsupportedFormatError: as `tables`.
         """
         keep = np.concatenate([keep_mask(opened.deleted, *run) for run in runs])
-        return kept_of(opened.read_runs(self._columns, runs), keep)
+        return filter_table(opened.read_runs(self._columns, runs), keep)
 
     def runs(self, condition: Condition) -> tuple[list[tuple[int, int]], int]:
         """Return the runs of physical rows that page statistics do not exclude, and the fragment's row count.
@@ -392,7 +392,7 @@ class ScanTask(OfTable):
         if self.selection is None:
             for start, stop, table in windows(rows, head, target_bytes, self._runs(rows, condition)):
                 keep = keep_mask(rows.deleted, start, stop)
-                yield start + np.flatnonzero(keep), kept_of(table, keep)
+                yield start + np.flatnonzero(keep), filter_table(table, keep)
             return
         numbers = self._selected_rows(rows.num_rows, rows.deleted)
         offset = 0
@@ -415,7 +415,7 @@ class ScanTask(OfTable):
         start, stop = (0, rows.num_rows) if self.span is None else self.span
         runs = [(start, min(stop, rows.num_rows))]
         for path, comparison, value in () if condition is None else condition.comparisons():
-            runs = common_runs(runs, rows.runs_maybe(path, comparison, value))
+            runs = intersect_runs(runs, rows.runs_maybe(path, comparison, value))
         return runs
 
     def _open(self, fields: tuple[Field, ...]) -> FragmentRows:
@@ -497,7 +497,7 @@ class ScanTask(OfTable):
                 piece = piece[: np.searchsorted(piece, piece[0] + count)]
                 keep = np.zeros(piece[-1] + 1 - piece[0], np.bool_)
                 keep[piece - piece[0]] = True
-                table = kept_of(rows.read(rest, int(piece[0]), int(piece[-1]) + 1), keep)
+                table = filter_table(rows.read(rest, int(piece[0]), int(piece[-1]) + 1), keep)
             if read_columns is not None:
                 part = read_columns.slice(offset, len(piece))
                 columns = [(part if name in part.column_names else table)[name] for name in self.names]

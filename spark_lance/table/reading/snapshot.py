@@ -21,7 +21,7 @@ from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.reading.pruning import Pruner
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.versions.resolve import main_root
@@ -29,13 +29,13 @@ from spark_lance.table.versions.versions import load_version
 
 
 @dataclass(frozen=True)
-class Snapshot(OfTable):
+class Snapshot(TableRefMixin):
     """One version of a table. Can be pickled; nothing here changes the table.
 
     Attributes:
         table: the table.
         manifest: the version.
-        pruner_factory: makes the pruners of the version's indices, see `reading.pruning`. None uses only row
+        pruner_factory: makes the pruners of the version's indexes, see `reading.pruning`. None uses only row
             numbers and page statistics for pruning. Must be a module-level function, so that it can be
             pickled.
     """
@@ -152,7 +152,7 @@ PrunerFactory: TypeAlias = Callable[[Snapshot], tuple[Pruner, ...]]
 
 
 @dataclass(frozen=True)
-class SnapshotRef(OfTable):
+class SnapshotRef(TableRefMixin):
     """A reference to a version of a table by its number, small enough to send to tasks.
 
     Attributes:

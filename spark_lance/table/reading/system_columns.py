@@ -31,7 +31,7 @@ def system_field(name: str) -> pa.Field:
     return pa.field(name, pa.uint64())
 
 
-def nameable(schema: Schema) -> pa.Schema:
+def filterable_schema(schema: Schema) -> pa.Schema:
     """Return the columns that a filter may refer to: table columns, blobs as descriptors, and system columns.
 
     The row offset is excluded, because it counts the rows that pass the filter.

@@ -141,11 +141,11 @@ def take_row_ids(scan: Scan, row_ids: RowNumbers) -> pa.Table:
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
     ids = _integers(row_ids, np.uint64)
-    addresses, exists = addresses_of(scan, ids)
+    addresses, exists = resolve_row_ids(scan, ids)
     return take_addresses(scan, addresses[exists])
 
 
-def addresses_of(scan: Scan, row_ids: RowNumbers) -> tuple[Addresses, npt.NDArray[np.bool_]]:
+def resolve_row_ids(scan: Scan, row_ids: RowNumbers) -> tuple[Addresses, npt.NDArray[np.bool_]]:
     """Return the address of each id, and whether the id exists; the address of a missing id is undefined.
 
     Without stable row ids, every id counts as existing and is its own address.

@@ -33,7 +33,7 @@ def check_text_as(value: str) -> None:
 def texts_as_binary(manifest: Manifest) -> Manifest:
     """Return a version whose text is read as binary, also inside lists, structs and maps. Never commit it.
 
-    Indices of these fields are left out, because they contain text.
+    Indexes of these fields are left out, because they contain text.
     """
     message = table_pb2.Manifest()
     message.CopyFrom(manifest.message)

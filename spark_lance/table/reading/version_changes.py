@@ -1,7 +1,7 @@
 """The changes of one version of a table: rows inserted, updated and deleted, fragment by fragment.
 
 The transaction determines the kind of the change, and the two manifests determine the rows. Operations that
-move rows or do not touch values (compaction, dropped columns, settings, indices) change nothing. For other
+move rows or do not touch values (compaction, dropped columns, settings, indexes) change nothing. For other
 operations, each fragment is compared with its state in the previous version:
 
     fragment is new            its live rows were added
@@ -41,7 +41,7 @@ from spark_lance.table.format.bitmaps import parse_offsets
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction
-from spark_lance.table.operations.row_effects import effect_of
+from spark_lance.table.operations.row_effects import find_effect
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
 from spark_lance.table.reading.compare_keys import compare_by_key, shared_key
 from spark_lance.table.reading.fragment_rows import rows_without_columns
@@ -109,7 +109,7 @@ class _Part:
     without: Fragment | None
 
 
-def changes_of(old: Snapshot | None, new: Snapshot, transaction: Transaction) -> list[ChangedRows]:
+def find_changes(old: Snapshot | None, new: Snapshot, transaction: Transaction) -> list[ChangedRows]:
     """Return the changes of a version, in an order that depends only on the version.
 
     With stable row ids, the ids of rows that an update or a restore moved are held in memory, about 40 bytes
@@ -130,7 +130,7 @@ def changes_of(old: Snapshot | None, new: Snapshot, transaction: Transaction) ->
             f"version {new.version} was made by an operation that this release does not know",
             new.manifest.path,
         )
-    if old is not None and not effect_of(transaction.name).changes:
+    if old is not None and not find_effect(transaction.name).changes:
         return []
     return _Comparison(old, new, transaction).changes()
 
@@ -168,7 +168,7 @@ class _Comparison:
         if (
             removed
             and added
-            and effect_of(self._name).carries_ids
+            and find_effect(self._name).carries_ids
             and (self._stable or self._has_shared_key())
         ):
             result += self._match_rows(removed, added)
@@ -204,7 +204,7 @@ class _Comparison:
 
     def _counterpart(self, fragment: Fragment, others: Mapping[int, Fragment]) -> Fragment | None:
         other = others.get(fragment.id)
-        if other is None or not effect_of(self._name).renumbers or other == fragment:
+        if other is None or not find_effect(self._name).renumbers or other == fragment:
             return other
         # Old overwrites numbered fragments from 0 again, so only equal files prove that rows are the same.
         paths = {file.path for file in other.files}

@@ -1,7 +1,7 @@
 """Find the table rows that can have a key of a source, and make Bloom filters of inserted keys.
 
-The indices of the key columns find the rows, so the key columns are not read completely. If the source has
-few keys, the indices search these keys, some hundreds in each condition. Otherwise they search the range from
+The indexes of the key columns find the rows, so the key columns are not read completely. If the source has
+few keys, the indexes search these keys, some hundreds in each condition. Otherwise they search the range from
 the smallest to the greatest key. The result may contain other rows, because keys are compared afterwards.
 
 An Update transaction has a Bloom filter of the keys of inserted rows. Two writers that insert the same key
@@ -39,7 +39,7 @@ from spark_lance.expressions.expressions import Call, Column, Expression, Litera
 from spark_lance.expressions.predicate import Condition, compile_tree
 from spark_lance.file.base.schema import Field
 from spark_lance.proto import transaction_pb2
-from spark_lance.table.reading.pruning import uses_of
+from spark_lance.table.reading.pruning import find_used_indexes
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.scan_task import ScanTask
 
@@ -219,7 +219,7 @@ class KeyLookup:
 
     Attributes:
         tasks: tasks whose rows include all rows of the table with one of the keys.
-        method: the search in the indices: "keys" for single keys, "range" for the range of all keys, or
+        method: the search in the indexes: "keys" for single keys, "range" for the range of all keys, or
             "nothing".
     """
 
@@ -267,20 +267,20 @@ def key_lookup(
 
 
 def key_indices(scan: Scan, keys: Sequence[Field]) -> list[tuple[str, str, str]]:
-    """Return (column, name, kind) of the indices that look up keys."""
+    """Return (column, name, kind) of the indexes that look up keys."""
     index_uses = []
     for key in keys:
         sample = _sample(key.arrow_type())
         if sample is not None:
             tree = Call("in", (Column((key.name,)), Literal(sample)))
             condition = compile_tree(tree, pa.schema([key.arrow_field()]))
-            uses = (use for pruner in scan.pruners for use in uses_of(pruner, condition))
+            uses = (use for pruner in scan.pruners for use in find_used_indexes(pruner, condition))
             index_uses += [(key.name, name, kind) for _, name, kind in uses]
     return index_uses
 
 
 def _sample(kind: pa.DataType) -> Any:
-    """Return a sample value of a type that indices look up by key; None for other types."""
+    """Return a sample value of a type that indexes look up by key; None for other types."""
     if not _is_plain(kind):
         return None
     if pa.types.is_integer(kind):

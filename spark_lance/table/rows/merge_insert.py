@@ -40,7 +40,7 @@ from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_keys import KeyIndex, check_key_type
 from spark_lance.table.format.row_set import Addresses, Offsets, RowSet, offsets_of, runs_by_fragment
-from spark_lance.table.reading.row_lookup import nameable, read_rows
+from spark_lance.table.reading.row_lookup import filterable_schema, read_rows
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.scan_task import ScanTask, read_ahead
 from spark_lance.table.reading.snapshot import Snapshot
@@ -55,7 +55,7 @@ from spark_lance.table.rows.row_rewrites import (
     write_moved,
 )
 from spark_lance.table.schema.defaults import default_array, default_sql, generation_sql
-from spark_lance.table.schema.keys import in_key_order, primary_key
+from spark_lance.table.schema.keys import primary_key, sort_key_fields
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.targets import choose_targets
 
@@ -278,7 +278,7 @@ class MergeRules:
         delete_missing: whether to delete table rows whose key is not in the source.
         missing: with `delete_missing`, the condition of the rows to delete.
         target_bases, target_all_bases: the locations of new files, see `choose_targets`.
-        use_index: whether to look up keys in indices; if not, the key columns are read.
+        use_index: whether to look up keys in indexes; if not, the key columns are read.
     """
 
     on: tuple[str, ...] = ()
@@ -431,9 +431,9 @@ class Merge:
         aligner = _make_aligner(source.schema, base.schema, keys, rules.insert)
         condition = missing = None
         if rules.matched == "update" and rules.condition is not None:
-            condition = MergeCondition.compile(rules.condition, aligner.arrow_schema, nameable(base))
+            condition = MergeCondition.compile(rules.condition, aligner.arrow_schema, filterable_schema(base))
         if rules.delete_missing and rules.missing is not None:
-            missing = compile_predicate(rules.missing, nameable(base))
+            missing = compile_predicate(rules.missing, filterable_schema(base))
         compared = dict.fromkeys(key.name for key in keys)
         compared.update(dict.fromkeys(condition.source_columns if condition else ()))
         aligned = AlignedSource(source, aligner, list(compared))
@@ -548,7 +548,7 @@ class Merge:
             start = positions.get(number, 0)
             positions[number] = start + len(part)
             new = self.source.pick(self.updates[number][1][start : start + len(part)])
-            ids.note(number, part)
+            ids.add_rows(number, part)
             yield whole_rows(fields, new, old)
         step = max(1, int(_PIECE_BYTES / max(self.source.row_bytes, 0.125)))
         for first in range(0, len(inserted), step):
@@ -558,7 +558,7 @@ class Merge:
 
     def _inserted_keys(self, inserted: Int64Array) -> KeyFilter:
         """Return the filter of the keys of inserted rows, without keys with nulls, which equal no key."""
-        fields = in_key_order(self.base.schema, self.keys)
+        fields = sort_key_fields(self.base.schema, self.keys)
         rows = inserted[self.index.codes[inserted] >= 0]
         keys = pick_rows(self.source.compared_columns.select([key.name for key in fields]), rows)
         return key_filter([key.id for key in fields], keys.columns)

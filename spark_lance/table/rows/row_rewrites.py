@@ -60,7 +60,7 @@ class CarriedRowIds:
     _readers: tuple[int, LineageReader, LineageReader] | None = None
     _spilled: bool = False
 
-    def note(self, fragment_id: int, offsets: npt.NDArray[np.uint32]) -> None:
+    def add_rows(self, fragment_id: int, offsets: npt.NDArray[np.uint32]) -> None:
         """Add the rows at ascending physical offsets of a fragment."""
         if not self.snapshot.manifest.uses_stable_row_ids:
             return

@@ -20,7 +20,7 @@ from spark_lance.expressions.predicate import Condition, Predicate, compile_expr
 from spark_lance.expressions.values import cast
 from spark_lance.file.base.schema import Field
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.jsonb.columns import documents_of
+from spark_lance.jsonb.columns import to_json_documents
 from spark_lance.table.commits.commit import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
@@ -28,7 +28,7 @@ from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
 from spark_lance.table.operations.delete import delete_message
-from spark_lance.table.reading.row_lookup import columns_of, read_rows
+from spark_lance.table.reading.row_lookup import descriptor_schema, read_rows
 from spark_lance.table.reading.scan_task import Filter, read_ahead
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
@@ -41,7 +41,7 @@ def find_rows(snapshot: Snapshot, predicate: Filter | None) -> RowChanges:
     """Return the live rows of a version for which a predicate is true; all live rows without a predicate.
 
     Like a scan with the predicate, it reads only the predicate's columns, and prunes rows by row numbers,
-    indices and page statistics.
+    indexes and page statistics.
 
     Raises:
         ExpressionError: the predicate does not fit the table.
@@ -52,7 +52,7 @@ def find_rows(snapshot: Snapshot, predicate: Filter | None) -> RowChanges:
     scan = snapshot.scan([ROW_ADDRESS])
     condition = scan.condition(predicate)
     rows = {}
-    tasks = scan.tasks_for(condition)
+    tasks = scan.plan_tasks(condition)
     reads = [partial(task.tables, _WINDOW_BYTES, condition) for task in tasks]
     for task, tables in zip(tasks, read_ahead(tasks, reads, _WINDOW_BYTES), strict=True):
         parts = [offsets_of(table[ROW_ADDRESS].to_numpy()) for table in tables]
@@ -170,12 +170,12 @@ def _changed_rows(
     at: Snapshot, changes: RowChanges, values: Mapping[str, Evaluate], ids: CarriedRowIds
 ) -> Iterator[pa.Table]:
     """Yield the changed rows with their new values."""
-    for number, offsets, old in read_rows(at, changes.rows.by_offsets(), at.schema.fields):
+    for number, offsets, old in read_rows(at, changes.rows.offsets_by_fragment(), at.schema.fields):
         new = old
         for name, evaluate in values.items():
             place = old.schema.get_field_index(name)
             new = new.set_column(place, old.schema.field(place), evaluate(old))
-        ids.note(number, offsets)
+        ids.add_rows(number, offsets)
         yield new
 
 
@@ -186,7 +186,7 @@ _QUOTING = """Values are SQL: write a text in quotes, {"name": "'hello'"}, or us
 def _compile_value(base: Manifest, name: str, value: Any) -> Evaluate:
     """Return the function that computes the new values of a column, checked with an empty table."""
     field = base.schema.field(name)
-    schema = columns_of(base)
+    schema = descriptor_schema(base)
     source = _compile_source(value, field, schema)
 
     def evaluate(table: pa.Table) -> pa.ChunkedArray:
@@ -222,7 +222,7 @@ def _cast_to_field(values: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     """Return values cast to the type of their column; values for JSON columns are text or documents."""
     target = field.arrow_type()
     if field.is_json:
-        parts = [documents_of(chunk) for chunk in values.chunks]
+        parts = [to_json_documents(chunk) for chunk in values.chunks]
         if any(part is None for part in parts):
             raise ExpressionError(f"values of type {values.type} are neither JSON text nor documents")
         return pa.chunked_array(parts, target)

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ConstraintError, ExpressionError, FormatError
-from spark_lance.expressions.expressions import Call, Cast, Column, Expression, Literal, bind, type_of
+from spark_lance.expressions.expressions import Call, Cast, Column, Expression, Literal, bind, column_type
 from spark_lance.expressions.predicate import Condition, compile_tree
 from spark_lance.file.base.schema import Schema
 from spark_lance.io.stored_json import parse_json
@@ -241,7 +241,7 @@ def own_condition(expression: str, schema: pa.Schema) -> Condition | None:
 def _is_exact(node: Expression, schema: pa.Schema) -> bool:
     """Return whether a condition has the same result here as in Spark."""
     if isinstance(node, Column):
-        return bool(pa.types.is_boolean(type_of(node, schema)))
+        return bool(pa.types.is_boolean(column_type(node, schema)))
     if not isinstance(node, Call):
         return False
     arguments = node.arguments
@@ -264,7 +264,7 @@ def _is_exact(node: Expression, schema: pa.Schema) -> bool:
 def _families_match(arguments: tuple[Expression, ...], families: set[str], schema: pa.Schema) -> bool:
     """Return whether values of these families compare as in Spark."""
     if len(families) == 1:
-        kinds = {type_of(part, schema) for part in arguments if isinstance(part, Column)}
+        kinds = {column_type(part, schema) for part in arguments if isinstance(part, Column)}
         return len(kinds) == 1 or families == {"integer"} or not kinds
     # A column of numbers with literals of other numbers.
     columns = {_family(part, schema) for part in arguments if not isinstance(part, Literal)}
@@ -296,7 +296,7 @@ def _family(node: Expression, schema: pa.Schema) -> str | None:
 
 
 def _column_family(column: Column, schema: pa.Schema) -> str | None:
-    kind = type_of(column, schema)
+    kind = column_type(column, schema)
     if kind in _INTEGERS:
         return "integer"
     if kind == pa.bool_():

@@ -104,7 +104,7 @@ def read_identity(text: str, name: str) -> Identity:
     return result
 
 
-def identity_of(field: Field) -> Identity | None:
+def get_identity(field: Field) -> Identity | None:
     """Return the declaration of an identity column; None if it is not an identity column."""
     text = field.metadata.get(IDENTITY)
     return read_identity(text, field.name) if text else None

@@ -17,7 +17,7 @@ from spark_lance.table.format.transaction import Transaction
 
 
 @dataclass(frozen=True)
-class PastColumn:
+class OldColumn:
     """The counterpart of a top-level column in an older version.
 
     Attributes:
@@ -54,23 +54,23 @@ class Step:
         return cls(schema, schema if same else new.schema, keeps_ids, name in ("merge", "restore"))
 
 
-def before(columns: Sequence[PastColumn | None], step: Step) -> list[PastColumn | None]:
+def before(columns: Sequence[OldColumn | None], step: Step) -> list[OldColumn | None]:
     """Return the counterparts of a version's columns in the version before; None for missing ones."""
     if step.old is step.new:
         return list(columns)
     return [None if column is None else _find_previous(column, step) for column in columns]
 
 
-def _find_previous(column: PastColumn, step: Step) -> PastColumn | None:
+def _find_previous(column: OldColumn, step: Step) -> OldColumn | None:
     field = column.field
     named = next((old for old in step.old.fields if old.name == field.name), None)
     if not step.keeps_ids:
-        return None if named is None else PastColumn(named, False)
+        return None if named is None else OldColumn(named, False)
     same = next((old for old in step.old.fields if old.id == field.id), None)
     if same is not None:
-        return PastColumn(same, column.is_same)
+        return OldColumn(same, column.is_same)
     if named is not None and step.is_cast and all(new.id != named.id for new in step.new.fields):
-        return PastColumn(named, False)
+        return OldColumn(named, False)
     return None
 
 

@@ -22,7 +22,7 @@ def primary_key(schema: Schema) -> tuple[Field, ...]:
     return tuple(sorted(fields, key=lambda field: (not field.key_position, field.key_position, field.id)))
 
 
-def in_key_order(schema: Schema, fields: Collection[Field]) -> tuple[Field, ...]:
+def sort_key_fields(schema: Schema, fields: Collection[Field]) -> tuple[Field, ...]:
     """Return key fields in primary-key order if they are the primary key; else sorted by id."""
     declared = primary_key(schema)
     return declared if set(declared) == set(fields) else tuple(sorted(fields, key=lambda field: field.id))

@@ -63,7 +63,7 @@ from spark_lance.table.format.paths import (
     INDICES_DIR,
     TRANSACTIONS_DIR,
     VERSIONS_DIR,
-    Naming,
+    ManifestNaming,
     deletion_path,
     parse_manifest_name,
 )
@@ -255,9 +255,9 @@ def cleanup(
         raise OptionError(f"delete_rate_limit must be at least 1, not {delete_rate_limit}")
     start = manifest.version if looked_from is None else looked_from
     line = _BranchCleanup(table, manifest, start, policy, now or datetime.now(timezone.utc))
-    line.look()
+    line.find_expired()
     files = list(line.files_to_delete())
-    line.look_again()
+    line.recheck()
     files = [file for file in files if not line.is_kept(file)]
     if dry_run:
         return CleanupStats.of(files, show=True)
@@ -273,7 +273,7 @@ def cleanup(
     for part in pace.parts([file for file in rest if not file.unverified]):
         deleted += pace.delete([file for file in part if not line.is_kept(file)])
     for part in pace.parts([file for file in rest if file.unverified]):
-        line.look_again()
+        line.recheck()
         deleted += pace.delete([file for file in part if not line.is_kept(file)])
     deleted = [file for file in deleted if file.kind != "manifest" or not line.is_kept(file)]
     failed = pace.failed
@@ -326,8 +326,8 @@ class _BranchCleanup:
         self._from = start
         self._policy = policy
         self._now = now
-        self._seen: set[tuple[object, ...]] = set()
-        self._kept = _FileKeys()
+        self._listed_identities: set[tuple[object, ...]] = set()
+        self._kept_files = _FileKeys()
         self._expired = _FileKeys()
         self._expired_files: dict[int, VersionFile] = {}
         # Content of deleted manifests, up to a limit of memory.
@@ -341,7 +341,7 @@ class _BranchCleanup:
         # Entries of the first listing of each folder of this branch.
         self._folders: dict[str, Sequence[StoredObject]] = {}
 
-    def look(self) -> None:
+    def find_expired(self) -> None:
         """Read every version of the table and decide which versions of this branch expire."""
         listings: Sequence[Callable[[], Any]] = [self._list, self._list_folders]
         present, self._folders = run_together(self._store, listings)
@@ -373,13 +373,15 @@ class _BranchCleanup:
             )
         self._keep_other_branches(present.others)
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Keep files that other writers use since the last check: new versions, tags, branches, restores.
 
         Put deleted manifests back if a tag, a branch or a restore needs them.
         """
         present = self._list()
-        for manifest in self._read(file for file in present.versions if (file.path,) not in self._seen):
+        for manifest in self._read(
+            file for file in present.versions if (file.path,) not in self._listed_identities
+        ):
             self._keep(manifest)
         users = present.tagged | present.branched | self._list_restored(present.transactions)
         again = [
@@ -394,17 +396,17 @@ class _BranchCleanup:
     def delete_versions(self, manifests: list[CleanupFile], pace: _BatchDeleter) -> list[CleanupFile]:
         """Delete manifests and return the deleted ones. If a manifest remains, keep the version's files."""
         by_path = {file.path: version for version, file in self._expired_files.items()}
-        gone = []
+        deleted = []
         for part in pace.parts(manifests):
             unused = [file for file in part if not self.is_kept(file)]
             self._save_manifests({by_path[file.path]: file.path for file in unused})
             removed = pace.delete(unused)
-            gone += removed
+            deleted += removed
             failed = {file.path for file in unused} - {file.path for file in removed}
             # A deletion may have succeeded although the store reported a failure.
             self._keep_all(self._expired_files[by_path[path]] for path in failed)
-            self.look_again()
-        return gone
+            self.recheck()
+        return deleted
 
     def _keep_all(self, files: Iterable[VersionFile]) -> None:
         for manifest in self._read(files):
@@ -490,26 +492,26 @@ class _BranchCleanup:
     def is_kept(self, file: CleanupFile) -> bool:
         """Return whether a file to delete is in use now."""
         if file.kind == "manifest":
-            return all(file.path != gone.path for gone in self._expired_files.values())
-        return self._kept.names(file.kind, file.key)
+            return all(file.path != expired.path for expired in self._expired_files.values())
+        return self._kept_files.names(file.kind, file.key)
 
     def _select_file(self, entry: StoredObject, kind: str, key: str) -> Iterator[CleanupFile]:
-        if self._kept.names(kind, key):
+        if self._kept_files.names(kind, key):
             return
         verified = self._expired.names(kind, key)
         if not verified:
             if entry.modified is None and not self._policy.delete_unverified:
                 return
             modified = entry.modified or self._now
-            settled = kind in _EARLY or modified < self._oldest_kept
+            is_final = kind in _EARLY or modified < self._oldest_kept
             if not (
-                self._now - modified >= _MIN_UNVERIFIED_AGE or (self._policy.delete_unverified and settled)
+                self._now - modified >= _MIN_UNVERIFIED_AGE or (self._policy.delete_unverified and is_final)
             ):
                 return
         yield CleanupFile(entry.path, kind, entry.size, not verified, key)
 
     def _keep(self, manifest: Manifest) -> None:
-        self._kept.add(manifest)
+        self._kept_files.add(manifest)
         self._oldest_kept = min(self._oldest_kept, manifest.timestamp)
 
     def _keep_other_branches(self, objects: Iterable[StoredObject]) -> None:
@@ -523,14 +525,17 @@ class _BranchCleanup:
         for file in objects:
             folder, _, name = file.path.rpartition("/")
             parsed = parse_manifest_name(name)
-            if not folder.endswith(f"/{VERSIONS_DIR}") or _identity(file.path, file) in self._seen:
+            if (
+                not folder.endswith(f"/{VERSIONS_DIR}")
+                or _identity(file.path, file) in self._listed_identities
+            ):
                 continue
             if _DETACHED.fullmatch(name):
-                files.append(VersionFile(0, file.path, Naming.V2, file))
+                files.append(VersionFile(0, file.path, ManifestNaming.V2, file))
             elif parsed is not None and folder != join(self._root, VERSIONS_DIR):
                 files.append(VersionFile(parsed[0], file.path, parsed[1], file))
         for manifest in self._read(files):
-            self._kept.add(manifest)
+            self._kept_files.add(manifest)
 
     def _read(self, files: Iterable[VersionFile]) -> Iterator[Manifest]:
         """Yield manifests, read in parallel and checked to be supported; skip deleted ones."""
@@ -559,7 +564,7 @@ class _BranchCleanup:
             for start in range(0, len(queue), _PARALLEL_READS):
                 part = queue[start : start + _PARALLEL_READS]
                 yield from (each for each in pool.map(read, part) if each is not None)
-                self._seen.update(_identity(file.path, file.listed) for file in part)
+                self._listed_identities.update(_identity(file.path, file.listed) for file in part)
                 report("reading versions", start + len(part), len(queue), "versions")
 
     def _list_tagged(self) -> set[int]:
@@ -576,10 +581,16 @@ class _BranchCleanup:
         """Return the versions that are being restored; a restore writes its transaction first."""
         versions = set()
         for entry in transactions:
-            is_listed = any(names.names("transaction", entry.name) for names in (self._kept, self._expired))
-            if is_listed or _identity(entry.path, entry) in self._seen or not entry.name.endswith(".txn"):
+            is_listed = any(
+                names.names("transaction", entry.name) for names in (self._kept_files, self._expired)
+            )
+            if (
+                is_listed
+                or _identity(entry.path, entry) in self._listed_identities
+                or not entry.name.endswith(".txn")
+            ):
                 continue
-            self._seen.add(_identity(entry.path, entry))
+            self._listed_identities.add(_identity(entry.path, entry))
             try:
                 transaction = transaction_pb2.Transaction.FromString(self._store.read(entry.path))
             except (FileNotFoundError, DecodeError):
@@ -615,19 +626,19 @@ class _BatchDeleter:
         self._root = table.root
         self._rate = rate
         self._total = total
-        self._done = 0
+        self._num_deleted = 0
         self.failed = 0
 
     def parts(self, files: list[CleanupFile]) -> Iterator[list[CleanupFile]]:
         """Yield batches of files to delete, and wait between batches to keep the rate."""
         step = min(self._rate or _BATCH_SIZE, _BATCH_SIZE)
         for start in range(0, len(files), step):
-            if self._rate is not None and self._done:
+            if self._rate is not None and self._num_deleted:
                 time.sleep(step / self._rate)
             part = files[start : start + step]
-            report("deleting", self._done, self._total, "files")
+            report("deleting", self._num_deleted, self._total, "files")
             yield part
-            self._done += len(part)
+            self._num_deleted += len(part)
 
     def delete(self, files: list[CleanupFile]) -> list[CleanupFile]:
         """Delete files, and return the deleted files."""
@@ -682,12 +693,12 @@ def auto_cleanup_config(options: Mapping[str, object] | None) -> dict[str, str]:
     return config
 
 
-def after_commit(table: TableRef, manifest: Manifest) -> None:
+def clean_up_after_commit(table: TableRef, manifest: Manifest) -> None:
     """Run the automatic clean-up if the committed version is a multiple of the interval.
 
     Raises:
         OptionError: the table's config is invalid.
-        LanceError, OSError: the clean-up failed. The caller logs it (`only_logged`).
+        LanceError, OSError: the clean-up failed. The caller logs it (`log_errors`).
     """
     interval = _whole_number(manifest.config, "interval")
     if interval is None or manifest.version % interval:

@@ -9,9 +9,10 @@
 A branch is a separate table in `tree/{name}` below the root of the main line. The main line has the entries
 of tags and branches. (Lance table format, branches and tags.)
 
-`Walk` reads the versions of a branch one by one. The changes of a version are computed by comparison with the
-previous version, so both must exist. Recently read manifests are cached, because a walk needs each one
-several times. If the cache has no room for two manifests of this size, the walk itself keeps the last two.
+`BranchReader` reads the versions of a branch one by one. The changes of a version are computed by comparison
+with the previous version, so both must exist. Recently read manifests are cached, because a reader needs each
+one several times. If the cache has no room for two manifests of this size, the reader itself keeps the last
+two.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from spark_lance.io.locations import join
 from spark_lance.io.store import Store
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.ref_files import read_tag
@@ -163,7 +164,7 @@ _MEMORY_PER_BYTE = 6
 _VERSIONS: CacheSection[Manifest] = CacheSection("versions of walks", CACHE, share=1 / 2, counted=False)
 
 
-class Walk(OfTable):
+class BranchReader(TableRefMixin):
     """Reads the versions of one branch, with a cache.
 
     Args:
@@ -297,7 +298,7 @@ class Walk(OfTable):
         )
 
 
-def version_from(table: TableRef, moment: datetime | str) -> int:
+def oldest_version_from(table: TableRef, moment: datetime | str) -> int:
     """Return the oldest version that was committed at or after a time.
 
     Args:

@@ -17,8 +17,8 @@ counts as a version. Readers use the newest complete version before it, and log 
 builds on that version and uses the next free number. The number of the torn file stays reserved, because
 another process may still move the file.
 
-`set_aside` moves a torn manifest to `_torn/` of the table's root, where neither this package nor other
-readers look for versions. Nothing is deleted.
+`move_torn_manifests` moves torn manifests to `_torn/` of the table's root. Neither this package nor other
+readers look for versions there. Nothing is deleted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from spark_lance.table.format.old_writers import repair_manifest
 from spark_lance.table.format.paths import (
     HINT_NAME,
     VERSIONS_DIR,
-    Naming,
+    ManifestNaming,
     detached_path,
     is_detached,
     manifest_path,
@@ -75,7 +75,7 @@ def _is_first_call(kind: str, store: Store, path: str) -> bool:
     return new
 
 
-def step_over(store: Store, torn: TornManifestError, version: int | None = None) -> None:
+def log_torn_manifest(store: Store, torn: TornManifestError, version: int | None = None) -> None:
     """Log that a torn manifest is skipped, once per file and process.
 
     Args:
@@ -87,7 +87,7 @@ def step_over(store: Store, torn: TornManifestError, version: int | None = None)
         logger.warning("%s; %s", torn, used)
 
 
-def read_again(store: Store, path: str, naming: Naming) -> Manifest | None:
+def read_again(store: Store, path: str, naming: ManifestNaming) -> Manifest | None:
     """Read a torn manifest again; return it if it is complete now, None if it is still torn.
 
     Raises:
@@ -101,7 +101,7 @@ def read_again(store: Store, path: str, naming: Naming) -> Manifest | None:
         return None
 
 
-def read_whole(store: Store, path: str, naming: Naming) -> Manifest | None:
+def read_whole(store: Store, path: str, naming: ManifestNaming) -> Manifest | None:
     """Return a manifest of the history; if it is torn, log a warning and return None.
 
     Raises:
@@ -110,16 +110,18 @@ def read_whole(store: Store, path: str, naming: Naming) -> Manifest | None:
     try:
         return read_manifest(store, path, naming)
     except TornManifestError as error:
-        step_over(store, error)
+        log_torn_manifest(store, error)
         return None
 
 
 def is_set_aside(table: TableRef, version: int) -> bool:
     """Return whether the torn manifest of a version was moved to `_torn/`."""
-    return any(table.store.exists(table.path(TORN_DIR, naming.file_name(version))) for naming in Naming)
+    return any(
+        table.store.exists(table.path(TORN_DIR, naming.file_name(version))) for naming in ManifestNaming
+    )
 
 
-def set_aside(table: TableRef) -> Sequence[str]:
+def move_torn_manifests(table: TableRef) -> Sequence[str]:
     """Move every torn manifest of a branch to `_torn/`; return the new paths.
 
     Call it only while a complete version with a higher number exists, so that the number of a torn file is
@@ -135,12 +137,12 @@ def set_aside(table: TableRef) -> Sequence[str]:
             continue
         try:
             # The naming scheme does not matter here.
-            read_manifest(table.store, path, Naming.V2)
+            read_manifest(table.store, path, ManifestNaming.V2)
         except FileNotFoundError:
             continue
         except TornManifestError as error:
-            step_over(table.store, error)
-            if read_again(table.store, path, Naming.V2) is None:
+            log_torn_manifest(table.store, error)
+            if read_again(table.store, path, ManifestNaming.V2) is None:
                 paths.append(_move_file(table, path, table.path(TORN_DIR, name)))
     return paths
 
@@ -170,7 +172,7 @@ _Key = tuple[Hashable, str]
 _MANIFESTS: CacheSection[tuple[bytes, Manifest]] = CacheSection("manifests", CACHE, counted=False)
 
 
-def read_recent(store: Store, path: str, naming: Naming, listed: StoredObject | None) -> Manifest:
+def read_recent(store: Store, path: str, naming: ManifestNaming, listed: StoredObject | None) -> Manifest:
     """Return a manifest from the cache if it is unchanged; else read it.
 
     Args:
@@ -196,7 +198,7 @@ def read_recent(store: Store, path: str, naming: Naming, listed: StoredObject | 
     return manifest
 
 
-def _read_by_content(store: Store, path: str, naming: Naming) -> Manifest:
+def _read_by_content(store: Store, path: str, naming: ManifestNaming) -> Manifest:
     """Read a manifest without a tag; if its bytes equal the cached bytes, return the cached manifest."""
     size = store.size(path)
     if size > _MAX_CACHED_BYTES:
@@ -211,7 +213,7 @@ def _read_by_content(store: Store, path: str, naming: Naming) -> Manifest:
     return manifest
 
 
-def read_listed(store: Store, path: str, naming: Naming, listed: StoredObject) -> Manifest:
+def read_listed(store: Store, path: str, naming: ManifestNaming, listed: StoredObject) -> Manifest:
     """Read a manifest with the size from a listing; raises like `read_manifest`."""
     try:
         return read_manifest(store, path, naming, listed.size)
@@ -252,10 +254,10 @@ def migrate_names(table: TableRef) -> int:
     old = []
     for name in table.store.list(directory):
         parsed = parse_manifest_name(name)
-        if parsed is not None and parsed[1] is Naming.V1:
+        if parsed is not None and parsed[1] is ManifestNaming.V1:
             old.append((parsed[0], f"{directory}/{name}"))
     for version, path in sorted(old):
-        table.store.copy(path, manifest_path(table.root, version, Naming.V2))
+        table.store.copy(path, manifest_path(table.root, version, ManifestNaming.V2))
         table.store.delete(path, table.root)
     return len(old)
 
@@ -282,7 +284,7 @@ class VersionFile:
 
     version: int
     path: str
-    naming: Naming
+    naming: ManifestNaming
     listed: StoredObject | None = field(default=None, compare=False)
 
 
@@ -309,7 +311,7 @@ def version_files(table: TableRef, names: Iterable[str]) -> list[VersionFile]:
 
 
 @dataclass(frozen=True)
-class Newest:
+class NewestVersion:
     """The newest version of a table.
 
     Attributes:
@@ -393,7 +395,7 @@ def _find_first_listed(store: Store, directory: str) -> VersionFile | None:
     if listed is None:
         return None
     name = newest_manifest_name([entry.name for entry in listed])
-    if name is None or (parsed := parse_manifest_name(name)) is None or parsed[1] is not Naming.V2:
+    if name is None or (parsed := parse_manifest_name(name)) is None or parsed[1] is not ManifestNaming.V2:
         return None
     which = next(entry for entry in listed if entry.name == name)
     return VersionFile(parsed[0], f"{directory}/{name}", parsed[1], which)
@@ -408,12 +410,12 @@ def find_version(table: TableRef, version: int) -> VersionFile:
     """
     if 0 < version < 2**63:
         finish_version(table, version)
-        for naming in (Naming.V2, Naming.V1):
+        for naming in (ManifestNaming.V2, ManifestNaming.V1):
             path = manifest_path(table.root, version, naming)
             with suppress(FileNotFoundError):
                 return VersionFile(version, path, naming, table.store.look_up(path))
     elif is_detached(version) and table.store.exists(detached := detached_path(table.root, version)):
-        return VersionFile(version, detached, Naming.V2)
+        return VersionFile(version, detached, ManifestNaming.V2)
     numbers = [file.version for file in list_versions(table)]
     if not numbers:
         raise _no_table(table)
@@ -434,10 +436,10 @@ def load_latest(table: TableRef) -> Manifest:
     return load_newest(table).manifest
 
 
-def load_newest(table: TableRef) -> Newest:
+def load_newest(table: TableRef) -> NewestVersion:
     """Read the newest version like `load_latest`, with the highest number in use."""
     manifest, highest = _read_newest(table, lambda file: _load(table, file))
-    return Newest(manifest, highest)
+    return NewestVersion(manifest, highest)
 
 
 def _read_newest(table: TableRef, read: Callable[[VersionFile], Result]) -> tuple[Result, int]:
@@ -475,7 +477,7 @@ def _read_older(
             skipped.append(error)
             continue
         for each in skipped:
-            step_over(table.store, each, file.version)
+            log_torn_manifest(table.store, each, file.version)
         return result
     raise torn
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from spark_lance.arrow.arrays import make_filterable, normalise_offsets
 from spark_lance.arrow.texts import is_text
 from spark_lance.errors import NullValueError, SchemaError, suggestion
-from spark_lance.file.base.extensions import EXTENSION_NAME, known_schema
+from spark_lance.file.base.extensions import EXTENSION_NAME, restore_schema_types
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.blob_references import (
     REFERENCE,
@@ -31,9 +31,9 @@ from spark_lance.file.blob_references import (
     is_blob_field,
     is_reference,
 )
-from spark_lance.jsonb.columns import documents_of, is_json_field
+from spark_lance.jsonb.columns import is_json_field, to_json_documents
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
-from spark_lance.table.schema.defaults import default_array, default_sql, generation_sql, identity_of
+from spark_lance.table.schema.defaults import default_array, default_sql, generation_sql, get_identity
 
 _MAX_SHOWN_COLUMNS = 5
 _MAX_VALUE_LENGTH = 40
@@ -74,7 +74,7 @@ class TypeDifference:
 Differences: TypeAlias = "list[str | TypeDifference]"
 
 
-def rows_do_not_fit(
+def schema_difference_error(
     differences: Sequence[str | TypeDifference], tell: Callable[[str | TypeDifference], str] = str
 ) -> SchemaError:
     """Return the error that lists differences; its `differences` allow callers to use other type names.
@@ -158,7 +158,7 @@ def cast_field(source_field: pa.Field, target: pa.Field, path: str, differences:
         return _cast_json(source_field, target, path, differences)
     if isinstance(source, pa.BaseExtensionType):
         if not _is_same_extension(source, target):
-            target_type = known_schema(pa.schema([target])).field(0).type
+            target_type = restore_schema_types(pa.schema([target])).field(0).type
             differences.append(TypeDifference(path, source, target_type))
             return None
         inner = cast_field(source_field.with_type(source.storage_type), target, path, differences)
@@ -189,14 +189,14 @@ def _cast_json(source_field: pa.Field, target: pa.Field, path: str, differences:
     """Return the cast that parses JSON text into stored documents; None if the data has documents."""
     if is_json_field(source_field):
         return None
-    if documents_of(pa.chunked_array([], source_field.type).combine_chunks()) is None:
-        target_type = known_schema(pa.schema([target])).field(0).type
+    if to_json_documents(pa.chunked_array([], source_field.type).combine_chunks()) is None:
+        target_type = restore_schema_types(pa.schema([target])).field(0).type
         differences.append(TypeDifference(path, source_field.type, target_type))
         return None
 
     def cast(array: pa.Array) -> pa.Array:
         try:
-            documents = documents_of(array)
+            documents = to_json_documents(array)
         except SchemaError as error:
             raise SchemaError(f"column {path!r}: {error}") from None
         assert documents is not None
@@ -221,7 +221,7 @@ def _geometry_bytes(array: pa.StructArray) -> pa.Array:
 def _is_same_extension(source: pa.BaseExtensionType, target: pa.Field) -> bool:
     """Return whether a field can store values of an extension type: it has no extension type, or the same."""
     name = (target.metadata or {}).get(EXTENSION_NAME.encode())
-    target_type = known_schema(pa.schema([target])).field(0).type
+    target_type = restore_schema_types(pa.schema([target])).field(0).type
     if isinstance(target_type, pa.BaseExtensionType):
         return bool(target_type == source)
     return name is None or name == source.extension_name.encode()
@@ -517,7 +517,7 @@ class Aligner:
         for field in target.fields:
             index = source.get_field_index(field.name)
             if index < 0:
-                if any(declaration(field) for declaration in (default_sql, generation_sql, identity_of)):
+                if any(declaration(field) for declaration in (default_sql, generation_sql, get_identity)):
                     default_array(field, 0)
                     casts.append((field.name, None))
                     fields.append(field)
@@ -534,7 +534,7 @@ class Aligner:
         if len(fields) == len(self._defaults) and not differences and target.fields:
             differences.append("the data has none of the table's columns")
         if differences:
-            raise rows_do_not_fit(differences)
+            raise schema_difference_error(differences)
         self.schema = Schema(tuple(fields), target.metadata)
         self.arrow_schema = pa.schema(arrow, dict(target.metadata) or None)
         self._casts = casts

@@ -21,14 +21,14 @@ from spark_lance.file.blob_references import (
     is_blob_field,
     is_reference,
     map_references,
-    runs_of,
+    split_by_bytes,
 )
 
 _BATCH_BYTES = 16 << 20
 _MAX_COLUMN_BYTES = 2**31 - 1
 
 
-def bounded(
+def replace_references(
     batches: Iterable[pa.RecordBatch], schema: Schema, sources: ReferencedBlobs
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of batches; references in columns of bytes are replaced by the bytes.
@@ -59,7 +59,7 @@ def bounded(
         sizes = sum(
             (_row_sizes(batch.column(i), sources) for i in places), np.zeros(batch.num_rows, np.int64)
         )
-        for start, stop in runs_of(sizes, _BATCH_BYTES):
+        for start, stop in split_by_bytes(sizes, _BATCH_BYTES):
             rows = batch.slice(start, stop - start)
             columns, kinds = list(rows.columns), list(rows.schema)
             for i in places:

@@ -29,7 +29,7 @@ from spark_lance.table.format.paths import DATA_DIR, new_data_file_name
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.blob_sources import BlobSources
 from spark_lance.table.writing.partition_files import PartitionCutter
-from spark_lance.table.writing.references import bounded
+from spark_lance.table.writing.references import replace_references
 from spark_lance.table.writing.targets import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, FileTarget, own_target
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def write_fragments(
     )
     cutter = PartitionCutter(partitions, column_places(schema, version)) if partitions else None
     try:
-        for batch, border in _split_by_partition(bounded(batches, schema, sources), cutter):
+        for batch, border in _split_by_partition(replace_references(batches, schema, sources), cutter):
             if border is not None:
                 files.finish()
                 files.ending = border

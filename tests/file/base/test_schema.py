@@ -179,7 +179,7 @@ def test_paths_lead_to_fields_and_back(kinds: list[pa.DataType]) -> None:
         assert [part.id for part in found] == sorted({part.id for part in found})
         names = [part.name for part in found]
         through_structs = all(part.kind == "struct" for part in found[:-1])
-        assert schema.along(names) == (found if through_structs else None)
+        assert schema.find_path(names) == (found if through_structs else None)
         if not through_structs:
             with pytest.raises(ColumnNotFoundError, match="there is no field"):
                 schema.find(schema.path_of(field.id), only_structs=True)
@@ -195,7 +195,7 @@ def test_paths_that_lead_nowhere() -> None:
         schema.find("s.c")
     with pytest.raises(ColumnNotFoundError, match="no column 't'; the table has s"):
         schema.find("t.a")
-    assert schema.along(("s", "c")) is None
-    assert schema.along(("t",)) is None
+    assert schema.find_path(("s", "c")) is None
+    assert schema.find_path(("t",)) is None
     with pytest.raises(ColumnNotFoundError, match="no field with the id 9"):
         schema.path_of(9)

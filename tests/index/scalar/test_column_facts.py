@@ -15,7 +15,7 @@ import pytest
 
 import spark_lance
 from spark_lance.index.pruners import indexed_snapshot
-from spark_lance.index.scalar.column_facts import bounds_of, leading_rows, null_count, value_counts
+from spark_lance.index.scalar.column_facts import column_bounds, leading_rows, null_count, value_counts
 from spark_lance.table.reading.snapshot import Snapshot
 
 KINDS = ("BTREE", "BITMAP", "ZONEMAP")
@@ -63,7 +63,7 @@ def same(one: list[Any], other: list[Any]) -> bool:
 def read(snapshot: Snapshot, path: list[str], selection: Any) -> list[Any]:
     """The values of chosen rows that are alive."""
     found: list[Any] = []
-    for task in snapshot.scan([path[0]]).tasks_of(selection):
+    for task in snapshot.scan([path[0]]).select_tasks(selection):
         for table in task.tables(1 << 20):
             found += table[path[0]].to_pylist()
     for name in path[1:]:
@@ -107,7 +107,7 @@ def check(snapshot: Snapshot, path: list[str], live: list[Any]) -> set[str]:
         assert dict(zip(found_values, groups[1].tolist(), strict=True)) == {
             v: live.count(v) for v in set(live)
         }
-    if (bounds := bounds_of(snapshot, path)) is not None:
+    if (bounds := column_bounds(snapshot, path)) is not None:
         told.add("bounds")
         assert bounds.nulls >= len(empty)
         if there:
@@ -217,7 +217,7 @@ def test_nothing_is_told_of_rows_that_no_index_covers(tmp_path: Path) -> None:
     assert value_counts(snapshot, ["i"], 10, 1 << 20) is None
     assert null_count(snapshot, ["i"]) is None
     assert leading_rows(snapshot, ["i"], 1) is None
-    assert bounds_of(snapshot, ["i"]) is None
+    assert column_bounds(snapshot, ["i"]) is None
     assert null_count(snapshot, ["nope"]) is None
 
 

@@ -15,7 +15,7 @@ from spark_lance.index.pruners import index_pruners
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.pruner import ScalarPruner
 from spark_lance.table.format.row_set import RowSet
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.system_columns import filterable_schema
 
 ROWS = 10
 
@@ -40,7 +40,7 @@ def table(tmp_path: Path, request: pytest.FixtureRequest) -> spark_lance.LanceDa
 
 
 def condition(table: spark_lance.LanceDataset, text: str) -> Condition:
-    return compile_predicate(text, nameable(table.lance_schema))
+    return compile_predicate(text, filterable_schema(table.lance_schema))
 
 
 def known(
@@ -163,7 +163,7 @@ def test_a_set_may_hold_all_rows_of_a_fragment(
     table: spark_lance.LanceDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a set is stored without its rows; under stable ids these may be in any fragment by now."""
-    monkeypatch.setattr(Bitmap, "find", lambda index, probe: RowSet.whole([0]))
+    monkeypatch.setattr(Bitmap, "find", lambda index, probe: RowSet.from_fragments([0]))
     all_covered = dict.fromkeys(range(4)) if table.manifest.uses_stable_row_ids else {0: None}
     assert known(table, "b = 1") == all_covered
 
@@ -171,7 +171,7 @@ def test_a_set_may_hold_all_rows_of_a_fragment(
 def test_the_indices_of_a_field(table: spark_lance.LanceDataset) -> None:
     pruner, schema = ScalarPruner(table.snapshot), table.lance_schema
     names = {
-        path: [index.name for index in pruner.indices_of(schema.find(path)[-1].id)]
+        path: [index.name for index in pruner.find_indexes(schema.find(path)[-1].id)]
         for path in ("a", "b", "s.d", "c")
     }
     assert names == {"a": ["BTREE"], "b": ["BITMAP"], "s.d": ["BITMAP"], "c": []}

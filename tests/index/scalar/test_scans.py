@@ -23,7 +23,7 @@ from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_i
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.scalar.pruner import ScalarPruner
 from spark_lance.table.reading.scan import Scan
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.system_columns import filterable_schema
 
 ROWS = 12_000
 WORDS = [
@@ -110,7 +110,7 @@ CASES = [
     for name, index in SCALAR_INDICES.items()
     for kind, arrow in TYPES.items()
     # Scans do not use indices of words, and nothing here is a geometry.
-    if index.fits(arrow) and name not in ("INVERTED", "RTREE")
+    if index.supports_type(arrow) and name not in ("INVERTED", "RTREE")
 ]
 
 
@@ -127,7 +127,7 @@ def table_of(kind: str, rows: int = ROWS, seed: int = 0, *, ordered: bool = Fals
 def found_rows(path: Path, condition: str) -> tuple[list[int], int]:
     """Return the addresses of the rows that a condition keeps, and how many rows the indices point to."""
     table = dataset(path)
-    names = nameable(table.lance_schema)
+    names = filterable_schema(table.lance_schema)
     compiled = compile_predicate(condition, names)
     pruner = ScalarPruner(table.snapshot)
     scan = table.snapshot.scan(["_rowaddr"])

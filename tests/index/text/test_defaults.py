@@ -15,7 +15,7 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import OptionError
-from spark_lance.index.base.entries import segments_of
+from spark_lance.index.base.entries import find_segments
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, text_parts
 from spark_lance.index.text.stop_words import LANGUAGES, stop_words
 
@@ -103,7 +103,7 @@ def built(path: Path, builder: str, language: str | None, seed: int) -> str:
 def known_words(root: str) -> dict[str, int]:
     """Return the words of the index, with the texts that have each."""
     table = spark_lance.dataset(root)
-    segments = segments_of(table.snapshot, INVERTED_LABEL, INVERTED_NEWEST)
+    segments = find_segments(table.snapshot, INVERTED_LABEL, INVERTED_NEWEST)
     parts = [part for segment in segments for part in text_parts(segment)]
     found: dict[str, int] = {}
     for part in parts:

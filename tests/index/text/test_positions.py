@@ -16,7 +16,7 @@ from lance.query import PhraseQuery
 
 from spark_lance import dataset, write_dataset
 from spark_lance.errors import FormatError
-from spark_lance.index.base.entries import segments_of
+from spark_lance.index.base.entries import find_segments
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, text_parts
 from spark_lance.index.text.positions import pack_positions, unpack_positions
 from spark_lance.index.text.postings import BLOCK
@@ -52,7 +52,7 @@ def stored_positions(path: Path) -> dict[tuple[str, int], list[bytes]]:
     found = {}
     table = dataset(path)
     field = table.manifest.schema.field("t").id
-    for segment in segments_of(table.snapshot, INVERTED_LABEL, INVERTED_NEWEST, field):
+    for segment in find_segments(table.snapshot, INVERTED_LABEL, INVERTED_NEWEST, field):
         for part in text_parts(segment):
             lists = part.lists.read(["_position"])["_position"].to_pylist()
             for word, number in part.words.items():

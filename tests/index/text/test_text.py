@@ -208,8 +208,8 @@ def test_damaged_sets_of_words_end_in_typed_errors(data: bytes) -> None:
 
 
 def test_words_of_texts() -> None:
-    cut = Tokenizer().cut(pa.array(["Hello, W\u00f6rld! x-1", None, "", "hello"]))
+    cut = Tokenizer().tokenize(pa.array(["Hello, W\u00f6rld! x-1", None, "", "hello"]))
     assert [cut.distinct[int(n)].as_py() for n in cut.word] == ["hello", "world", "x", "1", "hello"]
     assert cut.text.tolist() == [0, 0, 0, 0, 3]
-    long = Tokenizer(max_length=4, stops=True, own_stops=("x",)).cut(pa.array(["abcd abc the x y"]))
+    long = Tokenizer(max_length=4, stops=True, own_stops=("x",)).tokenize(pa.array(["abcd abc the x y"]))
     assert [long.distinct[int(n)].as_py() for n in long.word] == ["abc", "y"]

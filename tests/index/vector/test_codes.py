@@ -153,15 +153,17 @@ def test_estimates_are_near_the_distances(metric: Metric) -> None:
         packed = quantizer.pack(codes)
         assert_same(quantizer.unpack(packed), codes)
         scorer = quantizer.scorer(packed)
-        one = quantizer.ask(quantizer.queries(asked), ivf.centroids[0])
+        one = quantizer.prepare(quantizer.queries(asked), ivf.centroids[0])
         found = scorer.distances(one)
         if metric == "cosine" and quantizer.name != "FLAT":
             found /= 2
         off = float(np.abs(found - exact).mean() / exact.std())
         assert off <= close(metric, quantizer), (quantizer.name, off)
         some = np.array([5, 7])
-        alone = quantizer.ask(quantizer.queries(asked[:1]), ivf.centroids[0])
-        assert np.allclose(scorer.some(alone, some), scorer.distances(alone)[0][some], rtol=1e-4, atol=1e-4)
+        alone = quantizer.prepare(quantizer.queries(asked[:1]), ivf.centroids[0])
+        assert np.allclose(
+            scorer.select_distances(alone, some), scorer.distances(alone)[0][some], rtol=1e-4, atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -174,16 +176,16 @@ def test_one_query_of_several_partitions(metric: Metric) -> None:
         numbers = np.array([2, 0, 3])
         for number in range(len(asked)):
             one = quantizer.queries(asked)[number : number + 1]
-            each = quantizer.ask_each(one, ivf.centroids[numbers])
+            each = quantizer.prepare_each(one, ivf.centroids[numbers])
             assert len(each) == len(numbers)
             for place, together in zip(numbers, each, strict=True):
                 mine = owners == place
                 scorer = quantizer.scorer(quantizer.pack(quantizer.encode(vectors[mine], owners[mine], ivf)))
-                expected = scorer.distances(quantizer.ask(one, ivf.centroids[place]))[0]
+                expected = scorer.distances(quantizer.prepare(one, ivf.centroids[place]))[0]
                 found = np.empty(len(expected), np.float32)
                 scorer.estimate(together, found)
                 assert np.allclose(found, expected, rtol=1e-4, atol=1e-3), quantizer.name
-                exact = scorer.some(together, np.arange(len(found)))
+                exact = scorer.select_distances(together, np.arange(len(found)))
                 off = np.abs(found - exact).max(initial=0)
                 assert off <= (scorer.rounding(together) if scorer.direct else 1e-3), quantizer.name
 
@@ -216,11 +218,11 @@ def test_estimates_of_rows_in_memory(dim: int, afar: bool) -> None:
         codes = quantizer.encode(vectors, owners, ivf)
         scorer = quantizer.scorer(quantizer.pack(codes))
         for number in range(len(queries)):
-            asked = quantizer.ask(quantizer.queries(queries)[number : number + 1], ivf.centroids[0])
+            asked = quantizer.prepare(quantizer.queries(queries)[number : number + 1], ivf.centroids[0])
             found, near = np.empty(len(vectors), np.float32), np.empty(len(vectors), np.float32)
             scorer.estimate(asked, found, afar=afar)
             scorer.estimate(asked, near)
-            exact = scorer.some(asked, np.arange(len(found)))
+            exact = scorer.select_distances(asked, np.arange(len(found)))
             allowed = scorer.rounding(asked) if scorer.direct else 1e-2
             assert np.abs(found - exact).max() <= allowed, quantizer.name
             assert scorer.direct or np.array_equal(found, near), quantizer.name

@@ -17,7 +17,7 @@ def recall(vectors: np.ndarray, graph: Graph, metric: str, ef: int = 60) -> floa
     hits = 0
     queries = clustered(20, vectors.shape[1], seed=5)
     for query in queries:
-        asked = flat.ask(flat.queries(query[None]), query)
+        asked = flat.prepare(flat.queries(query[None]), query)
         found, scores = search_graph(graph, scorer, asked, ef)
         assert (np.diff(scores) >= 0).all()
         hits += len(set(found[:10].tolist()) & set(np.argsort(scorer.distances(asked)[0])[:10].tolist()))
@@ -71,7 +71,7 @@ def test_tiny_graphs(count: int) -> None:
     graph = build_graph(vectors, GraphParams())
     flat = Flat(4, np.dtype(np.float32), "l2")
     found, _ = search_graph(
-        graph, flat.scorer({"flat": vectors}), flat.ask(flat.queries(vectors[:1]), vectors[0]), 5
+        graph, flat.scorer({"flat": vectors}), flat.prepare(flat.queries(vectors[:1]), vectors[0]), 5
     )
     assert sorted(found.tolist()) == list(range(count))
 
@@ -81,7 +81,7 @@ def test_rows_that_are_not_allowed_are_walked_over() -> None:
     graph = build_graph(vectors, GraphParams())
     flat = Flat(8, np.dtype(np.float32), "l2")
     allowed = np.arange(500) % 3 == 0
-    asked = flat.ask(flat.queries(vectors[:1]), vectors[0])
+    asked = flat.prepare(flat.queries(vectors[:1]), vectors[0])
     found, _ = search_graph(graph, flat.scorer({"flat": vectors}), asked, 50, allowed)
     assert len(found) == 50
     assert allowed[found].all()

@@ -186,7 +186,7 @@ def test_scorers_of_stored_codes(metric: Metric, bits: int, transposed: bool, dt
     assert not np.shares_memory(scorer.points.codes, stored["__pq_code"])  # type: ignore[union-attr]
     ivf = Ivf(clustered(1, 24, seed=5), metric)
     queries = quantizer.queries(ivf.prepared(clustered(3, 24, seed=6)))
-    asked = quantizer.ask(queries, ivf.centroids[0])
+    asked = quantizer.prepare(queries, ivf.centroids[0])
     points = plain_points(codes, words, bits)
     seen = queries.vectors.astype(np.float64) - (0 if metric == "dot" else ivf.centroids)
     products = seen @ points.T

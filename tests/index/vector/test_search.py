@@ -116,9 +116,9 @@ def test_only_what_is_walked_is_decoded(bound: int, tmp_path: Path, monkeypatch:
     vectors = np.random.default_rng(7).normal(size=(700, 16)).astype(np.float32)
     dataset = indexed(tmp_path / "t", vectors, "IVF_HNSW_SQ", partitions=1)
     vector_search = VectorSearch(dataset.snapshot, "v")
-    query = VectorQuery.parse({"column": "v", "q": vectors[3], "k": 5}).fitted(vector_search.kind)
+    query = VectorQuery.parse({"column": "v", "q": vectors[3], "k": 5}).cast_to(vector_search.kind)
     ((segment, stored),) = vector_search._segments
-    partition = vector_search.in_segment(query, segment, stored, None)._load([0])[0]
+    partition = vector_search.search_segment(query, segment, stored, None)._load([0])[0]
     assert isinstance(partition.scorer.points, QuantizedPoints) is (bound > 700)
     assert found(dataset, vectors[3], k=5)["id"][0].as_py() == 3
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spark_lance import write_dataset
-from spark_lance.index.base.entries import segments_of
+from spark_lance.index.base.entries import find_segments
 from spark_lance.index.vector import storage
 from spark_lance.index.vector.create import open_segment
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
@@ -22,7 +22,7 @@ def test_partitions_are_read_together(
 ) -> None:
     table = write_dataset(table_of(clustered(600, 16, clusters=3)), tmp_path / "t")
     table = table.create_index("v", kind, num_partitions=40, max_iters=2)
-    (found,) = segments_of(table.snapshot, VECTOR_LABEL, VECTOR_NEWEST)
+    (found,) = find_segments(table.snapshot, VECTOR_LABEL, VECTOR_NEWEST)
     segment = open_segment(found)
     monkeypatch.setattr(storage, "_RUN_BYTES", run_bytes)
     together = list(segment.partitions())

@@ -21,7 +21,7 @@ from spark_lance import LanceTable
 from spark_lance.cli.output import Progress
 from spark_lance.spark.driver import progress
 from spark_lance.spark.driver.jobs import map_tasks
-from spark_lance.spark.driver.progress import NotebookBar, bar_for, operation, step
+from spark_lance.spark.driver.progress import NotebookBar, create_bar, operation, step
 
 GROUP, DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
@@ -138,7 +138,7 @@ def slowly(number: int) -> int:
 def test_bars_hear_of_tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     bar = Bar()
     monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(progress, "bar_for", lambda spark, what: bar)
+    monkeypatch.setattr(progress, "create_bar", lambda spark, what: bar)
     monkeypatch.setattr(progress, "_INTERVAL_SECONDS", 0.02)
     with operation(spark, "test", "here"):
         with operation(spark, "part", "here"), step(spark, "compute"):
@@ -159,11 +159,11 @@ def settings(**settings: str) -> Any:
 def test_bars_are_drawn_where_somebody_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert bar_for(settings(), "work") is None
+    assert create_bar(settings(), "work") is None
     monkeypatch.setattr(sys, "stderr", Terminal())
-    assert isinstance(bar_for(settings(), "work"), Progress)
-    assert bar_for(settings(**{"spark.lance.progress": "false"}), "work") is None
-    assert bar_for(settings(**{"spark.ui.showConsoleProgress": "true"}), "work") is None
+    assert isinstance(create_bar(settings(), "work"), Progress)
+    assert create_bar(settings(**{"spark.lance.progress": "false"}), "work") is None
+    assert create_bar(settings(**{"spark.ui.showConsoleProgress": "true"}), "work") is None
 
 
 def test_notebooks_get_a_bar_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_notebooks_get_a_bar_of_their_own(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "IPython", notebook)
     monkeypatch.setitem(sys.modules, "IPython.display", shown)
     monkeypatch.setattr(progress, "_INTERVAL_SECONDS", 0.0)
-    bar = bar_for(settings(), "work")
+    bar = create_bar(settings(), "work")
     assert isinstance(bar, NotebookBar)
     with bar:
         bar("early", 1, 2, "tasks")

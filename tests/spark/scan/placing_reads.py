@@ -157,7 +157,7 @@ class DamagingRead(PlacingRead):
         def placed(memory: Any, batch: pa.RecordBatch) -> pa.RecordBatch | None:
             mark = plain(memory, batch)
             assert mark is not None
-            at = 1024 + memory._sent % 64 * 32
+            at = 1024 + memory._num_sent % 64 * 32
             words = list(struct.unpack("3q", os.pread(memory._file, 24, at)))
             _, start, size = words
             message = bytearray(os.pread(memory._file, size, start))

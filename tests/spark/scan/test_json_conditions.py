@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession, datasource
 import spark_lance
 from spark_lance.expressions.json_functions import names_of_path
 from spark_lance.spark.scan import predicates
-from spark_lance.spark.scan.predicates import path_of
+from spark_lance.spark.scan.predicates import convert_json_path
 from tests.conftest import interpreted
 
 PLANS, ANSI = "spark.lance.planInDriver", "spark.sql.ansi.enabled"
@@ -165,7 +165,7 @@ def plan(frame: DataFrame) -> str:
 
 def check(driver: SparkSession, plain: DataFrame, frame: DataFrame, asked: list[str], least: int) -> None:
     """Compare what conditions keep with Spark's own answers, read by the driver and by tasks."""
-    real, narrowed = predicates.condition_of, 0
+    real, narrowed = predicates.translate_json_condition, 0
 
     def counted(*arguments: Any) -> Any:
         nonlocal narrowed
@@ -175,7 +175,7 @@ def check(driver: SparkSession, plain: DataFrame, frame: DataFrame, asked: list[
 
     draw = random.Random(len(asked))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(predicates, "condition_of", counted)
+        patch.setattr(predicates, "translate_json_condition", counted)
         for condition, ids in zip(asked, expected(plain, asked), strict=True):
             if draw.random() < 0.2:
                 driver.conf.set("spark.lance.localRows", "0")
@@ -271,7 +271,7 @@ def test_it_can_be_switched_off(driver: SparkSession, root: str) -> None:
     ],
 )
 def test_paths(path: str, names: tuple[str, ...] | None) -> None:
-    found = path_of(path)
+    found = convert_json_path(path)
     assert (None if found is None else names_of_path(found)) == names
 
 

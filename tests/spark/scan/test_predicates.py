@@ -15,8 +15,8 @@ import spark_lance
 from spark_lance.expressions.predicate import compile_tree
 from spark_lance.file.base.schema import Schema
 from spark_lance.spark.options.options import read_options
-from spark_lance.spark.scan.predicates import expression_of, pushdown_of
-from spark_lance.spark.schema.read_schema import spark_schema_of
+from spark_lance.spark.scan.predicates import pushdown_description, translate_predicate
+from spark_lance.spark.schema.read_schema import to_spark_schema
 
 NEGATIVE = np.array([0xFFF8000000000000], np.uint64).view(np.float64)[0]
 VALUES = np.array([1.5, np.nan, NEGATIVE, -np.inf, np.inf, 0.0, -0.0, -2.0])
@@ -45,7 +45,7 @@ def test_the_sign_of_nan_does_not_count(tmp_path: Path, index: str | None) -> No
     ):
         node = {"op": name, "args": [{"path": ["x"]}, {"type": '"double"', "value": str(literal)}]}
         node = {"op": "NOT", "args": [node]} if inverted else node
-        tree = expression_of(node, table.lance_schema, seen)
+        tree = translate_predicate(node, table.lance_schema, seen)
         assert tree is not None
         condition = compile_tree(tree, table.schema)
         found = [n for part in table.plan_scan(["n"]).tables(condition) for n in part["n"].to_pylist()]
@@ -67,18 +67,18 @@ def test_what_is_pushed_down_has_an_expression() -> None:
     options = read_options({"path": "/t"})
     for seen, names in (
         (
-            spark_schema_of(schema, options.projection),
+            to_spark_schema(schema, options.projection),
             {("i",), ("x",), ("s",), ("st", "a"), ("st", "t", "z")},
         ),
         (st.StructType([collated, st.StructField("i", st.IntegerType())]), {("i",)}),
     ):
-        pushdown = pushdown_of(options, schema, seen)
+        pushdown = pushdown_description(options, schema, seen)
         assert {tuple(path) for path in pushdown["values"] if not path[0].startswith("_")} == names
         assert pushdown["whole"]
         for path in [*pushdown["values"], *pushdown["nulls"]]:
             literal = {"type": '"long"', "value": "1"}
             for op, args in (("IS_NULL", []), ("=", [literal]), ("IN", [literal, literal])):
-                tree = expression_of({"op": op, "args": [{"path": path}, *args]}, schema, seen)
+                tree = translate_predicate({"op": op, "args": [{"path": path}, *args]}, schema, seen)
                 assert (tree is not None) == (op == "IS_NULL" or path in pushdown["values"]), (path, op)
-    assert not pushdown_of(read_options({"path": "/t", "filter": "i = 1"}), schema, seen)["whole"]
-    assert pushdown_of(options, None, seen)["values"] == []
+    assert not pushdown_description(read_options({"path": "/t", "filter": "i = 1"}), schema, seen)["whole"]
+    assert pushdown_description(options, None, seen)["values"] == []

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import spark_lance
 from spark_lance.expressions.expressions import Call, Column, Literal
 from spark_lance.file.base.schema import Schema
-from spark_lance.spark.scan.predicates import expression_of
+from spark_lance.spark.scan.predicates import translate_predicate
 from spark_lance.spark.sql import scans
 
 ROWS = 3000
@@ -145,10 +145,10 @@ def test_literals_come_together_or_one_by_one() -> None:
         [{"type": long, "value": "3"}, {"type": long, "values": [None, "4"]}],
         [{"type": long, "value": "3"}, {"type": long, "value": None}, {"type": long, "value": "4"}],
     ):
-        found = expression_of({"op": "IN", "args": [{"path": ["a"]}, *args]}, TABLE, SEEN)
+        found = translate_predicate({"op": "IN", "args": [{"path": ["a"]}, *args]}, TABLE, SEEN)
         assert found == Call("in", (Column(("a",)), Literal(3), Literal(None), Literal(4)))
     words = {"op": "IN", "args": [{"path": ["s"]}, {"type": text, "values": ["x", "y"]}]}
-    assert expression_of({"op": "NOT", "args": [words]}, TABLE, SEEN) == Call(
+    assert translate_predicate({"op": "NOT", "args": [words]}, TABLE, SEEN) == Call(
         "not", (Call("in", (Column(("s",)), Literal("x"), Literal("y"))),)
     )
 
@@ -156,4 +156,4 @@ def test_literals_come_together_or_one_by_one() -> None:
 def test_literals_without_the_same_meaning_stay_with_spark() -> None:
     for kind, values in ((json.dumps("variant"), ["1"]), (json.dumps("date"), ["99999999"])):
         node = {"op": "IN", "args": [{"path": ["a"]}, {"type": kind, "values": values}]}
-        assert expression_of(node, TABLE, SEEN) is None
+        assert translate_predicate(node, TABLE, SEEN) is None

@@ -11,7 +11,7 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.spark.options.column_options import VECTOR_SIZE
 from spark_lance.spark.options.option_values import Projection
 from spark_lance.spark.schema.new_fields import new_field
-from spark_lance.spark.schema.read_schema import spark_schema_of
+from spark_lance.spark.schema.read_schema import to_spark_schema
 from spark_lance.spark.schema.types import arrow_schema, arrow_type, covers, spark_type, type_table
 from tests.spark.carriers import pyspark_schema, spark_schema
 
@@ -101,7 +101,7 @@ def test_nullability_is_kept_at_every_level() -> None:
 def test_unreadable_columns_are_named_together() -> None:
     fields = [pa.field(f"c{i}", pa.decimal128(5, -2)) for i in range(2)] + [pa.field("ok", pa.int8())]
     with pytest.raises(SchemaError) as caught:
-        spark_schema_of(Schema.from_arrow(pa.schema(fields)), Projection())
+        to_spark_schema(Schema.from_arrow(pa.schema(fields)), Projection())
     assert "c0" in str(caught.value)
     assert "c1" in str(caught.value)
     assert "option 'columns'" in str(caught.value)

@@ -166,7 +166,7 @@ def test_streams_declare_partitions(session: SparkSession, run: Run, tmp_path: P
         frame.write.format("lance").mode("append").save(str(tmp_path / "source"))
 
 
-def bounds_of(session: SparkSession, name: str) -> list[tuple[Any, ...]]:
+def column_bounds(session: SparkSession, name: str) -> list[tuple[Any, ...]]:
     """Return the only values of the partition fields of each file; None for a file of several."""
     stored = LanceTable.forName(session, name).dataset()
     spec = PartitionSpec.of_config(stored.config()).bound(stored.lance_schema)
@@ -315,7 +315,7 @@ def test_sorted_rewrites_cut_files_at_partitions(session: SparkSession, run: Run
     ):
         run(statement)
         assert sorted(run("SELECT * FROM lance.s"), key=repr) == before, statement
-        bounds = bounds_of(session, "lance.s")
+        bounds = column_bounds(session, "lance.s")
         assert len(bounds) == len({*bounds, ()}) - 1 == 5, statement
     listed = run("SELECT partition, record_count FROM lance.s.partitions")
     names = {tuple(row[0][name] for name in ("p", "d_trunc", "id_bucket")): row[1] for row in listed}

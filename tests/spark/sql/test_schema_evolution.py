@@ -313,7 +313,7 @@ def value(shape: str, text: str) -> str:
     )
 
 
-def condition_of(session: SparkSession, statement: str) -> str | None:
+def translate_json_condition(session: SparkSession, statement: str) -> str | None:
     """Run a statement; return the condition of the error that Spark refuses it with."""
     try:
         session.sql(statement).collect()
@@ -359,9 +359,9 @@ def test_random_sources_against_store_assignment(
         control.sql(f"CREATE TABLE {theirs} ({', '.join(model)}, fresh INT) USING parquet").collect()
         try:
             control.sql(f"INSERT INTO {theirs} SELECT {first}, NULL").collect()
-            expected = condition_of(control, f"INSERT INTO {theirs} SELECT {rows}, 8 AS fresh")
+            expected = translate_json_condition(control, f"INSERT INTO {theirs} SELECT {rows}, 8 AS fresh")
             statement = f"INSERT WITH SCHEMA EVOLUTION INTO {ours} SELECT {rows}, 8 AS fresh"
-            assert condition_of(session, statement) == expected, (columns, rows)
+            assert translate_json_condition(session, statement) == expected, (columns, rows)
             outcomes["stored" if expected is None else "refused"] += 1
             outcomes["widened"] += models != targets
             names = ", ".join(f"c{i}" for i in range(len(shapes)))

@@ -22,7 +22,7 @@ from spark_lance.errors import CommitError, SchemaError
 from spark_lance.io.local import LocalStore
 from spark_lance.io.store import Store
 from spark_lance.memwal.entries import read_entry
-from spark_lance.memwal.names import ShardPaths, list_shards, numbers_in
+from spark_lance.memwal.names import ShardPaths, list_shards, parse_numbers
 from spark_lance.memwal.sharding import Router
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.sql import writes
@@ -52,7 +52,7 @@ def entries(path: Path) -> list[tuple[str, str, int]]:
     found = []
     for shard in list_shards(dataset.table):
         paths = ShardPaths(dataset.root, shard)
-        for position in numbers_in(list(dataset.store.list(paths.entries))):
+        for position in parse_numbers(list(dataset.store.list(paths.entries))):
             entry = read_entry(dataset.store, paths, position, dataset.snapshot.schema)
             if entry.rows is not None and b"spark_lance.epoch" in entry.metadata:
                 found.append((str(shard), entry.metadata[b"spark_lance.epoch"].decode(), entry.rows.num_rows))

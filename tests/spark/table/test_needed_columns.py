@@ -8,7 +8,7 @@ import pytest
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Schema
 from spark_lance.spark.table.assignments import Assignments
-from spark_lance.spark.table.expressions import columns_option, needed_columns, text_of
+from spark_lance.spark.table.expressions import columns_option, expression_text, needed_columns
 from spark_lance.spark.table.merge_keys import column_path, equal_columns
 
 
@@ -60,7 +60,7 @@ def test_sql(expression: str, needed: list[str]) -> None:
 )
 def test_columns(text: str, needed: list[str]) -> None:
     assert needed_columns(NAMES, [Column(text)], "t") == needed  # type: ignore[list-item]
-    assert text_of(Column(text)) == text  # type: ignore[arg-type]
+    assert expression_text(Column(text)) == text  # type: ignore[arg-type]
 
 
 def test_several_expressions_and_the_option() -> None:
@@ -107,7 +107,7 @@ def test_targets() -> None:
     schema = Schema.from_arrow(pa.schema([("x y", pa.int64()), ("st", inner), ("t", pa.int64())]))
     found = Assignments.of(schema, {"`x y`": "1", "t.ST.b.`c`": "2", "t": "3", "st.d": "4"}, "t")
     assert found.targets == {"x y": 0, "st": {"b": {"c": 1}, "d": 3}, "t": 2}
-    assert found.partly == ["st"]
+    assert found.partial_columns == ["st"]
     assert found.field_ids == sorted(node.id for node in schema.walk())
     for wrong in ("`x", "st.", ".st", "st..d", ""):
         with pytest.raises(SchemaError):

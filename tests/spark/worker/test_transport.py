@@ -152,7 +152,7 @@ def test_rows_without_columns_go_through_the_socket(executor: Executor) -> None:
 
 def test_counts_are_told(executor: Executor) -> None:
     memory = opened(executor)
-    memory.tell(b"reads 7\n")
+    memory.write_counts(b"reads 7\n")
     assert os.pread(executor.file, 9, 3072) == b"reads 7\n\0"
     memory.close()
 

@@ -23,7 +23,7 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.columns import work
 from spark_lance.table.columns.evolve import commit_files
-from spark_lance.table.columns.finished import FragmentResult, JobRecords
+from spark_lance.table.columns.job_records import FragmentResult, JobRecords
 from spark_lance.table.columns.work import ColumnWork, Run, UnchangedColumns, overlaid, with_nulls
 from spark_lance.table.commits.proposal import SYSTEM_ENV
 from spark_lance.table.format.bases import Bases
@@ -255,7 +255,7 @@ def test_records_outlive_the_process(place: Place) -> None:
     (first, second) = work.write(place.batches([1, 2, 12], 100))
     records = JobRecords(place.table, "job", "a request")
     assert sorted(records.load(), key=lambda done: done.fragment) == [first, second]
-    assert sorted(records.written()) == sorted(
+    assert sorted(records.data_file_names()) == sorted(
         done.data_file.path for done in (first, second) if done.data_file is not None
     )
     with pytest.raises(OptionError, match="was started to a request"):
@@ -281,7 +281,7 @@ def test_a_finished_fragment_fits_until_its_values_change(place: Place) -> None:
         version = load_latest(place.table)
         (fragment,) = (fragment for fragment in version.fragments if fragment.id == 0)
         bases = Bases.of(place.table, version.message)
-        return done.fits(place.table, fragment, version.schema.select(["id"]).fields, bases)
+        return done.is_valid(place.table, fragment, version.schema.select(["id"]).fields, bases)
 
     spark_lance.dataset(place.path).delete("id in (0, 5)")
     spark_lance.dataset(place.path).add_columns({"other": "id + 1"})

@@ -75,7 +75,7 @@ class Worker:
     def append(self) -> None:
         rows = {self.next_key + i: i for i in range(3)}
         self.next_key += 3
-        self.retried(lambda: self.write(rows))
+        self.retry(lambda: self.write(rows))
         self.know(rows)
 
     def know(self, rows: dict[int, int]) -> None:
@@ -85,12 +85,12 @@ class Worker:
 
     def delete(self) -> None:
         key = self.random.choice([*self.rows])
-        self.retried(lambda: self.dataset.delete(f"key = {key}"))
+        self.retry(lambda: self.dataset.delete(f"key = {key}"))
         del self.rows[key]
 
     def update(self) -> None:
         key = self.random.choice([*self.rows])
-        self.retried(lambda: self.dataset.update({"value": "value + 10"}, where=f"key = {key}"))
+        self.retry(lambda: self.dataset.update({"value": "value + 10"}, where=f"key = {key}"))
         self.rows[key] += 10
 
     def upsert(self) -> None:
@@ -101,11 +101,11 @@ class Worker:
             merge = self.dataset.merge_insert("key")
             merge.when_matched_update_all().when_not_matched_insert_all().execute(self.table(changed))
 
-        self.retried(run)
+        self.retry(run)
         self.know(changed)
 
     def count(self) -> None:
-        self.retried(lambda: self.dataset.update({"value": "value + 1"}, where="key = -1"))
+        self.retry(lambda: self.dataset.update({"value": "value + 1"}, where="key = -1"))
 
     def compact(self) -> None:
         try:
@@ -115,7 +115,7 @@ class Worker:
                 raise
             self.gave_way += 1
 
-    def retried(self, run: Callable[[], object]) -> None:
+    def retry(self, run: Callable[[], object]) -> None:
         for _ in range(TRIES):
             try:
                 run()

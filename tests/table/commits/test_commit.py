@@ -39,7 +39,7 @@ from spark_lance.table.commits.commit_options import COMMIT_MESSAGE, commit_opti
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.commits.proposal import CommitEnv
 from spark_lance.table.format.manifest import Manifest, pack_manifest
-from spark_lance.table.format.paths import Naming, manifest_path
+from spark_lance.table.format.paths import ManifestNaming, manifest_path
 from spark_lance.table.format.rowids import decode_row_versions, fragment_row_ids
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
@@ -199,7 +199,7 @@ def paths(manifest: Manifest) -> list[str]:
 
 def test_create_then_append(root: str) -> None:
     first = load_latest(TableRef(PLAIN, root))
-    assert (first.version, first.naming, first.max_fragment_id) == (1, Naming.V2, 0)
+    assert (first.version, first.naming, first.max_fragment_id) == (1, ManifestNaming.V2, 0)
     assert first.schema == SCHEMA
     assert first.file_version is FileVersion.V2_2
     writer = first.message.writer_version
@@ -592,7 +592,7 @@ def store_version(root: str, message: table_pb2.Manifest, transaction: bytes | N
     if transaction is None:
         message.ClearField("transaction_section")
         data = pack_manifest(message, b"", b"x" * (21 << 20))
-    PLAIN.put(manifest_path(root, message.version, Naming.V2), data)
+    PLAIN.put(manifest_path(root, message.version, ManifestNaming.V2), data)
 
 
 def rival_message(root: str, **fields: object) -> table_pb2.Manifest:
@@ -651,7 +651,7 @@ def test_a_flag_found_while_rebasing_stops_the_commit(root: str) -> None:
 def test_history_that_was_cleaned_up_cannot_be_checked(root: str) -> None:
     for version in (1, 2, 3):
         append_with(root=root, read_version=version)
-    PLAIN.delete(manifest_path(root, 2, Naming.V2), root)
+    PLAIN.delete(manifest_path(root, 2, ManifestNaming.V2), root)
     with pytest.raises(IncompatibleConflictError, match=r"version 2 of .* was cleaned up"):
         append_with(root=root)
     assert append_with(root=root, read_version=2).version == 5
@@ -666,7 +666,7 @@ def test_a_manifest_that_lies_about_its_version_is_not_built_on(root: str) -> No
     message = rival_message(root)
     message.version = 77
     data = pack_manifest(message, b"", b"")
-    PLAIN.put(manifest_path(root, 2, Naming.V2), data)
+    PLAIN.put(manifest_path(root, 2, ManifestNaming.V2), data)
     with pytest.raises(FormatError, match="version 77"):
         append_with(root=root)
 
@@ -774,7 +774,7 @@ def test_a_creation_in_doubt_after_which_a_rival_creates() -> None:
 
 def test_a_table_whose_first_version_was_cleaned_up_still_exists(root: str) -> None:
     append_with(root=root)
-    PLAIN.delete(manifest_path(root, 1, Naming.V2), root)
+    PLAIN.delete(manifest_path(root, 1, ManifestNaming.V2), root)
     with pytest.raises(TableExistsError):
         create_with(root=root)
 
@@ -810,7 +810,7 @@ def test_a_table_may_begin_with_another_version(root: str) -> None:
         message = table_pb2.Manifest()
         message.CopyFrom(source.message)
         message.transaction_file = stamp.transaction_file
-        return Manifest(message, b"", Naming.V2, manifest_path(clone, 2, Naming.V2))
+        return Manifest(message, b"", ManifestNaming.V2, manifest_path(clone, 2, ManifestNaming.V2))
 
     store = Scripted.around(MemoryStore(), steps=[never_sent, lost_answer])
     settings = {"read_version": 2, "properties": {COMMIT_MESSAGE: "a copy"}}

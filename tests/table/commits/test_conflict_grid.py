@@ -25,7 +25,7 @@ from spark_lance.io.local import LocalStore
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.format.manifest import Manifest, pack_manifest
-from spark_lance.table.format.paths import Naming, manifest_path
+from spark_lance.table.format.paths import ManifestNaming, manifest_path
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction
 from spark_lance.table.operations import OPERATIONS
@@ -72,7 +72,7 @@ class World:
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(self.path, target, copy_function=os.link)
         if theirs is not None:
-            Path(manifest_path(str(target), NEXT, Naming.V2)).write_bytes(self.manifests[theirs])
+            Path(manifest_path(str(target), NEXT, ManifestNaming.V2)).write_bytes(self.manifests[theirs])
         return target
 
 

@@ -34,7 +34,7 @@ from spark_lance.table.commits.idempotent_writes import (
     MAX_JOBS,
     AppliedWrites,
     IdempotentWrite,
-    pair_of,
+    read_idempotent_writes,
 )
 from spark_lance.table.commits.proposal import CommitEnv
 from spark_lance.table.format.manifest import read_manifest
@@ -454,9 +454,11 @@ def test_what_is_no_pair(pair: tuple[str, int, str]) -> None:
 
 
 def test_properties_that_are_no_pair_are_passed_over() -> None:
-    assert list(pair_of({"lance.streaming.queryId": "q", "lance.streaming.epochId": "-1"})) == []
-    assert list(pair_of({"lance.streaming.epochId": "1"})) == []
-    assert list(pair_of(IdempotentWrite("a", 1).properties)) == [IdempotentWrite("a", 1)]
+    assert (
+        list(read_idempotent_writes({"lance.streaming.queryId": "q", "lance.streaming.epochId": "-1"})) == []
+    )
+    assert list(read_idempotent_writes({"lance.streaming.epochId": "1"})) == []
+    assert list(read_idempotent_writes(IdempotentWrite("a", 1).properties)) == [IdempotentWrite("a", 1)]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from spark_lance.io.local import LocalStore
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.manifest import MAX_INLINE_TRANSACTION, Manifest, pack_manifest, read_manifest
-from spark_lance.table.format.paths import Naming
+from spark_lance.table.format.paths import ManifestNaming
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
@@ -119,7 +119,7 @@ def test_an_offset_of_zero_is_an_offset(tmp_path: Path) -> None:
     assert len(second.indices) == 1
 
 
-def repack(file: Path, naming: Naming = Naming.V2) -> None:
+def repack(file: Path, naming: ManifestNaming = ManifestNaming.V2) -> None:
     """Read a manifest file and write it anew with our own layout."""
     store = LocalStore()
     manifest = read_manifest(store, str(file), naming)
@@ -169,20 +169,20 @@ def test_a_long_manifest_is_read_in_pieces(tmp_path: Path) -> None:
 
 def test_what_the_manifest_leaves_out(tmp_path: Path) -> None:
     message = table_pb2.Manifest(version=1)
-    manifest = Manifest(message, b"", Naming.V2, "m")
+    manifest = Manifest(message, b"", ManifestNaming.V2, "m")
     assert manifest.timestamp.year == 1970
     assert manifest.file_version is FileVersion.V0_1
     message.writer_feature_flags = 4
-    assert Manifest(message, b"", Naming.V2, "m").file_version is DEFAULT_VERSION
+    assert Manifest(message, b"", ManifestNaming.V2, "m").file_version is DEFAULT_VERSION
     assert manifest.max_fragment_id is None
     message.fragments.add().files.add(file_major_version=2, file_minor_version=1)
-    assert Manifest(message, b"", Naming.V2, "m").file_version is FileVersion.V2_1
+    assert Manifest(message, b"", ManifestNaming.V2, "m").file_version is FileVersion.V2_1
 
 
 def test_legacy_tables_say_so() -> None:
     message = table_pb2.Manifest(version=1)
     message.data_format.version = "0.1"
-    assert Manifest(message, b"", Naming.V2, "m").file_version is FileVersion.V0_1
+    assert Manifest(message, b"", ManifestNaming.V2, "m").file_version is FileVersion.V0_1
 
 
 @pytest.mark.parametrize("name", ["2.4", "9.9"])
@@ -190,14 +190,14 @@ def test_other_versions_of_data_files_are_refused_by_name(name: str) -> None:
     message = table_pb2.Manifest(version=1)
     message.data_format.version = name
     with pytest.raises(UnsupportedFormatError, match=name):
-        _ = Manifest(message, b"", Naming.V2, "m").file_version
+        _ = Manifest(message, b"", ManifestNaming.V2, "m").file_version
 
 
 def test_a_timestamp_outside_the_calendar() -> None:
     message = table_pb2.Manifest(version=1)
     message.timestamp.seconds = 2**60
     with pytest.raises(FormatError, match="calendar"):
-        _ = Manifest(message, b"", Naming.V2, "m").timestamp
+        _ = Manifest(message, b"", ManifestNaming.V2, "m").timestamp
 
 
 def test_huge_transactions_are_not_inlined() -> None:
@@ -221,7 +221,7 @@ def small_manifest() -> bytes:
 def open_bytes(tmp_path: Path, data: bytes) -> Manifest:
     file = tmp_path / "m"
     file.write_bytes(data)
-    return read_manifest(LocalStore(), str(file), Naming.V2)
+    return read_manifest(LocalStore(), str(file), ManifestNaming.V2)
 
 
 def test_the_layout_is_as_documented(tmp_path: Path) -> None:

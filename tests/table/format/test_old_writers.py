@@ -23,7 +23,7 @@ from spark_lance.index.scalar.pruner import ScalarPruner
 from spark_lance.index.vector.base.ivf import pack_tensor
 from spark_lance.index.vector.quantizers.product import ProductQuantizer
 from spark_lance.proto import table_pb2
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.system_columns import filterable_schema
 
 _FOOTER = struct.Struct("<qHH4s")
 _LENGTH = struct.Struct("<I")
@@ -377,7 +377,7 @@ def test_indices_without_details_are_used(tmp_path: Path) -> None:
     assert dataset.to_table(columns=["id"], full_text_query="plum").equals(text)
     pruner = ScalarPruner(dataset.snapshot)
     for condition, rows in (("id = 170", 1), ("kind = 3 and id < 10", 1), ("array_has(marks, 'a1')", 100)):
-        compiled = compile_predicate(condition, nameable(dataset.lance_schema))
+        compiled = compile_predicate(condition, filterable_schema(dataset.lance_schema))
         where = pruner(compiled, dataset.manifest.fragments)
         assert where is not None
         assert sum(len(here) for here in where.values() if here is not None) == rows

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.paths import (
-    Naming,
+    ManifestNaming,
     deletion_path,
     manifest_path,
     new_data_file_name,
@@ -20,19 +20,19 @@ from spark_lance.table.format.paths import (
 
 
 def test_manifest_names() -> None:
-    assert Naming.V1.file_name(7) == "7.manifest"
-    assert Naming.V2.file_name(1) == "18446744073709551614.manifest"
-    assert Naming.V2.file_name(2**64 - 1) == "00000000000000000000.manifest"
-    assert manifest_path("/t", 1, Naming.V1) == "/t/_versions/1.manifest"
+    assert ManifestNaming.V1.file_name(7) == "7.manifest"
+    assert ManifestNaming.V2.file_name(1) == "18446744073709551614.manifest"
+    assert ManifestNaming.V2.file_name(2**64 - 1) == "00000000000000000000.manifest"
+    assert manifest_path("/t", 1, ManifestNaming.V1) == "/t/_versions/1.manifest"
 
 
-@given(st.integers(1, 2**63 - 1), st.sampled_from(Naming))
-def test_manifest_names_are_read_back(version: int, naming: Naming) -> None:
+@given(st.integers(1, 2**63 - 1), st.sampled_from(ManifestNaming))
+def test_manifest_names_are_read_back(version: int, naming: ManifestNaming) -> None:
     assert parse_manifest_name(naming.file_name(version)) == (version, naming)
 
 
 def test_newer_versions_sort_first_by_v2_names() -> None:
-    names = [Naming.V2.file_name(version) for version in (1, 9, 10, 99, 100, 2**40)]
+    names = [ManifestNaming.V2.file_name(version) for version in (1, 9, 10, 99, 100, 2**40)]
     assert names == sorted(names, reverse=True)
 
 

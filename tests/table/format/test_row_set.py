@@ -38,7 +38,9 @@ def test_sets_are_combined(one: RowSet, other: RowSet) -> None:
     assert plain(sized - other) == plain(one) - plain(other)
     every = np.array([address_of(fragment, row) for fragment in range(4) for row in range(SIZE)], np.uint64)
     assert set(every[one.mask(every)].tolist()) == plain(one)
-    assert plain(one.only([2, 0, 9])) == {each for each in plain(one) if split_address(each)[0] in (0, 2)}
+    assert plain(one.select_fragments([2, 0, 9])) == {
+        each for each in plain(one) if split_address(each)[0] in (0, 2)
+    }
 
 
 @given(SETS)
@@ -47,12 +49,12 @@ def test_forms_of_a_set(rows: RowSet) -> None:
     sized = rows.with_sizes(dict.fromkeys(rows, SIZE))
     assert set(sized.addresses().tolist()) == plain(rows)
     assert sized.num_rows == len(plain(rows))
-    assert RowSet.from_offsets(sized.by_offsets()) == sized
+    assert RowSet.from_offsets(sized.offsets_by_fragment()) == sized
     assert plain(RowSet.from_addresses(sized.addresses()[::-1])) == plain(rows)
 
 
 def test_fragments_as_a_whole_have_no_known_rows() -> None:
-    rows = RowSet.whole([3])
+    rows = RowSet.from_fragments([3])
     for attempt in (
         lambda: rows.num_rows,
         lambda: rows.offsets(3),
@@ -61,7 +63,7 @@ def test_fragments_as_a_whole_have_no_known_rows() -> None:
     ):
         with pytest.raises(ValueError, match="rows of fragment 3"):
             attempt()
-    assert rows - RowSet.whole([3]) == {}
+    assert rows - RowSet.from_fragments([3]) == {}
     assert rows - RowSet({3: BitMap()}) == rows
 
 

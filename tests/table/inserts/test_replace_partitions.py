@@ -371,7 +371,7 @@ def test_filters_answer_as_without_partitions(
                 condition,
             )
             snapshot = dataset(str(path)).snapshot
-            pruned += len(snapshot.scan(["id"]).tasks_for(compile_predicate(condition, schema))) < len(
+            pruned += len(snapshot.scan(["id"]).plan_tasks(compile_predicate(condition, schema))) < len(
                 snapshot.fragments
             )
     assert pruned or name == "b"  # bytes have no bounds

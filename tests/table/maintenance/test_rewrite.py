@@ -17,7 +17,7 @@ from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedF
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.paths import Naming
+from spark_lance.table.format.paths import ManifestNaming
 from spark_lance.table.format.rowids import append_row_ids
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
@@ -55,7 +55,7 @@ def manifest(
         for part in message.fragments:
             part.inline_row_ids = append_row_ids(b"", part.id * 100, part.physical_rows)
     section = table_pb2.IndexSection(indices=indices).SerializeToString()
-    return Manifest(message, section, Naming.V2, "/t/_versions/x.manifest")
+    return Manifest(message, section, ManifestNaming.V2, "/t/_versions/x.manifest")
 
 
 def groups(base: Manifest, *pairs: tuple[list[int], list[table_pb2.DataFragment]]) -> Any:
@@ -166,7 +166,7 @@ def test_rewritten_indices_are_put_in_place() -> None:
     with pytest.raises(FormatError, match="only some fragments"):
         rewrite(partial, operation, STAMP)
     replaced = manifest([fragment(i) for i in range(3)])
-    with pytest.raises(RetryableConflictError, match="rewritten indices"):
+    with pytest.raises(RetryableConflictError, match="rewritten indexes"):
         rewrite(replaced, operation, STAMP)
 
 

@@ -18,8 +18,8 @@ import spark_lance.datasets.dataset as ours
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.table.reading.compare_keys import equal_values
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.version_changes import changes_of
-from spark_lance.table.versions.resolve import Walk
+from spark_lance.table.reading.version_changes import find_changes
+from spark_lance.table.versions.resolve import BranchReader
 from tests.table.histories import Step, play, rows, steps
 
 MOVES = ("append", "delete", "update", "merge", "compact", "add column")
@@ -63,10 +63,10 @@ def test_any_two_versions_of_a_table_with_a_key(changes: list[Step], data: st.Da
 def feed_of(path: Path, version: int) -> dict[str, int]:
     """Return how many rows a version changed, by the kind of change."""
     table = ours.dataset(path).snapshot
-    walk = Walk(table.table)
+    walk = BranchReader(table.table)
     old, new = (Snapshot(walk.table, walk.manifest(v)) for v in (version - 1, version))
     counts: dict[str, int] = {}
-    for change in changes_of(old, new, walk.transaction(version)):
+    for change in find_changes(old, new, walk.transaction(version)):
         counts[change.kind] = counts.get(change.kind, 0) + change.count
     return counts
 

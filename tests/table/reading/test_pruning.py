@@ -24,7 +24,7 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.fragment_rows import FragmentRows
 from spark_lance.table.reading.pruning import _AllowedValues, prune
 from spark_lance.table.reading.scan import Scan
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.system_columns import filterable_schema
 from spark_lance.table.versions.versions import load_latest
 from tests.table.histories import Step, play, steps
 
@@ -120,7 +120,7 @@ def test_fragments_that_cannot_have_the_rows_are_left_out(
     parts: Path, text: str, fragments: list[int], rows: dict[int, list[int]]
 ) -> None:
     manifest = load_latest(TableRef(*open_store(parts)))
-    condition = compile_predicate(text, nameable(manifest.schema))
+    condition = compile_predicate(text, filterable_schema(manifest.schema))
     kept, found = prune(condition, manifest.fragments, False)
     assert [fragment.id for fragment in kept] == fragments
     assert {number: list(offsets) for number, offsets in found.items()} == rows
@@ -128,7 +128,7 @@ def test_fragments_that_cannot_have_the_rows_are_left_out(
 
 def test_other_pruners_narrow_the_rows_further(parts: Path) -> None:
     manifest = load_latest(TableRef(*open_store(parts)))
-    condition = compile_predicate("a in (3, 4, 25) and _fragid <= 2", nameable(manifest.schema))
+    condition = compile_predicate("a in (3, 4, 25) and _fragid <= 2", filterable_schema(manifest.schema))
     asked: list[list[int]] = []
 
     def index(asked_for: Any, fragments: Any) -> RowSet:
@@ -142,7 +142,7 @@ def test_other_pruners_narrow_the_rows_further(parts: Path) -> None:
     assert asked == [[0, 1, 2]]
     assert ([fragment.id for fragment in kept], rows) == ([0, 2], {0: BitMap([4])})
     table_ref = TableRef(*open_store(parts))
-    tasks = replace(Scan.plan(table_ref, manifest, ["a"]), pruners=(index,)).tasks_for(condition)
+    tasks = replace(Scan.plan(table_ref, manifest, ["a"]), pruners=(index,)).plan_tasks(condition)
     tables = [table for task in tasks for table in pickle.loads(pickle.dumps(task)).tables(100, condition)]
     assert pa.concat_tables(tables)["a"].to_pylist() == [3, 4, 25]
 

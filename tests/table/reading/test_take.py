@@ -19,7 +19,7 @@ from spark_lance.io.store import open_store
 from spark_lance.table.format.rowids import append_row_ids, decode_row_ids, locate_row_ids, pack_row_ids
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.scan import Scan
-from spark_lance.table.reading.take import addresses_of
+from spark_lance.table.reading.take import resolve_row_ids
 from spark_lance.table.versions.versions import load_latest
 from tests.table.histories import Step, play, rows, steps
 
@@ -94,7 +94,7 @@ def test_an_updated_row_is_found_where_it_is_now(tmp_path: Path) -> None:
     lance.dataset(str(path)).delete("a = 3")
     table = TableRef(*open_store(path))
     scan = Scan.plan(table, load_latest(table), [])
-    addresses, known = addresses_of(scan, [3, 4, 11, 12])
+    addresses, known = resolve_row_ids(scan, [3, 4, 11, 12])
     assert known.tolist() == [False, True, True, False]
     assert addresses[1:3].tolist() == [(1 << 32) + 1, 11]
 

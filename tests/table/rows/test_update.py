@@ -482,8 +482,10 @@ def test_many_new_fragments_carry_their_ids(tmp_path: Path, monkeypatch: pytest.
 
     def tables() -> Any:
         fields = dataset.lance_schema.fields
-        for number, offsets, table in read_rows(dataset.snapshot, changes.rows.by_offsets(), fields, 100):
-            ids.note(number, offsets)
+        for number, offsets, table in read_rows(
+            dataset.snapshot, changes.rows.offsets_by_fragment(), fields, 100
+        ):
+            ids.add_rows(number, offsets)
             yield table
         yield rows(1000, 3)
 

@@ -296,16 +296,16 @@ def test_sidecars_go_with_their_data_file(tmp_path: Path) -> None:
 @contextmanager
 def just_before_deleting(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Iterator[None]:
     """Let another writer act once, after a clean-up has listed the files."""
-    look_again = module._BranchCleanup.look_again
+    recheck = module._BranchCleanup.recheck
     acts = iter([act])
 
     def acted(line: module._BranchCleanup) -> None:
         for once in acts:
             once()
-        look_again(line)
+        recheck(line)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module._BranchCleanup, "look_again", acted)
+        patch.setattr(module._BranchCleanup, "recheck", acted)
         yield
 
 

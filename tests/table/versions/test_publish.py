@@ -33,7 +33,7 @@ from spark_lance.io.manifest_stores import SqliteManifestStore
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, open_store
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.format.paths import Naming, manifest_path
+from spark_lance.table.format.paths import ManifestNaming, manifest_path
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.versions.publish import publish
@@ -70,7 +70,7 @@ def test_a_table_lives_through_a_manifest_store(uri: str, options: Options) -> N
     found = dataset(uri, storage_options=options)
     assert (found.version, found.count_rows()) == (4, 6)
     assert dataset(uri, 2, storage_options=options).count_rows() == 6
-    assert versions_dir(uri) == sorted(Naming.V2.file_name(v) for v in (1, 2, 3, 4))
+    assert versions_dir(uri) == sorted(ManifestNaming.V2.file_name(v) for v in (1, 2, 3, 4))
     with pytest.raises(TableExistsError):
         write_dataset(ROWS, uri, storage_options=options)
     with pytest.raises(VersionNotFoundError):
@@ -171,9 +171,9 @@ def test_a_crash_leaves_a_version_or_none(step: int, uri: str, options: Options)
     # Whatever was left half done was finished by that reader.
     latest = store.manifests.get_latest(root)
     assert latest is not None
-    assert (latest.version, latest.path) == (expected, manifest_path(root, expected, Naming.V2))
+    assert (latest.version, latest.path) == (expected, manifest_path(root, expected, ManifestNaming.V2))
     if CHOSEN <= step < STEPS.index(("finish", "after")):
-        assert versions_dir(uri) == sorted(Naming.V2.file_name(v) for v in (1, 2))
+        assert versions_dir(uri) == sorted(ManifestNaming.V2.file_name(v) for v in (1, 2))
     assert append(store, root) == expected + 1
 
 
@@ -219,10 +219,10 @@ def test_a_row_that_lost_against_itself_won(uri: str, options: Options) -> None:
     publish(
         TableRef(repeating, root),
         2,
-        manifest_path(root, 2, Naming.V2),
-        store.read(manifest_path(root, 1, Naming.V2)),
+        manifest_path(root, 2, ManifestNaming.V2),
+        store.read(manifest_path(root, 1, ManifestNaming.V2)),
     )
-    assert versions_dir(uri) == sorted(Naming.V2.file_name(v) for v in (1, 2))
+    assert versions_dir(uri) == sorted(ManifestNaming.V2.file_name(v) for v in (1, 2))
 
 
 def test_specific_versions_are_finished_too(uri: str, options: Options) -> None:
@@ -230,12 +230,12 @@ def test_specific_versions_are_finished_too(uri: str, options: Options) -> None:
     store, root = open_store(uri, options)
     stage(store, root, 1)
     assert load_version(TableRef(store, root), 1).version == 1
-    assert versions_dir(uri) == [Naming.V2.file_name(1)]
+    assert versions_dir(uri) == [ManifestNaming.V2.file_name(1)]
 
 
 def stage(store: Store, root: str, version: int) -> str:
     """Put a finished version back to the state after step 2."""
-    final = manifest_path(root, version, Naming.V2)
+    final = manifest_path(root, version, ManifestNaming.V2)
     staged = f"{final}-{uuid.uuid4()}"
     store.put(staged, store.read(final))
     store.delete(final, root)
@@ -262,7 +262,7 @@ def test_readers_finish_at_the_same_time(uri: str, options: Options) -> None:
         for thread in threads:
             thread.join()
     assert found == [1] * 40
-    assert versions_dir(uri) == [Naming.V2.file_name(1)]
+    assert versions_dir(uri) == [ManifestNaming.V2.file_name(1)]
 
 
 def test_a_lost_manifest_is_told(uri: str, options: Options) -> None:
@@ -286,7 +286,7 @@ def test_rows_that_make_no_sense(name: str, uri: str, options: Options) -> None:
 def test_rows_of_a_deleted_table_are_in_the_way(uri: str, options: Options) -> None:
     write_dataset(ROWS, uri, storage_options=options)
     store, root = open_store(uri, options)
-    store.delete(manifest_path(root, 1, Naming.V2), root)
+    store.delete(manifest_path(root, 1, ManifestNaming.V2), root)
     with pytest.raises(FormatError, match="delete its rows as well"):
         write_dataset(ROWS, uri, storage_options=options)
     assert store.manifests is not None
@@ -297,7 +297,7 @@ def test_rows_of_a_deleted_table_are_in_the_way(uri: str, options: Options) -> N
 def test_a_manifest_beside_the_store_is_not_replaced(uri: str, options: Options) -> None:
     write_dataset(ROWS, uri, storage_options=options)
     store, root = open_store(uri, options)
-    path = manifest_path(root, 2, Naming.V2)
+    path = manifest_path(root, 2, ManifestNaming.V2)
     store.put(path, b"put here by someone who does not use the store")
     with pytest.raises(FileExistsError):
         publish(TableRef(store, root), 2, path, b"ours")
@@ -467,7 +467,7 @@ def test_a_lock_that_is_not_released_is_logged_and_the_commit_succeeds(
 
 def test_a_lock_that_fails_after_another_writer_won(uri: str) -> None:
     write_dataset(ROWS, uri)
-    path = manifest_path(dataset(uri).root, 2, Naming.V2)
+    path = manifest_path(dataset(uri).root, 2, ManifestNaming.V2)
 
     @contextlib.contextmanager
     def late(version: int) -> Iterator[None]:
@@ -495,7 +495,7 @@ def test_a_lock_that_lost_what_it_guarded(uri: str) -> None:
     other = write_dataset(ROWS, f"{uri}-other", mode="append")
 
     def replace(version: int) -> None:
-        shutil.copy(other.manifest.path, manifest_path(dataset(uri).root, version, Naming.V2))
+        shutil.copy(other.manifest.path, manifest_path(dataset(uri).root, version, ManifestNaming.V2))
 
     with pytest.raises(CommitError, match="is another writer's") as told:
         write_dataset(
@@ -509,7 +509,7 @@ def test_a_lock_that_fails_when_nobody_knows_of_the_version(
     uri: str, sent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_dataset(ROWS, uri)
-    path = Path(manifest_path(dataset(uri).root, 2, Naming.V2))
+    path = Path(manifest_path(dataset(uri).root, 2, ManifestNaming.V2))
     plain = LocalStore.put
 
     def unanswered(self: LocalStore, place: str, data: bytes) -> None:
@@ -530,7 +530,7 @@ def test_a_lock_that_hides_failures_does_not_make_them_commits(uri: str) -> None
     write_dataset(ROWS, uri)
     store, root = open_store(uri, LOCKED, BadLock(fails=False))
     with pytest.raises(FileExistsError, match="version 1 is there"):
-        publish(TableRef(store, root), 1, manifest_path(root, 1, Naming.V2), b"")
+        publish(TableRef(store, root), 1, manifest_path(root, 1, ManifestNaming.V2), b"")
     assert write_dataset(ROWS, uri, "append", commit_lock=BadLock(fails=False)).count_rows() == 6
 
 
@@ -555,7 +555,7 @@ def test_a_lock_that_cannot_be_had(uri: str) -> None:
 
     store, root = open_store(uri, LOCKED, busy)
     with pytest.raises(FileExistsError, match="held by another"):
-        publish(TableRef(store, root), 1, manifest_path(root, 1, Naming.V2), b"")
+        publish(TableRef(store, root), 1, manifest_path(root, 1, ManifestNaming.V2), b"")
     for failing in (down, refusing):
         with pytest.raises(CommitError, match=r"was not given .*, so nothing was committed") as told:
             write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=failing)

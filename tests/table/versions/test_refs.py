@@ -14,7 +14,7 @@ import spark_lance
 from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundError
 from spark_lance.io.local import LocalStore
 from spark_lance.io.store import open_store
-from spark_lance.table.format.paths import Naming, newest_manifest_name
+from spark_lance.table.format.paths import ManifestNaming, newest_manifest_name
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.retention import MAX_REF_AGE_MS, drop_expired_refs, set_retention
 from spark_lance.table.versions.versions import (
@@ -83,7 +83,7 @@ def test_files_in_the_making_are_no_versions(table: Path) -> None:
 def test_two_naming_schemes_are_refused_but_versions_still_open(table: Path) -> None:
     table_ref = TableRef(*open_store(table))
     naming = list_versions(table_ref)[0].naming
-    other = Naming.V1 if naming is Naming.V2 else Naming.V2
+    other = ManifestNaming.V1 if naming is ManifestNaming.V2 else ManifestNaming.V2
     names = table / "_versions"
     (names / naming.file_name(3)).rename(names / other.file_name(3))
     with pytest.raises(FormatError, match="V1 and as V2"):
@@ -129,7 +129,11 @@ def test_a_latest_version_that_is_cleaned_up_meanwhile(table: Path) -> None:
         def list(self, directory: str) -> list[str]:
             Stale.calls += 1
             # A listing that still shows a version which is gone by the time it is read.
-            ghost = Naming.V1.file_name(12) if real[0] == "1.manifest" else Naming.V2.file_name(12)
+            ghost = (
+                ManifestNaming.V1.file_name(12)
+                if real[0] == "1.manifest"
+                else ManifestNaming.V2.file_name(12)
+            )
             return [*real, ghost] if Stale.calls == 1 else real
 
     assert load_latest(TableRef(Stale.around(LocalStore()), root)).version == 11
@@ -157,7 +161,7 @@ def test_a_hint_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_the_newest_name_is_found_without_parsing_all() -> None:
-    names = [Naming.V2.file_name(version) for version in (3, 12, 7)]
+    names = [ManifestNaming.V2.file_name(version) for version in (3, 12, 7)]
     assert newest_manifest_name(names) == names[1]
     strays = ["latest_version_hint.json", f"{names[1]}#1", ".tmp12", "d18446744073709551614.manifest"]
     assert newest_manifest_name([*strays, *names, "d9223372036854775809.manifest"]) == names[1]

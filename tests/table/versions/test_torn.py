@@ -23,7 +23,7 @@ from spark_lance.errors import (
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.manifest import pack_manifest, read_manifest
-from spark_lance.table.format.paths import Naming, manifest_path
+from spark_lance.table.format.paths import ManifestNaming, manifest_path
 from spark_lance.table.versions import versions
 
 TEARS: dict[str, Callable[[bytes], bytes]] = {
@@ -54,7 +54,7 @@ def make(path: Path | str, versions: int = 3) -> LanceDataset:
 
 def tear(path: Path | str, version: int, how: str = "half") -> None:
     store, root = open_store(path)
-    name = manifest_path(root, version, Naming.V2)
+    name = manifest_path(root, version, ManifestNaming.V2)
     store.put(name, TEARS[how](store.read(name)))
 
 
@@ -112,7 +112,7 @@ def test_restore_and_repair_move_the_file_and_never_use_its_number(tmp_path: Pat
     path = tmp_path / "t"
     make(path)
     tear(path, 3)
-    name = Path(manifest_path(str(path), 3, Naming.V2)).name
+    name = Path(manifest_path(str(path), 3, ManifestNaming.V2)).name
     data = (path / "_versions" / name).read_bytes()
     assert dataset(path, version=1).restore().version == 4
     assert (path / "_torn" / name).read_bytes() == data
@@ -267,7 +267,7 @@ def test_an_index_section_of_zeros_is_torn(tmp_path: Path) -> None:
     manifest = Path(dataset(path).manifest.path)
     data = bytearray(manifest.read_bytes())
     section = len(dataset(path).manifest.index_section)
-    start = read_manifest(open_store(path)[0], str(manifest), Naming.V2).message.index_section
+    start = read_manifest(open_store(path)[0], str(manifest), ManifestNaming.V2).message.index_section
     data[start : start + 4 + section] = bytes(4 + section)
     manifest.write_bytes(data)
     assert dataset(path).version == 3

@@ -12,7 +12,7 @@ import spark_lance
 from spark_lance.io.cache import Cache, CacheSection
 from spark_lance.table.versions import resolve
 from spark_lance.table.versions import versions as versions_module
-from spark_lance.table.versions.resolve import Walk
+from spark_lance.table.versions.resolve import BranchReader
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return versions
 
 
-def walk_with_cache(path: Path, monkeypatch: pytest.MonkeyPatch, manifests: int) -> Walk:
+def walk_with_cache(path: Path, monkeypatch: pytest.MonkeyPatch, manifests: int) -> BranchReader:
     """Return a walk over eight versions, with a cache that has room for `manifests` of them."""
     for number in range(8):
         table = spark_lance.write_dataset(pa.table({"x": [number]}), path, "append" if number else "create")
     size = resolve._MEMORY_PER_BYTE * table.manifest.message.ByteSize() + 256
     section: CacheSection[Any] = CacheSection("walks", Cache(manifests * size + 10))
     monkeypatch.setattr(resolve, "_VERSIONS", section)
-    return Walk(table.table)
+    return BranchReader(table.table)
 
 
 @pytest.mark.parametrize("manifests", [0, 1, 3, 5, 20])

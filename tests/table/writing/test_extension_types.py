@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_lance import dataset, write_dataset
 from spark_lance.errors import SchemaError
-from spark_lance.file.base.extensions import known_table
+from spark_lance.file.base.extensions import restore_table_types
 
 VERSIONS = ["2.0", "2.1", "2.2"]
 
@@ -195,4 +195,4 @@ def test_parts_of_arrays_come_back(tmp_path_factory: pytest.TempPathFactory, dat
     found = write_dataset(whole, tmp_path_factory.mktemp("e") / "t", data_storage_version=version).to_table()
     found.validate(full=True)
     assert found == whole
-    assert known_table(found) == whole
+    assert restore_table_types(found) == whole

@@ -28,7 +28,7 @@ from spark_lance.index.vector.build import (
     prepare_sample,
     vector_type,
 )
-from spark_lance.index.vector.create import entry_of, recipe_with, sample_vectors, segment_rows
+from spark_lance.index.vector.create import build_entry, configure_recipe, sample_vectors, segment_rows
 from spark_lance.index.vector.quantizers.product import ProductQuantizer
 from spark_lance.index.vector.storage import Partition
 from spark_lance.io.locations import join
@@ -117,7 +117,7 @@ class IndicesBuilder:
             sample_vectors(self._value.snapshot, self.column[0], sample_rate << num_bits, fragments),
             recipe.metric,
         )
-        recipe = recipe_with(
+        recipe = configure_recipe(
             "IVF_PQ",
             recipe.metric,
             None,
@@ -230,7 +230,7 @@ class IndicesBuilder:
             directory = index_directory(snapshot.root, segment)
             files = merge_segments(trained, snapshot.store, directory, parts, snapshot.manifest.file_version)
         covered = BitMap(fragment.id for fragment in snapshot.fragments)
-        entry = entry_of(trained, name, segment, field.id, snapshot.version, covered, files)
+        entry = build_entry(trained, name, segment, field.id, snapshot.version, covered, files)
         removed = [old for old in snapshot.manifest.indices if old.name == name]
         self.dataset.value = value.at(commit_segments(snapshot, [entry], removed))
 
@@ -247,7 +247,7 @@ class IndicesBuilder:
 
     def _recipe(self, metric: str, partitions: int | None, sample_rate: int, iterations: int) -> IndexParams:
         options = {"sample_rate": sample_rate, "max_iters": iterations}
-        return recipe_with("IVF_PQ", metric_named(metric.lower()), partitions, None, None, options)
+        return configure_recipe("IVF_PQ", metric_named(metric.lower()), partitions, None, None, options)
 
     def _parts(self, count: int | None) -> int:
         if count is None:

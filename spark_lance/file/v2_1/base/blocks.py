@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import CapacityError, empty_text, of_numbers
+from spark_lance.arrow.arrays import CapacityError, empty_text, numbers_to_arrow
 from spark_lance.arrow.buffers import is_ascii, pack_bits, unpack_bits
 from spark_lance.arrow.texts import check_stored_text
 from spark_lance.errors import FormatError
@@ -77,7 +77,7 @@ def repeat_strings(
         groups *= np.uint16(distinct)
         groups[: len(column)] += column.astype(np.uint16)
         groups[len(column) :] += np.uint16(nothing)
-    data = pc.take(_group_table(padded, size), of_numbers(groups), boundscheck=False).buffers()[2]
+    data = pc.take(_group_table(padded, size), numbers_to_arrow(groups), boundscheck=False).buffers()[2]
     bitmap = None if validity is None else pa.py_buffer(validity)
     buffers = [bitmap, pa.py_buffer(offsets), data or pa.py_buffer(b"")]
     return pa.Array.from_buffers(items.type, len(indices), buffers)
@@ -88,7 +88,7 @@ def _group_table(items: pa.Array, size: int) -> pa.Array:
     distinct = len(items)
     numbers = np.arange(distinct**size)
     digits = np.stack([numbers // distinct**power % distinct for power in range(size - 1, -1, -1)], axis=1)
-    _, offsets, data = pc.take(items, of_numbers(digits.reshape(-1))).buffers()
+    _, offsets, data = pc.take(items, numbers_to_arrow(digits.reshape(-1))).buffers()
     ends = np.frombuffer(offsets, dtype=np.int32)[: digits.size + 1 : size].copy()
     return pa.Array.from_buffers(pa.binary(), len(numbers), [None, pa.py_buffer(ends), data])
 
@@ -204,7 +204,7 @@ def to_arrow(block: Block, arrow: pa.DataType, validity: Bytes | None = None) ->
     return _packed_struct(block, arrow, validity)
 
 
-def buffer_of(data: Bytes | None) -> pa.Buffer | None:
+def to_arrow_buffer(data: Bytes | None) -> pa.Buffer | None:
     """Wrap numpy memory as an Arrow buffer, without a copy; the buffer keeps the memory alive."""
     return None if data is None else pa.py_buffer(data)
 
@@ -244,7 +244,7 @@ def _fixed_width(block: FixedWidth, arrow: pa.DataType, validity: Bytes | None) 
     # Some Arrow kernels insist on naturally aligned values; a range read from a store may start anywhere.
     if bits >= 16 and data.__array_interface__["data"][0] % min(bits // 8 & -(bits // 8), 16):
         data = data.copy()
-    return pa.Array.from_buffers(arrow, block.count, [buffer_of(validity), buffer_of(data)])
+    return pa.Array.from_buffers(arrow, block.count, [to_arrow_buffer(validity), to_arrow_buffer(data)])
 
 
 def _variable(block: Variable, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:
@@ -255,7 +255,7 @@ def _variable(block: Variable, arrow: pa.DataType, validity: Bytes | None) -> pa
     if not large and int(block.offsets[-1]) > _INT32_MAX:
         raise CapacityError
     offsets = block.offsets.astype(np.int64 if large else np.int32, copy=False)
-    buffers = [buffer_of(validity), pa.py_buffer(offsets), buffer_of(block.data)]
+    buffers = [to_arrow_buffer(validity), pa.py_buffer(offsets), to_arrow_buffer(block.data)]
     array = pa.Array.from_buffers(arrow, block.count, buffers)
     if text and not _all_utf8(block):
         # Bytes under nulls may be anything, which only the slow check knows.
@@ -270,7 +270,9 @@ def _all_utf8(block: Variable) -> bool:
     # All bytes together are valid, and no string starts inside a character: then each is valid.
     ends = pa.py_buffer(np.array([0, len(block.data)], dtype=np.int64))
     try:
-        pa.Array.from_buffers(pa.large_string(), 1, [None, ends, buffer_of(block.data)]).validate(full=True)
+        pa.Array.from_buffers(pa.large_string(), 1, [None, ends, to_arrow_buffer(block.data)]).validate(
+            full=True
+        )
     except pa.ArrowInvalid:
         return False
     starts = block.offsets[:-1][np.diff(block.offsets) > 0]
@@ -283,7 +285,7 @@ def _fixed_size_list(block: FixedSizeList, arrow: pa.DataType, validity: Bytes |
     items = to_arrow(block.items, arrow.value_type, block.validity)
     if len(items) != block.count * block.dimension:
         raise FormatError(f"{block.count} lists of {block.dimension} items have {len(items)} items")
-    return pa.Array.from_buffers(arrow, block.count, [buffer_of(validity)], children=[items])
+    return pa.Array.from_buffers(arrow, block.count, [to_arrow_buffer(validity)], children=[items])
 
 
 def _packed_struct(block: PackedStruct, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:
@@ -292,7 +294,7 @@ def _packed_struct(block: PackedStruct, arrow: pa.DataType, validity: Bytes | No
     children = [to_arrow(child, arrow.field(i).type) for i, child in enumerate(block.children)]
     if any(len(child) != block.count for child in children):
         raise FormatError("the fields of a packed struct differ in length")
-    return pa.Array.from_buffers(arrow, block.count, [buffer_of(validity)], children=children)
+    return pa.Array.from_buffers(arrow, block.count, [to_arrow_buffer(validity)], children=children)
 
 
 _INDEX_TYPES = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
@@ -358,7 +360,7 @@ def _plain_items(items: pa.Array, indices: pa.Array, validity: Bytes | None) -> 
         return None
     plain = pa.Array.from_buffers(indices.type, len(indices), [None, indices.buffers()[1]])
     strings = pc.take(items, plain, boundscheck=False)
-    return pa.Array.from_buffers(items.type, len(strings), [buffer_of(validity), strings.buffers()[1]])
+    return pa.Array.from_buffers(items.type, len(strings), [to_arrow_buffer(validity), strings.buffers()[1]])
 
 
 def _dictionary(block: Block, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:

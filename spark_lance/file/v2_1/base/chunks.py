@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.arrow.arrays import of_numbers
+from spark_lance.arrow.arrays import numbers_to_arrow
 from spark_lance.arrow.buffers import as_bytes, pack_bits
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
@@ -46,7 +46,7 @@ def run_starts(numbers: Ints) -> npt.NDArray[np.bool_]:
     return result
 
 
-def words_of(data: Bytes, positions: Ints, size: int) -> npt.NDArray[Any] | None:
+def view_words(data: Bytes, positions: Ints, size: int) -> npt.NDArray[Any] | None:
     """Return data as unsigned integers of `size` bytes, if some byte positions in it are multiples of that.
 
     Integers are picked from that several times faster than from bytes. None where they would have to be put
@@ -61,7 +61,7 @@ def gather_integers(data: Bytes, positions: Ints, size: int) -> npt.NDArray[Any]
     """Return the unsigned integers of `size` bytes at these byte positions, which must be inside `data`."""
     if size == 1:
         return data[positions]
-    words = words_of(data, positions, size) if size in (2, 4, 8) else None
+    words = view_words(data, positions, size) if size in (2, 4, 8) else None
     if words is not None:
         return words[positions // size]
     return integer_column(data[positions[:, None] + np.arange(size)])
@@ -79,7 +79,7 @@ def gather(data: Bytes, starts: Ints, lengths: Ints) -> Bytes:
     edges[1::2] = starts + lengths
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
     strings = pa.Array.from_buffers(pa.large_binary(), 2 * count - 1, buffers)
-    values = strings.take(of_numbers(np.arange(0, 2 * count, 2))).buffers()[2]
+    values = strings.take(numbers_to_arrow(np.arange(0, 2 * count, 2))).buffers()[2]
     return as_bytes(values)[: int(lengths.sum())] if values is not None else data[:0]
 
 
@@ -97,7 +97,7 @@ class Ranges:
     sizes: Ints
 
     @classmethod
-    def whole(cls, data: Bytes) -> Ranges:
+    def from_buffer(cls, data: Bytes) -> Ranges:
         """Return all of `data` as one piece."""
         return cls(data, np.zeros(1, dtype=np.int64), np.array([len(data)], dtype=np.int64))
 
@@ -213,9 +213,9 @@ class Chunks:
     @classmethod
     def block(cls, data: Bytes, count: int) -> Chunks:
         """Return one chunk with one buffer."""
-        return cls((Ranges.whole(data),), np.array([count], dtype=np.int64))
+        return cls((Ranges.from_buffer(data),), np.array([count], dtype=np.int64))
 
-    def only(self, what: str) -> Ranges:
+    def require_single(self, what: str) -> Ranges:
         """Return the single buffer of codec `what`.
 
         Raises:

@@ -107,14 +107,14 @@ class _Scratch(threading.local):
     """Scratch memory that a thread reuses, because allocating it costs more than the computation."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Bytes] = {}
+        self._buffers: dict[str, Bytes] = {}
 
     def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Words:
         """Return an uninitialised array. It is reused by the next call with the same `name`."""
         size = math.prod(shape) * dtype.itemsize
-        if name not in self._held or len(self._held[name]) < size:
-            self._held[name] = np.empty(size, dtype=np.uint8)
-        array: _Words = self._held[name][:size].view(dtype).reshape(shape)
+        if name not in self._buffers or len(self._buffers[name]) < size:
+            self._buffers[name] = np.empty(size, dtype=np.uint8)
+        array: _Words = self._buffers[name][:size].view(dtype).reshape(shape)
         return array
 
 
@@ -173,7 +173,7 @@ def decode_inline(packing: pb.InlineBitpacking, chunks: Chunks, resolver: Resolv
         raise UnsupportedFormatError("bit packing with buffer compression is not supported")
     bits = packing.uncompressed_bits_per_value
     dtype = _word_type(bits)
-    pieces = chunks.only("inline_bitpacking")
+    pieces = chunks.require_single("inline_bitpacking")
     counts = chunks.counts
     if bool((counts > BLOCK).any()):
         raise FormatError(f"a bit-packed chunk holds at most {BLOCK} values, not {int(counts.max())}")
@@ -239,7 +239,7 @@ def decode_out_of_line(packing: pb.OutOfLineBitpacking, chunks: Chunks, resolver
     width = packing.values.flat.bits_per_value
     if width > bits:
         raise FormatError(f"values of {bits} bits packed to {width} bits")
-    pieces = chunks.only("out_of_line_bitpacking")
+    pieces = chunks.require_single("out_of_line_bitpacking")
     counts = chunks.counts
     # Values of zero bits have no bytes, so the limit is what a chunk's u16 can count.
     if width == 0 and bool((counts > _MAX_EMPTY).any()):

@@ -40,7 +40,7 @@ def decode_mini_block(split: pb.ByteStreamSplit, chunks: Chunks, resolver: Resol
     if width is None:
         name, bits = compression_name(split.values), split.values.flat.bits_per_value
         raise UnsupportedFormatError(f"byte-stream split of {bits} bit {name!r} values is not supported")
-    pieces = chunks.only("byte_stream_split")
+    pieces = chunks.require_single("byte_stream_split")
     counts = chunks.counts
     pieces.require(counts * width, "byte-stream split values")
     planes = pieces.part(0, counts * width).concat()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import numbers_of, of_flags, of_numbers
+from spark_lance.arrow.arrays import flags_to_arrow, numbers_to_arrow, numbers_to_numpy
 from spark_lance.arrow.numpy_types import Bools
 
 _Words = npt.NDArray[Any]
@@ -52,7 +52,7 @@ def encode_dictionary(array: pa.Array, valid: Bools | None, limits: DictionaryLi
     if not limits.allow(0, len(array)):
         return None
     if valid is not None and array.null_count != len(array) - int(np.count_nonzero(valid)):
-        array = pc.if_else(of_flags(valid), array, pa.nulls(1, array.type)[0])
+        array = pc.if_else(flags_to_arrow(valid), array, pa.nulls(1, array.type)[0])
     if not limits.allow(_estimate_distinct(array, limits.sample), len(array)):
         return None
     encoded = array.dictionary_encode()
@@ -60,7 +60,7 @@ def encode_dictionary(array: pa.Array, valid: Bools | None, limits: DictionaryLi
         return None
     narrow = np.min_scalar_type(max(0, len(encoded.dictionary) - 1))
     raw = np.frombuffer(encoded.indices.buffers()[1], np.int32)[encoded.offset : encoded.offset + len(array)]
-    return pa.DictionaryArray.from_arrays(of_numbers(raw.astype(narrow)), encoded.dictionary)
+    return pa.DictionaryArray.from_arrays(numbers_to_arrow(raw.astype(narrow)), encoded.dictionary)
 
 
 def _estimate_distinct(array: pa.Array, sample: int) -> float:
@@ -71,8 +71,8 @@ def _estimate_distinct(array: pa.Array, sample: int) -> float:
     near = pa.concat_arrays([array.slice(i * count // 8, sample // 8) for i in range(8)])
     # Repetitions of nearby values: extrapolate the fraction of new values.
     clustered = len(near.unique()) / len(near) * count
-    far = array.take(of_numbers(np.arange(0, count, count // sample)))
-    counts = numbers_of(pc.value_counts(far).field("counts"))
+    far = array.take(numbers_to_arrow(np.arange(0, count, count // sample)))
+    counts = numbers_to_numpy(pc.value_counts(far).field("counts"))
     once, twice = np.count_nonzero(counts == 1), np.count_nonzero(counts == 2)
     # Repetitions anywhere: the distinct values of the sample, and Chao's estimate of the unseen ones.
     scattered = len(counts) + once * (once - 1) / (2 * (twice + 1))
@@ -97,7 +97,7 @@ def number_words(words: _Words, limits: DictionaryLimits) -> NumberedWords | Non
     least, span = _span(words)
     if span <= _CLOSE:
         return _number_small_range(words, least, span, limits)
-    array = of_numbers(words)
+    array = numbers_to_arrow(words)
     guess = _estimate_distinct(array, limits.sample)
     if not limits.allow(guess, len(words)):
         return None
@@ -129,23 +129,23 @@ def _number_small_range(
     words: _Words, least: Any, span: int, limits: DictionaryLimits
 ) -> NumberedWords | None:
     offsets = (words - least).astype(np.min_scalar_type(span - 1))
-    seen = np.zeros(span, np.bool_)
+    is_present = np.zeros(span, np.bool_)
     if limits.allow(span, len(words)):
         # A sample may show that numbering only the words that occur would not save a bit.
-        seen[offsets[:: len(offsets) // _LOOKED_AT + 1]] = True
-        if (int(np.count_nonzero(seen)) - 1).bit_length() == (span - 1).bit_length():
+        is_present[offsets[:: len(offsets) // _LOOKED_AT + 1]] = True
+        if (int(np.count_nonzero(is_present)) - 1).bit_length() == (span - 1).bit_length():
             return _number_whole_range(words, least, span, offsets)
     # Counting is twice as fast as marking, and Arrow's lookup is five times as fast as numpy's.
-    seen = np.bincount(offsets, minlength=span) > 0
-    distinct = int(np.count_nonzero(seen))
+    is_present = np.bincount(offsets, minlength=span) > 0
+    distinct = int(np.count_nonzero(is_present))
     if not limits.allow(distinct, len(words)):
         return None
     if (distinct - 1).bit_length() == (span - 1).bit_length():
         return _number_whole_range(words, least, span, offsets)
-    numbers = of_numbers((np.cumsum(seen) - 1).astype(np.min_scalar_type(distinct - 1)))
-    values = pc.take(numbers, of_numbers(offsets), boundscheck=False)
-    indices = numbers_of(values)
-    return NumberedWords(np.flatnonzero(seen).astype(words.dtype) + least, indices)
+    numbers = numbers_to_arrow((np.cumsum(is_present) - 1).astype(np.min_scalar_type(distinct - 1)))
+    values = pc.take(numbers, numbers_to_arrow(offsets), boundscheck=False)
+    indices = numbers_to_numpy(values)
+    return NumberedWords(np.flatnonzero(is_present).astype(words.dtype) + least, indices)
 
 
 def _number_whole_range(words: _Words, least: Any, span: int, offsets: _Words) -> NumberedWords:

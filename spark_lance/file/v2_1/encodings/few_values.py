@@ -33,7 +33,7 @@ def decode_constant(constant: pb.Constant, chunks: Chunks, resolver: Resolver) -
 
 def decode_dictionary(dictionary: pb.Dictionary, chunks: Chunks, resolver: Resolver) -> FixedWidth:
     """Decode indices and items from one buffer and replace the indices with their items."""
-    pieces = chunks.only("dictionary")
+    pieces = chunks.require_single("dictionary")
     if len(pieces.starts) != 1:
         raise FormatError("a dictionary in block form comes in one buffer")
     data = pieces.concat()

@@ -110,7 +110,7 @@ def decode_block(fsl: pb.FixedSizeList, chunks: Chunks, resolver: Resolver) -> F
     levels, inner = _shape(fsl)
     bits = flat.flat_bits(inner) if inner is not None else 0
     width = sum(_bitmap_sizes(levels)) + (levels[-1][0] * bits + 7) // 8
-    pieces = chunks.only("fixed_size_list")
+    pieces = chunks.require_single("fixed_size_list")
     if len(pieces.starts) != 1:
         raise FormatError("fixed-size lists in block form come in one buffer")
     data = pieces.concat()

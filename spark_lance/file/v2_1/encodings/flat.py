@@ -39,7 +39,7 @@ def flat_bits(flat: pb.Flat) -> int:
 def decode(flat: pb.Flat, chunks: Chunks, resolver: Resolver) -> FixedWidth:
     """Decode mini-block chunks or a block: one buffer per chunk, of at least count * bits bits."""
     bits = flat_bits(flat)
-    values = chunks.only("flat")
+    values = chunks.require_single("flat")
     if bits == 1:
         return FixedWidth(1, chunks.total, values.concat_bits(chunks.counts, "flat bits"))
     # Python integers, because a damaged width times a damaged count may exceed 64 bits.

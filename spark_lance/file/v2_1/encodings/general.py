@@ -76,7 +76,7 @@ def decode_mini_block(general: pb.General, chunks: Chunks, resolver: Resolver) -
 
 def decode_block(general: pb.General, chunks: Chunks, resolver: Resolver) -> Block:
     """Decode independent buffers."""
-    pieces = decompress(general.compression, chunks.only("general"))
+    pieces = decompress(general.compression, chunks.require_single("general"))
     return resolver.block(general.values, Chunks((pieces,), chunks.counts))
 
 

@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import flags_of
+from spark_lance.arrow.arrays import flags_to_numpy
 from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field
@@ -303,7 +303,7 @@ def _has_nulls(array: pa.Array, valid: Bools | None) -> bool:
     """Return whether a value is null in a valid row."""
     if not array.null_count:
         return False
-    nulls: Bools = flags_of(pc.is_null(array))
+    nulls: Bools = flags_to_numpy(pc.is_null(array))
     return bool((nulls if valid is None else nulls & valid).any())
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import empty_text, flags_of, of_flags
+from spark_lance.arrow.arrays import empty_text, flags_to_arrow, flags_to_numpy
 from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.proto import encodings21_pb2 as pb
 
@@ -208,7 +208,7 @@ def _split_layers(array: pa.Array, valid: Bools | None) -> tuple[tuple[_Layer, .
         array = array.storage if isinstance(array, pa.ExtensionArray) else array
         validity = None
         if array.null_count:
-            own: Bools = flags_of(pc.is_valid(array))
+            own: Bools = flags_to_numpy(pc.is_valid(array))
             inherited = None if valid is None else np.repeat(valid, len(own) // len(valid))
             valid = own if inherited is None else own & inherited
             # Nulls inside a null list are irrelevant, so they do not require a bitmap.
@@ -226,7 +226,7 @@ def _item_values(array: pa.Array, valid: Bools | None) -> U8 | Bools:
     if pa.types.is_dictionary(array.type):
         array = array.indices
     if pa.types.is_boolean(array.type):
-        bits = flags_of(array)
+        bits = flags_to_numpy(array)
         return bits if valid is None else bits & np.repeat(valid, len(bits) // len(valid))
     data = _item_bytes(array)
     if valid is None or len(data) == 0:
@@ -359,7 +359,7 @@ def _offsets_and_bytes(array: pa.Array, valid: Bools | None) -> tuple[Ints, U8]:
     raw = np.frombuffer(offset_buffer, offset_type)[array.offset : array.offset + len(array) + 1]
     if valid is not None and np.diff(raw)[~valid].any():
         # Not a null scalar, because that would keep the bytes.
-        emptied = pc.if_else(of_flags(valid), array, empty_text(array.type)[0])
+        emptied = pc.if_else(flags_to_arrow(valid), array, empty_text(array.type)[0])
         return _offsets_and_bytes(emptied, None)
     offsets = raw.astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])

@@ -93,10 +93,10 @@ def decode_block(rle: pb.Rle, chunks: Chunks, resolver: Resolver) -> FixedWidth:
     """Decode buffers that contain values and lengths."""
     if not is_flat(rle):
         nothing = _empty_pieces(chunks.counts)
-        values, lengths = _split(chunks.only("rle")) if chunks.buffers else (nothing, nothing)
+        values, lengths = _split(chunks.require_single("rle")) if chunks.buffers else (nothing, nothing)
         return _decode_nested(rle, values, lengths, chunks.counts, resolver)
     widths = _widths(rle)
-    values, lengths = _split(chunks.only("rle"))
+    values, lengths = _split(chunks.require_single("rle"))
     return _expand(values, lengths, chunks.counts, widths)
 
 

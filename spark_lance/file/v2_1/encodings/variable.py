@@ -53,7 +53,7 @@ def decode_mini_block(variable: pb.Variable, chunks: Chunks, resolver: Resolver)
         return _decode_separate(variable, chunks, resolver)
     dtype = _offset_dtype(variable)
     width = dtype.itemsize
-    pieces = chunks.only("variable")
+    pieces = chunks.require_single("variable")
     counts = chunks.counts
     heads = (counts + 1) * width
     pieces.require(heads, "offsets of byte strings")
@@ -121,7 +121,7 @@ def _decode_separate(variable: pb.Variable, chunks: Chunks, resolver: Resolver) 
 def decode_block(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> Variable:
     """Decode one buffer of byte strings, the form of dictionaries."""
     width = _offset_dtype(variable).itemsize
-    pieces = chunks.only("variable")
+    pieces = chunks.require_single("variable")
     if len(pieces.starts) != 1:
         raise FormatError("byte strings in block form come in one buffer")
     data = pieces.concat()

@@ -36,7 +36,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import of_numbers
+from spark_lance.arrow.arrays import numbers_to_arrow
 from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.errors import FormatError
 from spark_lance.file.v2_1.base.blocks import Block, Variable
@@ -343,7 +343,7 @@ def _interleave(leaf: Leaf, has_slot: Bools, control: U8, full: U8) -> U8:
     order = np.empty(leaf.num_levels, np.int64)
     order[has_slot] = np.arange(len(full))
     order[~has_slot] = np.arange(len(full), leaf.num_levels)
-    return _row_bytes(pieces.take(of_numbers(order)))
+    return _row_bytes(pieces.take(numbers_to_arrow(order)))
 
 
 def _zip_variable(leaf: Leaf, control: U8, values: ZipVariable) -> list[U8]:

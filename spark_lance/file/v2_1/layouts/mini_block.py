@@ -65,7 +65,7 @@ from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.base.blocks import Block, DictionaryBlock, FixedWidth
-from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ranges, exclusive_sum, words_of
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ranges, exclusive_sum, view_words
 from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, ChunkValues, EncodedBlock, flat
@@ -126,7 +126,7 @@ class LevelChunks:
         """Maximum bits of one level in a chunk, not counting incomplete blocks."""
         return (0 if self.rep is None else self.rep_bits) + (0 if self.definition is None else self.def_bits)
 
-    def cut(self, bounds: Ints) -> tuple[LevelBuffers | None, LevelBuffers | None]:
+    def encode_levels(self, bounds: Ints) -> tuple[LevelBuffers | None, LevelBuffers | None]:
         """Return the rep and def buffers of chunks. Chunk c has levels `bounds[c]:bounds[c + 1]`."""
         return self._encode(self.rep, self.rep_bits, bounds), self._encode(
             self.definition, self.def_bits, bounds
@@ -246,15 +246,15 @@ class ChunkTable:
     def _log(self) -> int | None:
         """log2 of the number of values per chunk, if it is equal for all chunks but the last."""
         first, last = int(self.counts[0]), int(self.counts[-1])
-        alike = not first & (first - 1) and bool((self.counts[:-1] == first).all())
-        return first.bit_length() - 1 if alike and 0 < last <= first else None
+        is_uniform = not first & (first - 1) and bool((self.counts[:-1] == first).all())
+        return first.bit_length() - 1 if is_uniform and 0 < last <= first else None
 
-    def places_of(self, numbers: Ints) -> tuple[Ints, Ints]:
+    def locate_values(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the chunk of each value, given ascending value numbers, and its position in the chunk."""
         if self._log is not None:
             return numbers >> self._log, numbers & ((1 << self._log) - 1)
-        homes = np.searchsorted(self.ends, numbers, side="right")
-        return homes, numbers - (self.ends - self.counts)[homes]
+        chunks = np.searchsorted(self.ends, numbers, side="right")
+        return chunks, numbers - (self.ends - self.counts)[chunks]
 
 
 class ChunkParts(NamedTuple):
@@ -458,7 +458,7 @@ def chunk_parts(layout: pb.MiniBlockLayout, spans: Ranges) -> ChunkParts:
             f"a chunk of {int(spans.sizes.min())} bytes cannot have {layout.num_buffers} buffers"
         )
     # Positions and sizes of chunks are multiples of 8 bytes.
-    words = words_of(spans.data, spans.starts, 8)
+    words = view_words(spans.data, spans.starts, 8)
     if words is not None:
         places = (spans.starts >> 3)[:, None] + np.arange((header + 7) // 8)
         raw = words[places].view("<u2")
@@ -545,7 +545,7 @@ def mini_block_page(
     if bounds is None:
         return None
     level_bounds = leaf.levels_before(bounds)
-    rep, definition = levels.cut(level_bounds)
+    rep, definition = levels.encode_levels(level_bounds)
     value_buffers = values.chunk(bounds)
     chunks = _assemble(level_bounds, [rep, definition], value_buffers, widths)
     buffers = [_chunk_words(chunks, bounds, widths), chunks.data]
@@ -671,11 +671,11 @@ def _repetition_index(leaf: Leaf, level_bounds: Ints) -> U8:
     starts = leaf.row_starts()
     ends = np.append(starts[1:], leaf.num_levels)
     cuts = level_bounds[1:]
-    ended = np.searchsorted(ends, cuts, side="right")
-    started = np.searchsorted(starts, cuts, side="left")
+    num_ends = np.searchsorted(ends, cuts, side="right")
+    num_starts = np.searchsorted(starts, cuts, side="left")
     # The row that continues started in this chunk or an earlier one.
-    since = np.maximum(starts[started - 1], level_bounds[:-1])
+    since = np.maximum(starts[num_starts - 1], level_bounds[:-1])
     pairs = np.zeros((len(cuts), 2), np.uint64)
-    pairs[:, 0] = np.diff(ended, prepend=0)
-    pairs[:, 1] = np.where(started > ended, cuts - since, 0)
+    pairs[:, 0] = np.diff(num_ends, prepend=0)
+    pairs[:, 1] = np.where(num_starts > num_ends, cuts - since, 0)
     return pairs.reshape(-1).view(np.uint8)

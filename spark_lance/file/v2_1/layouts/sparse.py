@@ -55,7 +55,7 @@ _MAX_SCALAR = 32
 
 def is_planar(page: Page) -> bool:
     """Return whether a page has a description of version 2.3."""
-    return page.says(PLANAR_LAYOUT_URL)
+    return page.has_encoding_type(PLANAR_LAYOUT_URL)
 
 
 def planar_layout(page: Page) -> pb23.PlanarLayout:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import flags_of, make_filterable, numbers_of, of_numbers
+from spark_lance.arrow.arrays import flags_to_numpy, make_filterable, numbers_to_arrow, numbers_to_numpy
 from spark_lance.arrow.buffers import expand_ranges
 from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.errors import NullValueError
@@ -245,7 +245,7 @@ def _nulls(array: pa.Array, levels: _Levels) -> Bools | None:
     """Return where `array` is null and no outer layer is; None if nowhere."""
     if array.null_count == 0:
         return None
-    nulls: Bools = flags_of(pc.is_null(array))
+    nulls: Bools = flags_to_numpy(pc.is_null(array))
     hidden = levels.hidden()
     if hidden is not None:
         nulls = nulls & ~hidden
@@ -291,7 +291,7 @@ def _list_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> tup
     hidden = levels.hidden()
     nulls = _nulls(array, levels)
     _refuse_nulls(field, nulls, path)
-    offsets = numbers_of(array.offsets).astype(np.int64, copy=False)
+    offsets = numbers_to_numpy(array.offsets).astype(np.int64, copy=False)
     lengths = np.diff(offsets)
     for unreachable in (hidden, nulls):
         if unreachable is not None:
@@ -352,7 +352,7 @@ def _items(array: pa.Array, offsets: Ints, lengths: Ints) -> pa.Array:
     first = int(offsets[0]) if len(offsets) else 0
     if len(offsets) == 0 or int(offsets[-1]) - first == total:
         return array.values.slice(first, total)
-    return make_filterable(array.values).take(of_numbers(expand_ranges(offsets[:-1], lengths)))
+    return make_filterable(array.values).take(numbers_to_arrow(expand_ranges(offsets[:-1], lengths)))
 
 
 def _make_leaf(field: Field, values: pa.Array, levels: _Levels, rows: int) -> Leaf:

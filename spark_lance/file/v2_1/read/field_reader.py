@@ -104,9 +104,9 @@ class FieldReader:
             arrays = [merge_paths(self._field, pieces) for pieces in _align(parts)]
         return pa.chunked_array(arrays, type=self._type)
 
-    def lies_flat(self) -> bool:
+    def is_zero_copy(self) -> bool:
         """Return whether reads are slices of the memory-mapped file, without a copy."""
-        return len(self._paths) == 1 and self._paths[0].lies_flat
+        return len(self._paths) == 1 and self._paths[0].is_zero_copy
 
     def is_light(self) -> bool:
         """Return whether no decoded page is kept for the next read."""
@@ -178,7 +178,7 @@ class _PathReader:
         return self._starts[-1]
 
     @cached_property
-    def lies_flat(self) -> bool:
+    def is_zero_copy(self) -> bool:
         """Whether pages are plain values in a mapped file. The first page decides for all pages."""
         if not self._source.is_mapped or not self._pages or len(self._path) > 1:
             return False
@@ -253,7 +253,7 @@ class _PathReader:
         is_narrow = (
             self._starts[number] + first != self._next_row and (end - first) * _NARROW_FRACTION <= rows
         )
-        return is_narrow and not self.lies_flat
+        return is_narrow and not self.is_zero_copy
 
     def read(self, start: int, stop: int) -> list[pa.Array]:
         arrays = []

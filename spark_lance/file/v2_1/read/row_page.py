@@ -117,7 +117,7 @@ class PlainChunks:
 _PLAIN_CHUNKS: CacheSection[PlainChunks] = CacheSection("decompressed chunks", CACHE, share=1 / 8)
 
 
-def kept_chunks(source: PageSource, offset: int, counts: Ints, width: int | None) -> PlainChunks | None:
+def get_cached_chunks(source: PageSource, offset: int, counts: Ints, width: int | None) -> PlainChunks | None:
     """Return the cache of a page's decompressed chunks; None if the page is not cached.
 
     Args:
@@ -154,17 +154,17 @@ class _RowIndex:
     """The repetition index.
 
     Attributes:
-        started: number of rows that start before each chunk, and the total.
-        ended: number of rows that end before each chunk, and the total."""
+        num_starts: number of rows that start before each chunk, and the total.
+        num_ends: number of rows that end before each chunk, and the total."""
 
-    started: Ints
-    ended: Ints
+    num_starts: Ints
+    num_ends: Ints
 
-    def chunks_of(self, rows: Ints) -> Ints:
+    def find_chunks(self, rows: Ints) -> Ints:
         """Return the chunks that contain parts of the given ascending rows."""
-        heads = np.searchsorted(self.started[1:], rows, side="right")
-        tails = np.searchsorted(self.ended[1:], rows, side="right")
-        edges = np.zeros(len(self.started), dtype=np.int64)
+        heads = np.searchsorted(self.num_starts[1:], rows, side="right")
+        tails = np.searchsorted(self.num_ends[1:], rows, side="right")
+        edges = np.zeros(len(self.num_starts), dtype=np.int64)
         np.add.at(edges, heads, 1)
         np.subtract.at(edges, tails + 1, 1)
         return np.flatnonzero(np.cumsum(edges[:-1]))
@@ -236,9 +236,9 @@ class RowPage:
         """Return the ascending numbers of the chunks that contain the rows; None for all chunks."""
         if not self._has_lists:
             self._ends(table)
-            return np.unique(table.places_of(rows)[0])
+            return np.unique(table.locate_values(rows)[0])
         index = self._row_index(layout, len(table.counts))
-        return None if index is None else index.chunks_of(rows)
+        return None if index is None else index.find_chunks(rows)
 
     def take(self, rows: Ints) -> pa.Array:
         """Return rows of the page as an array of the path's type.
@@ -340,7 +340,7 @@ class RowPage:
         if self._has_lists:
             return self._take_lists(layout, table, items, rows)
         self._ends(table)
-        row_chunks, places = table.places_of(rows)
+        row_chunks, places = table.locate_values(rows)
         is_first = run_starts(row_chunks)
         chunks, chunk_index = row_chunks[is_first], np.cumsum(is_first) - 1
         counts = table.counts[chunks]
@@ -414,7 +414,9 @@ class RowPage:
     def _unpack(self, layout: pb.MiniBlockLayout, table: ChunkTable, chunks: Ints) -> Unpack:
         """Return a function that decompresses chunks of the page, with a cache if possible."""
         width = plain_width(layout.value_compression)
-        plain_chunks = kept_chunks(self._source, self._buffer(1)[0], table.counts, width) if width else None
+        plain_chunks = (
+            get_cached_chunks(self._source, self._buffer(1)[0], table.counts, width) if width else None
+        )
         return decompress if plain_chunks is None else partial(plain_chunks.get, chunks)
 
     def _row_index(self, layout: pb.MiniBlockLayout, chunks: int) -> _RowIndex | None:
@@ -426,12 +428,12 @@ class RowPage:
             pairs = self._read(number).view("<u8").reshape(chunks, 2)
             if int(pairs.max()) > _MAX_ROWS:
                 return None
-            ended = exclusive_sum(pairs[:, 0].astype(np.int64))
-            started = ended.copy()
-            started[1:] += pairs[:, 1] > 0
-            if int(ended[-1]) != self._page.length or int(started[-1]) != self._page.length:
+            num_ends = exclusive_sum(pairs[:, 0].astype(np.int64))
+            num_starts = num_ends.copy()
+            num_starts[1:] += pairs[:, 1] > 0
+            if int(num_ends[-1]) != self._page.length or int(num_starts[-1]) != self._page.length:
                 return None
-            self._index = _RowIndex(started, ended)
+            self._index = _RowIndex(num_starts, num_ends)
         return self._index
 
     def _take_lists(
@@ -441,11 +443,11 @@ class RowPage:
         if index is None:
             all_rows, first = decode_page(self._page, self._path, self._source, 0, self._page.length)
             return make_filterable(all_rows).take(pa.array(rows - first))
-        heads = np.searchsorted(index.started[1:], rows, side="right")
-        chunk_numbers = index.chunks_of(rows)
+        heads = np.searchsorted(index.num_starts[1:], rows, side="right")
+        chunk_numbers = index.find_chunks(rows)
         # Consecutive chunks form a run.
         firsts = np.flatnonzero(np.diff(chunk_numbers, prepend=-2) != 1)
-        starting = (index.started[1:] - index.started[:-1])[chunk_numbers]
+        starting = (index.num_starts[1:] - index.num_starts[:-1])[chunk_numbers]
         spans, counts = self._spans(table, chunk_numbers), table.counts[chunk_numbers]
         extras: list[Ints] = []
 
@@ -463,7 +465,7 @@ class RowPage:
             raise FormatError("the repetition index does not fit the page's rows")
         at = np.searchsorted(chunk_numbers, heads)
         run = np.searchsorted(firsts, at, side="right") - 1
-        places = before[at] + extra_before[run] + rows - index.started[heads]
+        places = before[at] + extra_before[run] + rows - index.num_starts[heads]
         return make_filterable(array).take(pa.array(places))
 
     def _take_full_zip(self, layout: pb.FullZipLayout, rows: Ints) -> pa.Array:

@@ -116,7 +116,7 @@ _BYTES_PER_NS_REQUESTED = 0.05
 
 
 @dataclass(frozen=True)
-class Weights:
+class CostModel:
     """The forms that a writer may use, and how it weighs time against bytes.
 
     Attributes:
@@ -135,7 +135,7 @@ class Weights:
     is_explicit: bool
 
     @classmethod
-    def of(cls, settings: Settings) -> Weights:
+    def of(cls, settings: Settings) -> CostModel:
         """Return the weights for the settings of a field."""
         compression = settings.compression
         schemes: tuple[Compression, ...] = (Compression("lz4"), Compression("zstd"))
@@ -146,7 +146,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Form:
+class PageForm:
     """One way to store the values of a page.
 
     Attributes:
@@ -162,13 +162,13 @@ class Form:
     build: Callable[[], ChunkValues]
 
 
-def best_form(words: _Words, weights: Weights, carried: _Words | None = None) -> Form:
+def choose_form(words: _Words, weights: CostModel, carried: _Words | None = None) -> PageForm:
     """Return the form with the least weight for one or more unsigned words.
 
     Args:
         words: the values.
         weights: the allowed forms and their costs.
-        carried: words to use instead in the run-length form, see `carried_over`.
+        carried: words to use instead in the run-length form, see `fill_nulls_forward`.
     """
     if weights.run_share is not None:
         starts = find_runs(words, weights.run_share * len(words))
@@ -177,7 +177,7 @@ def best_form(words: _Words, weights: Weights, carried: _Words | None = None) ->
     return min(_candidate_forms(words, weights, carried), key=lambda form: form.weight)
 
 
-def carried_over(words: _Words, valid: npt.NDArray[np.bool_] | None) -> _Words | None:
+def fill_nulls_forward(words: _Words, valid: npt.NDArray[np.bool_] | None) -> _Words | None:
     """Return words in which each null repeats the value before it; None if under half are null.
 
     The stored value of a null is arbitrary, and repeating the previous value halves the number of runs.
@@ -187,14 +187,14 @@ def carried_over(words: _Words, valid: npt.NDArray[np.bool_] | None) -> _Words |
     return words[np.maximum.accumulate(np.where(valid, np.arange(len(words)), 0))]
 
 
-def _candidate_forms(words: _Words, weights: Weights, carried: _Words | None) -> Iterator[Form]:
+def _candidate_forms(words: _Words, weights: CostModel, carried: _Words | None) -> Iterator[PageForm]:
     bits = words.dtype.itemsize * 8
     plain = FixedChunks.of_words(words)
     least = plain.nbytes * (1 + weights.bytes_per_ns * _COPY_NS)
-    yield Form(plain.nbytes, least, NUMBER_POLICY, lambda: plain)
+    yield PageForm(plain.nbytes, least, NUMBER_POLICY, lambda: plain)
     packed = PackedChunks.of(words)
     weight = packed.nbytes + weights.bytes_per_ns * _UNPACK_NS[bits] * len(words)
-    yield Form(packed.nbytes, weight, _PACKED_POLICY, lambda: packed)
+    yield PageForm(packed.nbytes, weight, _PACKED_POLICY, lambda: packed)
     least = min(least, weight)
     if weights.run_share is None:
         per_run = words.dtype.itemsize + 1 + weights.bytes_per_ns * _RUN_NS
@@ -207,15 +207,15 @@ def _candidate_forms(words: _Words, weights: Weights, carried: _Words | None) ->
     yield from _compressed_word_forms(words, plain, weights, least)
 
 
-def _run_form(words: _Words, starts: npt.NDArray[np.int64], weights: Weights) -> Form:
+def _run_form(words: _Words, starts: npt.NDArray[np.int64], weights: CostModel) -> PageForm:
     runs = RunChunks.of(words, starts)
     weight = runs.nbytes + weights.bytes_per_ns * _RUN_NS * len(starts)
-    return Form(runs.nbytes, weight, NUMBER_POLICY, lambda: runs)
+    return PageForm(runs.nbytes, weight, NUMBER_POLICY, lambda: runs)
 
 
 def _compressed_word_forms(
-    words: _Words, plain: FixedChunks, weights: Weights, most: float
-) -> Iterator[Form]:
+    words: _Words, plain: FixedChunks, weights: CostModel, most: float
+) -> Iterator[PageForm]:
     if words.dtype.itemsize < 4 or weights.split != "on":
         yield from compressed_forms(plain, weights, most=most)
     if words.dtype.itemsize >= 4 and weights.split != "off":
@@ -225,11 +225,11 @@ def _compressed_word_forms(
 
 def compressed_forms(
     values: ChunkValues,
-    weights: Weights,
+    weights: CostModel,
     ns: float = 0.0,
     policy: ChunkPolicy = _COMPRESSED_POLICY,
     most: float = math.inf,
-) -> Iterator[Form]:
+) -> Iterator[PageForm]:
     """Yield the forms of values under general compression, with sizes estimated from samples.
 
     Args:
@@ -253,7 +253,7 @@ def compressed_forms(
     for scheme in schemes:
         share = int(compress_pieces(pieces, scheme).starts[-1]) / total
         nbytes = share * values.nbytes
-        yield Form(nbytes, nbytes + times[scheme], policy, _compressor(values, scheme))
+        yield PageForm(nbytes, nbytes + times[scheme], policy, _compressor(values, scheme))
 
 
 def _compressor(values: ChunkValues, scheme: Compression) -> Callable[[], ChunkValues]:
@@ -385,7 +385,7 @@ def choose(leaf: Leaf, version: FileVersion) -> NullPage | BlobPage | ScalarPage
     settings = Settings.of(leaf.field)
     if pa.types.is_dictionary(array.type):
         items = _encode_items(array.dictionary, version, settings)
-        return _choose_numbers(FixedChunks.of(array, valid), Weights.of(settings), items)
+        return _choose_numbers(FixedChunks.of(array, valid), CostModel.of(settings), items)
     if version is not FileVersion.V2_1 and leaf.rep is None and leaf.definition is None:
         value = _constant_value(array)
         if value is not None:
@@ -404,10 +404,10 @@ def _choose_fixed(
     if wide and bits % 8 == 0 and not _has_bit_items(array.type):
         compressed_form = None if settings.structure else _compressed_vectors(array, valid, settings)
         return compressed_form or FullZip(zip_fixed(array, valid))
-    plain, weights = FixedChunks.of(array, valid), Weights.of(settings)
+    plain, weights = FixedChunks.of(array, valid), CostModel.of(settings)
     words = plain.words()
     if words is not None:
-        form = best_form(words, weights, carried_over(words, valid))
+        form = choose_form(words, weights, fill_nulls_forward(words, valid))
         dictionary_page = _dictionary_of_words(words, form, valid, weights, settings, version)
         return dictionary_page or MiniBlock(form.build(), None, form.policy)
     form = _best_other_form(plain, weights)
@@ -471,7 +471,7 @@ def _with_chunk_size(policy: ChunkPolicy, settings: Settings) -> ChunkPolicy:
 
 def _compressed_vectors(array: pa.Array, valid: Bools | None, settings: Settings) -> MiniBlock | None:
     """Return vectors in compressed chunks if they compress well, as images do; else None."""
-    weights = Weights.of(settings)
+    weights = CostModel.of(settings)
     sample = FixedChunks.of(array[: _VECTOR_SAMPLE // (value_bits(array.type) // 8) + 1], None)
     first_scheme = replace(weights, schemes=weights.schemes[:1], is_explicit=True)
     if _best_other_form(sample, first_scheme).nbytes >= sample.nbytes:
@@ -481,16 +481,16 @@ def _compressed_vectors(array: pa.Array, valid: Bools | None, settings: Settings
     return MiniBlock(form.build(), None, form.policy) if form.nbytes < plain.nbytes else None
 
 
-def _choose_numbers(plain: FixedChunks, weights: Weights, items: EncodedBlock | None = None) -> MiniBlock:
+def _choose_numbers(plain: FixedChunks, weights: CostModel, items: EncodedBlock | None = None) -> MiniBlock:
     """Choose the encoding of fixed-width values, which may be indices into a dictionary."""
     words = plain.words()
-    form = _best_other_form(plain, weights) if words is None else best_form(words, weights)
+    form = _best_other_form(plain, weights) if words is None else choose_form(words, weights)
     return MiniBlock(form.build(), items, form.policy)
 
 
-def _best_other_form(plain: FixedChunks, weights: Weights) -> Form:
+def _best_other_form(plain: FixedChunks, weights: CostModel) -> PageForm:
     """Choose the form of values that are not words of 8 to 64 bits: bits, wide numbers, vectors."""
-    best = Form(plain.nbytes, plain.nbytes, _POLICY, lambda: plain)
+    best = PageForm(plain.nbytes, plain.nbytes, _POLICY, lambda: plain)
     slot = plain.nbytes // plain.count
     if any(layer.validity is not None for layer in plain.layers) or not 1 < slot <= _MAX_COMPRESSED_WIDTH:
         return best
@@ -503,7 +503,12 @@ def _best_other_form(plain: FixedChunks, weights: Weights) -> Form:
 
 
 def _dictionary_of_words(
-    words: Words, plain: Form, valid: Bools | None, weights: Weights, settings: Settings, version: FileVersion
+    words: Words,
+    plain: PageForm,
+    valid: Bools | None,
+    weights: CostModel,
+    settings: Settings,
+    version: FileVersion,
 ) -> MiniBlock | None:
     """Return a page of words with a dictionary if that weighs less than `plain`; else None."""
     if valid is not None and not valid.all():
@@ -519,7 +524,7 @@ def _dictionary_of_words(
         settings,
         Compression("lz4"),
     )
-    form = best_form(dictionary_page.indices, weights)
+    form = choose_form(dictionary_page.indices, weights)
     nbytes = form.nbytes + items.data.nbytes
     if settings.dictionary_ratio is not None:
         is_smaller = nbytes < settings.dictionary_ratio * plain.nbytes
@@ -544,7 +549,7 @@ def _dictionary_page(
         return None
     words = FixedChunks.of(encoded, valid).words()
     assert words is not None
-    form = best_form(words, Weights.of(settings))
+    form = choose_form(words, CostModel.of(settings))
     items = _encode_items(encoded.dictionary, version, settings, form.nbytes)
     return MiniBlock(form.build(), items, form.policy) if form.nbytes + items.data.nbytes < limit else None
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
-from spark_lance.index.vector.base.kmeans import Turned, assign, nearest, train_kmeans
+from spark_lance.index.vector.base.kmeans import PreparedCentroids, assign, nearest, train_kmeans
 from spark_lance.index.vector.base.metrics import METRICS, Floats, Metric, Vectors, distances, unit
 from spark_lance.proto import index_pb2
 
@@ -76,7 +76,7 @@ class Ivf:
         if self.metric == "hamming":
             order = np.argsort(distances(queries, self.centroids, "hamming"), axis=1, kind="stable")
             return order[:, :count].astype(np.int64)
-        return nearest(queries, self._turned, count)
+        return nearest(queries, self._prepared_centroids, count)
 
     def _check(self, vectors: Vectors) -> None:
         if vectors.shape[1] != self.centroids.shape[1]:
@@ -85,8 +85,8 @@ class Ivf:
             )
 
     @cached_property
-    def _turned(self) -> Turned:
-        return Turned.of(self.centroids, spherical=self.metric == "dot")
+    def _prepared_centroids(self) -> PreparedCentroids:
+        return PreparedCentroids.of(self.centroids, spherical=self.metric == "dot")
 
     def prepared(self, vectors: Vectors) -> Vectors:
         """Return vectors as float32 or float64, normalized for cosine; unchanged for hamming."""

@@ -85,7 +85,7 @@ def assign(rows: Floats, centroids: Floats, *, spherical: bool = False) -> tuple
     """
     owners = np.empty(len(rows), dtype=np.int64)
     scores = np.empty(len(rows), dtype=np.float32)
-    for part, block in _scores(rows, Turned.of(centroids, spherical=spherical)):
+    for part, block in _scores(rows, PreparedCentroids.of(centroids, spherical=spherical)):
         owners[part] = np.argmin(block, axis=1)
         scores[part] = block[np.arange(len(block)), owners[part]]
     if not spherical:
@@ -96,7 +96,7 @@ def assign(rows: Floats, centroids: Floats, *, spherical: bool = False) -> tuple
 
 
 @dataclass(frozen=True)
-class Turned:
+class PreparedCentroids:
     """Transposed centroids, prepared for comparison with many rows.
 
     Attributes:
@@ -108,17 +108,17 @@ class Turned:
     lengths: _Matrix | None
 
     @classmethod
-    def of(cls, centroids: Floats, *, spherical: bool = False) -> Turned:
+    def of(cls, centroids: Floats, *, spherical: bool = False) -> PreparedCentroids:
         """Prepare centroids (clusters, dim)."""
         points = np.ascontiguousarray(centroids, dtype=np.float32)
-        turned = np.ascontiguousarray(points.T) * np.float32(-1 if spherical else -2)
-        return cls(turned, None if spherical else np.einsum("ij,ij->i", points, points))
+        transposed = np.ascontiguousarray(points.T) * np.float32(-1 if spherical else -2)
+        return cls(transposed, None if spherical else np.einsum("ij,ij->i", points, points))
 
     def __len__(self) -> int:
         return int(self.points.shape[1])
 
 
-def nearest(rows: Floats, centroids: Turned, count: int) -> Ints:
+def nearest(rows: Floats, centroids: PreparedCentroids, count: int) -> Ints:
     """Return the `count` nearest centroids of each row, nearest first: (n, count) int64."""
     count = min(count, len(centroids))
     result = np.empty((len(rows), count), dtype=np.int64)
@@ -132,7 +132,7 @@ def nearest(rows: Floats, centroids: Turned, count: int) -> Ints:
     return result
 
 
-def _scores(rows: Floats, centroids: Turned) -> Iterator[tuple[slice, _Matrix]]:
+def _scores(rows: Floats, centroids: PreparedCentroids) -> Iterator[tuple[slice, _Matrix]]:
     """Yield blocks of rows with scores (rows, clusters) that rank centroids like distances do."""
     step = max(64, _BLOCK_VALUES // max(len(centroids), 1))
     for start in range(0, len(rows), step):

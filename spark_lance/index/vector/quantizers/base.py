@@ -5,7 +5,7 @@ All encodings estimate a distance by the same formula, which BLAS computes for m
     distance(query, row) = gain[query] * add[row] + scale[row] * <q, point[row]> + shift[query]
 
 `points`, `add` and `scale` come from the stored codes of a partition (`Scorer`). q, `shift` and `gain`
-(usually 1) come from the query and the partition's centroid (`Quantizer.ask`).
+(usually 1) come from the query and the partition's centroid (`Quantizer.prepare`).
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Queries:
 
     Attributes:
         vectors: (q, dim), prepared by `Ivf.prepared`.
-        turned: (q, dim), rotated if the quantizer rotates, otherwise the same as `vectors`.
+        rotated: (q, dim), rotated if the quantizer rotates, otherwise the same as `vectors`.
     """
 
     vectors: Vectors
-    turned: Vectors
+    rotated: Vectors
 
     def __len__(self) -> int:
         return len(self.vectors)
 
     def __getitem__(self, rows: slice | npt.NDArray[np.integer[Any]]) -> Queries:
         """Return the selected queries."""
-        return Queries(self.vectors[rows], self.turned[rows])
+        return Queries(self.vectors[rows], self.rotated[rows])
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class Scorer:
         points: (n, width) float32, or codes for such points.
         add: (n,) float32.
         scale: (n,) float32, or one value for all rows.
-        direct: whether distances are squared differences. `some` then computes them directly for the nearest
-            rows, without the rounding error of the formula, which matters for distances near 0.
+        direct: whether distances are squared differences. `select_distances` then computes them directly for
+            the nearest rows, without the rounding error of the formula, which matters for distances near 0.
         whole: whether points and queries are integers whose products have no rounding error.
     """
 
@@ -163,7 +163,7 @@ class Scorer:
         # The error of a sum of n products is at most n rounding errors, and there are two such sums.
         return 2 * int(self.points.shape[1]) * _ROUNDING
 
-    def some(self, query: PreparedQuery, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
+    def select_distances(self, query: PreparedQuery, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
         """Return the distances of one query to the given rows."""
         if self.direct:
             return squares(self.points[rows] - query.points)
@@ -303,19 +303,19 @@ class Quantizer(ABC):
         """Return a scorer for the rows of one partition, whose codes are in stored order."""
 
     def queries(self, vectors: Vectors) -> Queries:
-        """Return the queries for `ask`, given vectors (q, dim) prepared by `Ivf.prepared`."""
+        """Return the queries for `prepare`, given vectors (q, dim) prepared by `Ivf.prepared`."""
         return Queries(vectors, vectors)
 
     @abstractmethod
-    def ask(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
+    def prepare(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
         """Prepare queries for the partition of a centroid."""
 
-    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[PreparedQuery]:
+    def prepare_each(self, query: Queries, centroids: Vectors) -> Sequence[PreparedQuery]:
         """Prepare one query for each of several partitions with centroids (p, dim).
 
         By default the centroid does not matter. Override this if it does.
         """
-        return [self.ask(query, centroids[0])] * len(centroids) if len(centroids) else []
+        return [self.prepare(query, centroids[0])] * len(centroids) if len(centroids) else []
 
     def pack(self, codes: Codes) -> Codes:
         """Return the codes of one partition in stored order."""
@@ -349,7 +349,7 @@ class Quantizer(ABC):
         """
 
 
-def each_of(points: Matrix, shift: Matrix) -> list[PreparedQuery]:
+def split_queries(points: Matrix, shift: Matrix) -> list[PreparedQuery]:
     """Return one query prepared for several partitions: points (p, width) or (1, width), shift (p,)."""
     is_shared = len(points) == 1
     return [
@@ -357,7 +357,7 @@ def each_of(points: Matrix, shift: Matrix) -> list[PreparedQuery]:
     ]
 
 
-def no_shift(count: int) -> Matrix:
+def zero_shifts(count: int) -> Matrix:
     """Return zero shifts (count,) float32."""
     return np.zeros(count, dtype=np.float32)
 

@@ -27,8 +27,8 @@ from spark_lance.index.vector.quantizers.base import (
     Queries,
     Scorer,
     Training,
-    no_shift,
     vector_column,
+    zero_shifts,
 )
 from spark_lance.index.vector.quantizers.quantized_points import Matrix, squares
 
@@ -85,7 +85,7 @@ class Flat(Quantizer):
         lengths[lengths == 0] = 1
         return Scorer(points, ones, np.float32(-1) / lengths)
 
-    def ask(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
+    def prepare(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
         """Return the queries as points. The centroid does not matter."""
         vectors = queries.vectors
         points: Matrix = (np.unpackbits(vectors, axis=1) if self.metric == "hamming" else vectors).astype(
@@ -93,7 +93,7 @@ class Flat(Quantizer):
         )
         if self.metric in ("l2", "hamming"):
             return PreparedQuery(points, squares(points))
-        return PreparedQuery(points, no_shift(len(points)))
+        return PreparedQuery(points, zero_shifts(len(points)))
 
     @classmethod
     def load(

@@ -46,9 +46,9 @@ from spark_lance.index.vector.quantizers.base import (
     Queries,
     Scorer,
     Training,
-    each_of,
-    no_shift,
+    split_queries,
     vector_column,
+    zero_shifts,
 )
 from spark_lance.index.vector.quantizers.quantized_points import Matrix, QuantizedPoints, Rows, squares
 from spark_lance.proto import index_pb2
@@ -438,19 +438,19 @@ class ProductQuantizer(Quantizer):
             return Scorer(points, points.squares(), -2.0)
         return Scorer(points, np.ones(count, dtype=np.float32), -1.0)
 
-    def ask(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
+    def prepare(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
         """Return the queries minus the centroid, or unchanged with dot."""
         if not self._has_residuals:
-            return PreparedQuery(queries.vectors.astype(np.float32), no_shift(len(queries)))
+            return PreparedQuery(queries.vectors.astype(np.float32), zero_shifts(len(queries)))
         residuals: Matrix = (queries.vectors - centroid).astype(np.float32)
         return PreparedQuery(residuals, squares(residuals))
 
-    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[PreparedQuery]:
+    def prepare_each(self, query: Queries, centroids: Vectors) -> Sequence[PreparedQuery]:
         """Return one query minus each centroid, or unchanged with dot."""
         if not self._has_residuals:
-            return super().ask_each(query, centroids)
+            return super().prepare_each(query, centroids)
         residuals: Matrix = (query.vectors - centroids).astype(np.float32, copy=False)
-        return each_of(residuals, squares(residuals))
+        return split_queries(residuals, squares(residuals))
 
     @classmethod
     def load(

@@ -82,7 +82,7 @@ from spark_lance.index.vector.quantizers.base import (
     Queries,
     Scorer,
     Training,
-    each_of,
+    split_queries,
     vector_column,
 )
 from spark_lance.index.vector.quantizers.quantized_points import Matrix, NarrowCodes, squares
@@ -114,7 +114,7 @@ class FastRotation:
         """Return a rotation with random signs."""
         return cls(dim, np.random.default_rng(seed).bytes(_ROUNDS * -(-dim // 8)))
 
-    def same(self, other: Rotation) -> bool:
+    def is_same(self, other: Rotation) -> bool:
         """Return whether another rotation is this one."""
         return self == other
 
@@ -153,14 +153,14 @@ class MatrixRotation:
         matrix = np.random.default_rng(seed).standard_normal((dim, dim))
         return cls(np.linalg.qr(matrix)[0].astype(np.float32))
 
-    def same(self, other: Rotation) -> bool:
+    def is_same(self, other: Rotation) -> bool:
         """Return whether another rotation is this one."""
         return isinstance(other, MatrixRotation) and np.array_equal(self.matrix, other.matrix)
 
     def __call__(self, vectors: Vectors) -> Matrix:
         """Rotate vectors (n, dim)."""
-        turned: Matrix = vectors.astype(np.float32) @ self.matrix.T.astype(np.float32)
-        return turned
+        rotated: Matrix = vectors.astype(np.float32) @ self.matrix.T.astype(np.float32)
+        return rotated
 
 
 Rotation = FastRotation | MatrixRotation
@@ -408,12 +408,12 @@ class RabitQuantizer(Quantizer):
 
     def encode(self, vectors: Vectors, owners: npt.NDArray[np.int64], ivf: Ivf) -> Codes:
         """Return the codes and factors of vectors."""
-        turned = self.rotation(ivf.centroids)
+        rotated = self.rotation(ivf.centroids)
         parts = []
         for start in range(0, len(vectors), _BLOCK_ROWS):
             part = slice(start, start + _BLOCK_ROWS)
             residuals = self.rotation(vectors[part] - ivf.centroids[owners[part]])
-            parts.append(self._encode(residuals, turned[owners[part]]))
+            parts.append(self._encode(residuals, rotated[owners[part]]))
         if not parts:
             parts = [self._encode(np.empty((0, self.dim), np.float32), np.empty((0, self.dim), np.float32))]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -492,7 +492,7 @@ class RabitQuantizer(Quantizer):
         return (
             isinstance(other, RabitQuantizer)
             and (self.bits, self.residual_query) == (other.bits, other.residual_query)
-            and self.rotation.same(other.rotation)
+            and self.rotation.is_same(other.rotation)
         )
 
     def scorer(self, codes: Codes) -> Scorer:
@@ -514,10 +514,10 @@ class RabitQuantizer(Quantizer):
         """Return the queries together with their rotation."""
         return Queries(vectors, self.rotation(vectors))
 
-    def ask(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
+    def prepare(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
         """Return the rotated queries with shift and gain."""
         residuals = (queries.vectors - centroid).astype(np.float32)
-        points = self.rotation(residuals) if self.residual_query else queries.turned
+        points = self.rotation(residuals) if self.residual_query else queries.rotated
         if self.metric != "dot":
             return PreparedQuery(points, squares(residuals))
         projections = queries.vectors.astype(np.float32) @ centroid.astype(np.float32)
@@ -527,12 +527,14 @@ class RabitQuantizer(Quantizer):
         gain = projections / length
         return PreparedQuery(points, 1 - projections - gain, gain)
 
-    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[PreparedQuery]:
+    def prepare_each(self, query: Queries, centroids: Vectors) -> Sequence[PreparedQuery]:
         """Return one rotated query with the shift for each centroid."""
         if self.metric == "dot":
-            return [self.ask(query, centroid) for centroid in centroids]
+            return [self.prepare(query, centroid) for centroid in centroids]
         residuals: Matrix = (query.vectors - centroids).astype(np.float32, copy=False)
-        return each_of(self.rotation(residuals) if self.residual_query else query.turned, squares(residuals))
+        return split_queries(
+            self.rotation(residuals) if self.residual_query else query.rotated, squares(residuals)
+        )
 
     @classmethod
     def load(

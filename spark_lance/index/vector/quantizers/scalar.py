@@ -105,7 +105,7 @@ class ScalarQuantizer(Quantizer):
         decoded += np.float32(self.start)
         return decoded
 
-    def ask(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
+    def prepare(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
         """Return the codes of the queries, or the queries themselves with dot."""
         if self.metric == "dot":
             points: Matrix = queries.vectors.astype(np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_lance.file.v2_1.base.chunks import Ranges, gather_integers, run_starts, words_of
+from spark_lance.file.v2_1.base.chunks import Ranges, gather_integers, run_starts, view_words
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
@@ -23,10 +23,10 @@ def test_integers_at_any_place(size: int, shift: int) -> None:
 
 def test_words_only_where_memory_allows() -> None:
     data = np.zeros(64, np.uint8)
-    assert words_of(data, np.array([0, 8, 56]), 8) is not None
-    assert words_of(data, np.array([0, 4]), 8) is None
-    assert words_of(data[1:], np.array([0, 8]), 8) is None
-    assert words_of(data[4:], np.array([0, 8]), 4) is not None
+    assert view_words(data, np.array([0, 8, 56]), 8) is not None
+    assert view_words(data, np.array([0, 4]), 8) is None
+    assert view_words(data[1:], np.array([0, 8]), 8) is None
+    assert view_words(data[4:], np.array([0, 8]), 4) is not None
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 5, 60, 300])

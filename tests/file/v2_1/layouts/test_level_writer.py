@@ -90,7 +90,7 @@ def test_which_levels_become_runs() -> None:
     def kind(array: pa.Array, version: FileVersion) -> str | None:
         (leaf,) = ravel(Schema.from_arrow(pa.schema([("c", array.type)])).fields[0], array)
         bounds = np.append(np.arange(0, leaf.num_levels, 1024), leaf.num_levels)
-        _, definition = LevelChunks.of(leaf, version).cut(bounds)
+        _, definition = LevelChunks.of(leaf, version).encode_levels(bounds)
         return None if definition is None else definition.description.WhichOneof("compression")
 
     assert kind(RUNNY["nulls in long runs"], FileVersion.V2_2) == "rle"

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from spark_lance.file.v2_1.encodings.dictionary_writer import DictionaryLimits, number_words
 from spark_lance.file.v2_1.encodings.general import CompressedChunks, Compression
 from spark_lance.file.v2_1.encodings.plain_writer import FixedChunks
-from spark_lance.file.v2_1.write.field_writer import MiniBlock, Weights, best_form, carried_over
+from spark_lance.file.v2_1.write.field_writer import CostModel, MiniBlock, choose_form, fill_nulls_forward
 from spark_lance.file.v2_1.write.settings import Settings
 from tests.file.v2_1.test_write_pylance import VERSIONS, check
 from tests.file.v2_1.write.test_compression_writer import chosen, describe
 
 RNG = np.random.default_rng(11)
 ROWS = 20_000
-DEFAULT = Weights.of(Settings())
+DEFAULT = CostModel.of(Settings())
 TYPES = [
     pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64(), pa.uint64(),
     pa.float16(), pa.float32(), pa.float64(), pa.date32(),
@@ -135,15 +135,15 @@ def test_what_shrinks_is_compressed() -> None:
 
 def test_whoever_asks_gets_smaller_files() -> None:
     words = np.minimum(RNG.geometric(0.03, 200_000), 255).astype(np.uint8)
-    fast = best_form(words, DEFAULT)
-    small = best_form(words, Weights.of(Settings(compression=Compression("zstd"))))
+    fast = choose_form(words, DEFAULT)
+    small = choose_form(words, CostModel.of(Settings(compression=Compression("zstd"))))
     assert small.nbytes < fast.nbytes
     assert isinstance(small.build(), CompressedChunks)
     assert not isinstance(fast.build(), CompressedChunks)
 
 
 def test_one_word() -> None:
-    assert isinstance(best_form(np.zeros(1, np.uint32), DEFAULT).build(), FixedChunks)
+    assert isinstance(choose_form(np.zeros(1, np.uint32), DEFAULT).build(), FixedChunks)
 
 
 def test_nulls_of_sparse_numbers_make_no_runs() -> None:
@@ -156,10 +156,10 @@ def test_nulls_of_sparse_numbers_make_no_runs() -> None:
     values, _ = choice.values.chunk(np.append(np.arange(0, ROWS, 4096), ROWS))
     # An entry for each number and the nulls behind it; more where these are over 255 or a chunk begins.
     assert len(values.data) // 8 < 1.25 * np.count_nonzero(valid)
-    kept = carried_over(np.where(valid, numbers, 0).astype(np.uint64), valid)
+    kept = fill_nulls_forward(np.where(valid, numbers, 0).astype(np.uint64), valid)
     assert kept is not None
     assert np.array_equal(kept[valid], numbers[valid])
-    assert carried_over(np.arange(10, dtype=np.uint64), np.arange(10) < 6) is None
+    assert fill_nulls_forward(np.arange(10, dtype=np.uint64), np.arange(10) < 6) is None
 
 
 @pytest.mark.parametrize("version", VERSIONS)

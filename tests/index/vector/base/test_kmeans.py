@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_lance.index.vector.base.kmeans import Turned, assign, nearest, train_kmeans
+from spark_lance.index.vector.base.kmeans import PreparedCentroids, assign, nearest, train_kmeans
 from tests.index.vectors import clustered
 
 
@@ -22,8 +22,8 @@ def test_rows_go_to_their_nearest_centroid() -> None:
 def test_nearest_centroids_come_in_order() -> None:
     rows, centroids = clustered(50, 7), clustered(20, 7, seed=3)
     plain = ((rows[:, None] - centroids[None]) ** 2).sum(axis=2)
-    assert np.array_equal(nearest(rows, Turned.of(centroids), 6), np.argsort(plain, axis=1)[:, :6])
-    assert nearest(rows, Turned.of(centroids), 99).shape == (50, 20)
+    assert np.array_equal(nearest(rows, PreparedCentroids.of(centroids), 6), np.argsort(plain, axis=1)[:, :6])
+    assert nearest(rows, PreparedCentroids.of(centroids), 99).shape == (50, 20)
 
 
 def test_every_cluster_has_rows_and_the_loss_is_small() -> None:

@@ -46,7 +46,7 @@ public final class LancePushdown {
   private LancePushdown() {}
 
   /**
-   * Returns whether Python applies a predicate exactly as Spark does. The rules are those of {@code expression_of} in
+   * Returns whether Python applies a predicate exactly as Spark does. The rules are those of {@code translate_predicate} in
    * spark/scan/predicates.py, which has to translate each predicate that this method accepts.
    *
    * @param pushdown the table's description

@@ -41,7 +41,7 @@ import scala.collection.immutable.Seq;
 /**
  * Builds the scan of a table, planned by the driver's Python. LanceTable and LancePaths make a builder for each scan.
  *
- * <p>The description of a table (pushdown_of in spark/scan/predicates.py) says which predicates and limits Spark may
+ * <p>The description of a table (pushdown_description in spark/scan/predicates.py) says which predicates and limits Spark may
  * push down. When Spark builds the scan, they go to Python as JSON. The answer is rows, if there is little to read, or
  * tasks. Few rows become a local scan (LanceRows): Spark runs no job, or one without Python. Many rows stay columns,
  * which tasks without Python read (LanceColumnScan). Tasks go to Spark's own reader of Python data sources, which

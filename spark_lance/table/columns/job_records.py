@@ -1,4 +1,4 @@
-"""Results of a column change for finished fragments, and their records, so that a failed job can resume.
+"""Results of a column change for fragments, and the records of a job, so that a failed job can resume.
 
     {root}/_column_jobs/{job}/{fragment id}-{stem of the data file}.json      one for each finished fragment
 
@@ -39,7 +39,7 @@ from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.bitmaps import parse_bitmap
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.paths import COLUMN_JOBS_DIR, DATA_DIR
-from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
 _RECORD = re.compile(r"[0-9]+-[0-9a-f]+\.json", re.ASCII)
@@ -54,7 +54,7 @@ class FragmentResult:
         fragment: the fragment's id.
         deletion: the fragment's serialized DeletionFile at that time; empty if it had none.
         deleted: the rows that were deleted at that time, as a Roaring bitmap.
-        homes: field id -> data file of the input values; see `homes_of`.
+        homes: field id -> data file of the input values; see `data_files_by_field`.
         ids: the ids of the fields with new values, depth first.
         file: the serialized DataFile; None if the fragment does not change.
         offsets: the rows with new values, as a Roaring bitmap; None if all rows have new values.
@@ -87,19 +87,19 @@ class FragmentResult:
         offsets: BitMap | None = None,
         values: int = 0,
     ) -> FragmentResult:
-        """Return the result for a fragment, with the state that `fits` checks before the result is reused."""
+        """Return the result for a fragment, with the state that `is_valid` checks before a reuse."""
         return cls(
             fragment.id,
             fragment.deletion_file.SerializeToString() if fragment.HasField("deletion_file") else b"",
             BitMap(deleted).serialize(),
-            homes_of(fragment, sources),
+            data_files_by_field(fragment, sources),
             ids,
             None if file is None else file.SerializeToString(),
             None if offsets is None else offsets.serialize(),
             values,
         )
 
-    def fits(
+    def is_valid(
         self,
         table: TableRef,
         fragment: table_pb2.DataFragment,
@@ -111,7 +111,7 @@ class FragmentResult:
         A fragment keeps its id as long as it has the same physical rows. So the result is valid as long as
         the input columns are in the same files, and no deleted row was restored.
         """
-        if self.homes != homes_of(fragment, sources):
+        if self.homes != data_files_by_field(fragment, sources):
             return False
         now = fragment.deletion_file.SerializeToString() if fragment.HasField("deletion_file") else b""
         if self.deletion == now:
@@ -129,14 +129,14 @@ class FragmentResult:
         return replace(self, ids=ids, file=file.SerializeToString())
 
 
-def homes_of(fragment: table_pb2.DataFragment, fields: Sequence[Field]) -> dict[int, str]:
+def data_files_by_field(fragment: table_pb2.DataFragment, fields: Sequence[Field]) -> dict[int, str]:
     """Return field id -> path of the data file that has the field's values."""
     ids = {part.id for top in fields for part in top.walk()}
     return {number: file.path for file in fragment.files for number in file.fields if number in ids}
 
 
 @dataclass(frozen=True)
-class JobRecords(OfTable):
+class JobRecords(TableRefMixin):
     """The records of one job. Can be pickled: tasks add records.
 
     Attributes:
@@ -202,7 +202,7 @@ class JobRecords(OfTable):
             return None
         return result
 
-    def written(self) -> list[str]:
+    def data_file_names(self) -> list[str]:
         """Return the names of the recorded data files."""
         return [f"{record.name.partition('-')[2].removesuffix('.json')}.lance" for record in self._records()]
 

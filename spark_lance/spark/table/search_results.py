@@ -10,9 +10,9 @@ import pyspark.sql.types as st
 
 from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.spark.options.option_values import Projection
-from spark_lance.spark.schema.blobs import taken_with_sources
+from spark_lance.spark.schema.blobs import describe_blobs
 from spark_lance.spark.schema.convert import BatchConverter
-from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
+from spark_lance.spark.schema.read_schema import resolve_projection, to_spark_schema
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.table.format.manifest import Manifest
@@ -30,17 +30,17 @@ def _measure_schema(name: str) -> st.StructType:
     )
 
 
-FOUND, SCORED = _measure_schema(DISTANCE), _measure_schema(SCORE)
+DISTANCE_ROWS, SCORE_ROWS = _measure_schema(DISTANCE), _measure_schema(SCORE)
 
 
-def shown_columns(manifest: Manifest, columns: Sequence[str] | None, *measures: str) -> st.StructType:
-    """Return the Spark schema of the table columns in a search result, without those that `measures` hide."""
+def result_columns(manifest: Manifest, columns: Sequence[str] | None, *measures: str) -> st.StructType:
+    """Return the Spark schema of the table columns in a search result, except names in `measures`."""
     names = [field.name for field in manifest.schema.fields] if columns is None else columns
     table_columns = tuple(name for name in names if name not in measures)
-    return spark_schema_of(manifest.schema, Projection(table_columns))
+    return to_spark_schema(manifest.schema, Projection(table_columns))
 
 
-def with_measured(
+def search_result_schema(
     schema: st.StructType, before: tuple[st.StructField, ...], name: str = DISTANCE
 ) -> st.StructType:
     """Return the output schema of `fetch_rows`: the columns `before`, the table columns, and the measure."""
@@ -71,30 +71,28 @@ def fetch_rows(
             names, _ = resolve_projection(snapshot.schema, schema)
             scan = snapshot.scan(names)
             convert: BatchConverter | None = None
-            target = arrow_schema(with_measured(schema, before, measure))
+            target = arrow_schema(search_result_schema(schema, before, measure))
             for batch in batches:
                 for start in range(0, batch.num_rows, _FETCH):
                     part = batch.slice(start, _FETCH)
                     addresses = part["_address"].to_numpy().view(np.uint64)
                     position = 0
                     # A table without columns has rows but no batches.
-                    found_rows = take_addresses(scan, addresses)
-                    found_rows = taken_with_sources(
-                        found_rows, addresses, schema, snapshot.manifest, scan.bases
-                    )
-                    convert = convert or BatchConverter.plan(found_rows.schema, arrow_schema(schema))
-                    for rows in found_rows.to_batches() or [None]:
-                        these = part if rows is None else part.slice(position, rows.num_rows)
+                    rows_table = take_addresses(scan, addresses)
+                    rows_table = describe_blobs(rows_table, addresses, schema, snapshot.manifest, scan.bases)
+                    convert = convert or BatchConverter.plan(rows_table.schema, arrow_schema(schema))
+                    for rows in rows_table.to_batches() or [None]:
+                        input_rows = part if rows is None else part.slice(position, rows.num_rows)
                         values = [] if rows is None else convert(rows).columns
-                        along = [these[field.name] for field in before]
-                        columns = [*along, *values, these[measure]]
-                        yield pa.RecordBatch.from_arrays(columns, schema=as_given(target, along))
-                        position += len(these)
+                        along = [input_rows[field.name] for field in before]
+                        columns = [*along, *values, input_rows[measure]]
+                        yield pa.RecordBatch.from_arrays(columns, schema=with_input_types(target, along))
+                        position += len(input_rows)
 
     return fetch
 
 
-def as_given(schema: pa.Schema, along: Sequence[pa.Array]) -> pa.Schema:
+def with_input_types(schema: pa.Schema, along: Sequence[pa.Array]) -> pa.Schema:
     """Return the schema with the types of the input columns, whose time zones can differ."""
     for place, values in enumerate(along):
         schema = schema.set(place, schema.field(place).with_type(values.type))
