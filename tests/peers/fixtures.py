@@ -359,6 +359,8 @@ class Site:
                 f"SELECT snapshot_id FROM {table}.refs WHERE name = '{branch}'"
             ).collect()
             self.picked = versions[0][0]
+        if "register_table(" in text:
+            self.spark.sql("DROP TABLE IF EXISTS catalog_name.db.tbl")
         if "system.migrate(" in text:
             self.spark.sql("USE spark_catalog")
             self.spark.sql("CREATE NAMESPACE IF NOT EXISTS spark_catalog.db")

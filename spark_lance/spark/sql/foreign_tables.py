@@ -1,17 +1,22 @@
-"""Copies tables of other formats to Lance tables: the procedures snapshot and migrate."""
+"""Tables that get a name: snapshot and migrate copy tables of other formats, register_table does not."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from spark_lance.errors import OptionError, UnsupportedFormatError
-from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name
+from spark_lance.errors import OptionError, TableExistsError, UnsupportedFormatError
+from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.procedure import current_namespace
 from spark_lance.spark.table.expressions import quoted
+from spark_lance.spark.table.table import LanceTable
+
+if TYPE_CHECKING:
+    from spark_lance.catalog.directory import DirectoryCatalog
 
 
 def source_rows(request: BridgeRequest, source: str) -> DataFrame:
@@ -113,3 +118,40 @@ def _source_files(request: BridgeRequest, table: str, name: str) -> list[str]:
         raise OptionError(f"{table} is a {kind}: name a table of another format, such as Parquet")
     spark.catalog.refreshTable(name)
     return sorted(spark.table(name).inputFiles())
+
+
+def register_table(request: BridgeRequest, _: None, arguments: Mapping[str, Any]) -> DataFrame:
+    """Give a name in a catalog to a table that exists, and return its version and its counts."""
+    catalog = request.catalog
+    name = catalog_name(catalog, arguments["table"], current_namespace(request))
+    location = re.sub(r"/(?:metadata|_versions)/[^/]*$", "", str(arguments["metadata_file"])).rstrip("/")
+    table = LanceTable.forPath(request.spark, location)
+    if is_path(name) or (catalog.root is None and catalog.session is None):
+        raise OptionError(f"catalog {catalog.name} registers names of tables: table => 'db.t'")
+    detail = table.detail().first()
+    assert detail is not None
+    if catalog.session is not None:
+        catalog.registry.check_free(name)
+        catalog.registry.register(name, table.path, external=True, is_new=False)
+    else:
+        assert catalog.root is not None
+        names = cast("DirectoryCatalog", catalog.names)
+        try:
+            names.register(name, _relative_location(catalog.root, location), {})
+        except TableExistsError as error:
+            table_name = ".".join((catalog.name, *name))
+            raise TableExistsError(f"{error}: use another name, or DROP TABLE {table_name} first") from None
+    return request.spark.createDataFrame(
+        [(detail.version, detail.numRows, detail.numFiles)],
+        "current_snapshot_id bigint, total_records_count bigint, total_data_files_count bigint",
+    )
+
+
+def _relative_location(root: str, location: str) -> str:
+    head = root.rstrip("/") + "/"
+    if not location.startswith(head):
+        raise OptionError(
+            f"{location} is not below the catalog's root {root}: move it there, or name the path in place "
+            f"of a table, as in SELECT * FROM lance.`{location}`"
+        )
+    return location[len(head) :]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
@@ -17,8 +17,8 @@ from pyspark.sql import types as st
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFoundError
 from spark_lance.io.locations import join
-from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
-from spark_lance.spark.sql.foreign_tables import migrate_table, snapshot_table, source_rows
+from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name
+from spark_lance.spark.sql.foreign_tables import migrate_table, register_table, snapshot_table, source_rows
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, idle, refused, texts
 from spark_lance.spark.table.expressions import quoted
 from spark_lance.spark.table.maintaining import Optimizing
@@ -43,7 +43,7 @@ from spark_lance.table.versions.retention import drop_expired_refs
 from spark_lance.table.versions.versions import latest_version, list_versions
 
 if TYPE_CHECKING:
-    from spark_lance.catalog.directory import DirectoryCatalog
+    pass
 
 _RESTORE_COLUMNS = "previous_snapshot_id bigint, current_snapshot_id bigint"
 _DAY = 24 * 3600 * 1000
@@ -344,39 +344,6 @@ def _table_columns(source: DataFrame, table: LanceTable) -> list[str]:
             "INSERT INTO t SELECT ..., with a value for it"
         )
     return names
-
-
-def _register_table(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
-    catalog = request.catalog
-    name = catalog_name(catalog, a["table"], current_namespace(request))
-    location = re.sub(r"/(?:metadata|_versions)/[^/]*$", "", str(a["metadata_file"])).rstrip("/")
-    table = LanceTable.forPath(request.spark, location)
-    if is_path(name) or (catalog.root is None and catalog.session is None):
-        raise OptionError(f"catalog {catalog.name} registers names of tables: table => 'db.t'")
-    detail = table.detail().first()
-    assert detail is not None
-    if catalog.session is not None:
-        catalog.registry.check_free(name)
-        catalog.registry.register(name, table.path, external=True, is_new=False)
-    else:
-        assert catalog.root is not None
-        names = cast("DirectoryCatalog", catalog.names)
-        names.register(name, _relative_location(catalog.root, location), {})
-    return _create_frame(
-        request,
-        [(detail.version, detail.numRows, detail.numFiles)],
-        "current_snapshot_id bigint, total_records_count bigint, total_data_files_count bigint",
-    )
-
-
-def _relative_location(root: str, location: str) -> str:
-    head = root.rstrip("/") + "/"
-    if not location.startswith(head):
-        raise OptionError(
-            f"{location} is not below the catalog's root {root}: move it there, or name the path in place "
-            f"of a table, as in SELECT * FROM lance.`{location}`"
-        )
-    return location[len(head) :]
 
 
 def _no_statistics(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
@@ -747,7 +714,7 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
         results=("added_files_count, changed_partition_count",),
     ),
     "register_table": Procedure(
-        _register_table,
+        register_table,
         (_NEW, Parameter("metadata_file", "string", "folder of a Lance table, below the catalog's root")),
         "Give a name to a table that exists.",
         results=("current_snapshot_id, total_records_count, total_data_files_count",),

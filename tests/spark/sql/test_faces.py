@@ -688,6 +688,11 @@ HINTS: tuple[Any, ...] = (
         ("CALL lance.system.rollback_to_snapshot('d.h', 1)",),
     ),
     (
+        "CALL lance.system.register_table('d.h', '{path}')",
+        "already: use another name, or DROP TABLE lance.d.h first",
+        ("DROP TABLE lance.d.h",),
+    ),
+    (
         "CALL lance.system.rewrite_data_files('d.h', options => map('rewrite-all', 'true'))",
         "strategy => 'sort' rewrites all files",
         ("CALL lance.system.rewrite_data_files('d.h', strategy => 'sort', sort_order => 'id')",),
