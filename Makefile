@@ -39,7 +39,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-near test-pure test-python smoke-python coverage fuzz test-slow test-s3 test-stores test-tpc test-spark-sql test-peers test-dbt test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-recall bench-search bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-memory-operations bench-commit bench-durability
-.PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta bench-peers
+.PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-soak bench-start bench-training bench-delta bench-peers
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -199,6 +199,9 @@ bench-changes: $(VENV)/.installed-bench ## measure changes of single rows agains
 
 bench-upserts: $(VENV)/.installed-bench ## measure small upserts by logs and by merges
 	$(BIN)/python -m benchmarks.bench_upserts $(ARGS)
+
+bench-soak: $(VENV)/.installed-bench ## stream upserts for half an hour, and watch memory and files: ARGS="--minutes 30"
+	$(BIN)/python -m benchmarks.bench_soak $(ARGS)
 
 bench-compact: $(VENV)/.installed-bench ## measure the compaction of many small files against pylance
 	$(BIN)/python -m benchmarks.bench_compact $(ARGS)

@@ -15,6 +15,7 @@ from spark_lance.catalog.directory import DirectoryCatalog
 
 # LanceDB is not in the environments of this project: `pip install lancedb` and run this file with `-m ''`.
 lancedb = pytest.importorskip("lancedb", reason="needs LanceDB, which is no dependency of the tests")
+pytest.importorskip("lancedb.rerankers")
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -51,8 +52,8 @@ def assert_same_answers(table: Any, path: str) -> None:
         assert sorted(ours.to_table(["id"], filter=condition)["id"].to_pylist()) == sorted(theirs), condition
     for query in ("alpha", "beta gamma"):
         theirs = table.search(query, query_type="fts", fts_columns="text").limit(10_000).to_arrow()
-        found = ours.to_table(["id"], full_text_query={"query": query, "columns": ["text"]}, limit=10_000)
-        assert sorted(found["id"].to_pylist()) == sorted(theirs["id"].to_pylist()), query
+        answer = ours.to_table(["id"], full_text_query={"query": query, "columns": ["text"]}, limit=10_000)
+        assert sorted(answer["id"].to_pylist()) == sorted(theirs["id"].to_pylist()), query
     vector = np.random.default_rng(99).random(16).astype(np.float32)
     nearest = {"column": "vector", "q": vector, "k": 5, "nprobes": 4, "refine_factor": 400}
     theirs = table.search(vector).limit(5).nprobes(4).refine_factor(400).to_arrow()
@@ -139,3 +140,36 @@ def test_one_folder_as_database_and_catalog(tmp_path: Path) -> None:
     assert list(database.table_names()) == ["theirs"]
     database.drop_table("theirs")
     assert list(database.table_names()) == catalog.tables() == []
+
+
+def test_hybrid_searches_have_the_ranking_of_lancedb(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    count = 400
+    vectors = pa.array(rng.random(count * 8).astype(np.float32))
+    # Texts of different lengths have different scores, so that no search has ties.
+    texts = [" ".join([*rng.choice(WORDS, 5), *["filler"] * row]) for row in rng.permutation(count)]
+    table = pa.table(
+        {"id": range(count), "vector": pa.FixedSizeListArray.from_arrays(vectors, 8), "text": texts}
+    )
+    theirs = lancedb.connect(str(tmp_path)).create_table("t", table)
+    theirs.create_fts_index("text")
+    ours = spark_lance.dataset(tmp_path / "t.lance")
+    for _ in range(25):
+        vector = rng.random(8).astype(np.float32)
+        words = " ".join(rng.choice(WORDS, rng.integers(1, 4), replace=False))
+        k = int(rng.integers(1, 40))
+        query = theirs.search(query_type="hybrid").vector(vector).text(words).limit(k)
+        expected = query.rerank(lancedb.rerankers.RRFReranker()).to_arrow()
+        answer = ours.hybrid_search(
+            {"column": "vector", "q": vector}, {"query": words, "columns": ["text"]}, k, candidates=k
+        )
+        scores = dict(zip(answer["id"].to_pylist(), answer["_relevance_score"].to_pylist(), strict=True))
+        theirs_scores = dict(
+            zip(expected["id"].to_pylist(), expected["_relevance_score"].to_pylist(), strict=True)
+        )
+        assert sorted(scores.values()) == pytest.approx(sorted(theirs_scores.values()), abs=1e-6)
+        # The order of rows with equal relevance is not defined, so the last rows can differ.
+        least = min(scores.values()) + 1e-6
+        assert {row: pytest.approx(score, abs=1e-6) for row, score in scores.items() if score > least} == {
+            row: score for row, score in theirs_scores.items() if score > least
+        }
