@@ -126,7 +126,8 @@ public final class ShimCheck implements Callable {
     check(!Callers.isSavingAsTable() && !Callers.isSavingByPath() && !Callers.isWriter() && !Callers.isCatalogApi(), "nobody writes");
     check(!Callers.isPipeline() && !Callers.namesDefaultFormat() && !Callers.isShowTableExtended(), "nobody creates or shows a table");
     check(!Callers.isResolvingRelations() && !Callers.isSchemaEvolution(), "nobody analyzes");
-    check(!Callers.isMicroBatch() && !Callers.isStreaming(), "nobody streams");
+    check(!Callers.isMicroBatch() && !Callers.isStreaming() && !Callers.isStreamReader(), "nobody streams");
+    check(!Callers.isExplaining(), "nobody explains");
   }
 
   private static void columns() {
