@@ -13,8 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spark_lance.errors import FormatError
 from spark_lance.file.reader import FileReader, take_field
+from spark_lance.file.v2_1.layouts.full_zip import decode
+from spark_lance.file.v2_1.layouts.page_bytes import PageBytes
 from spark_lance.io.store import open_store
+from spark_lance.proto import encodings21_pb2 as pb
+from tests.file.v2_1.by_hand import RESOLVER, flat, variable
 from tests.file.v2_1.pylance_file import layouts, open_file, pylance_file
 from tests.file.v2_1.pylance_table import write_file
 from tests.file.v2_1.test_write_pylance import check, compare
@@ -141,3 +146,75 @@ def test_full_zip_pages_of_both_writers_are_read(
         full_zip, others = count_full_zip(reader)
         assert full_zip > 2 * others, "the tables test full-zip pages"
         check_reads(reader, table, seed)
+
+
+ITEM, NULLABLE, LIST = pb.REPDEF_ALL_VALID_ITEM, pb.REPDEF_NULLABLE_ITEM, pb.REPDEF_NULL_AND_EMPTY_LIST
+WORD = flat(32)
+TEXT = variable(32)
+
+
+def layout_of(layers: list[Any], items: int, **numbers: Any) -> pb.FullZipLayout:
+    encoding = TEXT if "bits_per_offset" in numbers else WORD
+    return pb.FullZipLayout(
+        layers=layers, num_items=items, num_visible_items=items, value_compression=encoding, **numbers
+    )
+
+
+# Two nullable values, or two rows of lists: a control word of a byte, then the value.
+FIXED = {"bits_per_value": 32, "bits_rep": 1, "bits_def": 2}
+VARYING = {"bits_per_offset": 32, "bits_def": 1}
+LISTED = {"bits_per_offset": 32, "bits_rep": 1, "bits_def": 2}
+ROW = b"\x04\1\0\0\0"
+CELL = b"\0\2\0\0\0ab"
+ITEMS_OF_LIST = b"\x04\2\0\0\0ab"
+DAMAGES: dict[str, tuple[pb.FullZipLayout, list[bytes], int]] = {
+    "control words of 33 bits": (
+        layout_of([ITEM], 2, bits_per_value=32, bits_rep=20, bits_def=13),
+        [bytes(8)],
+        2,
+    ),
+    "without a width": (layout_of([ITEM], 2), [bytes(8)], 2),
+    "values of 12 bits": (layout_of([ITEM], 2, bits_per_value=12), [bytes(8)], 2),
+    "3 values of 4 bytes in a buffer of 8": (layout_of([ITEM], 3, bits_per_value=32), [bytes(8)], 3),
+    "lengths of 16 bits": (layout_of([NULLABLE], 1, bits_per_offset=16, bits_def=1), [CELL, b"\0\7"], 1),
+    "buffer 1 is missing": (layout_of([NULLABLE], 1, **VARYING), [CELL], 1),
+    "index of 3 bytes": (layout_of([NULLABLE], 1, **VARYING), [CELL, b"\0\7\7"], 1),
+    "does not ascend": (layout_of([NULLABLE], 2, **VARYING), [CELL * 2, b"\0\x0e\7"], 2),
+    "does not ascend from 0": (layout_of([NULLABLE], 1, **VARYING), [CELL, b"\1\7"], 1),
+    "within the page": (layout_of([NULLABLE], 1, **VARYING), [CELL, b"\0\x08"], 1),
+    "a full-zip row is cut": (layout_of([NULLABLE], 1, **VARYING), [CELL, b"\0\3"], 1),
+    "do not fill their rows": (layout_of([NULLABLE], 1, **VARYING), [CELL[:-1], b"\0\6"], 1),
+    "a page of 2 levels has 1": (layout_of([NULLABLE], 2, **VARYING), [CELL, b"\0\7"], 1),
+    "a page of 3 levels has 2": (layout_of([ITEM, LIST], 3, **FIXED), [ROW * 2, b"\0\5\x0a"], 2),
+    "a full-zip value leaves its page|leaves its row": (
+        layout_of([ITEM, LIST], 1, **FIXED),
+        [ROW[:-1], b"\0\4"],
+        1,
+    ),
+    "row is cut short": (layout_of([ITEM, LIST], 2, **LISTED), [ITEMS_OF_LIST + b"\x04\2", b"\0\7\x09"], 2),
+    "value leaves its page": (
+        layout_of([ITEM, LIST], 1, **LISTED),
+        [b"\x04\xff\xff\xff\xff" + b"ab", b"\0\7"],
+        1,
+    ),
+    "level leaves its row": (
+        layout_of([ITEM, LIST], 2, **LISTED),
+        [ITEMS_OF_LIST * 2, b"\0\5\x0e"],
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("problem", DAMAGES)
+def test_damaged_pages_are_refused(problem: str) -> None:
+    layout, buffers, rows = DAMAGES[problem]
+    kind = pa.binary() if layout.HasField("bits_per_offset") else pa.int32()
+    page = PageBytes([pa.py_buffer(each) for each in buffers], rows, kind)
+    with pytest.raises(FormatError, match=problem):
+        decode(layout, page, RESOLVER)
+
+
+def test_huge_counts_of_values_without_bytes_are_refused() -> None:
+    layout = layout_of([ITEM], (1 << 32) - 1, bits_per_value=0)
+    with pytest.raises(FormatError):
+        decode(layout, PageBytes([pa.py_buffer(bytes(8))], 3, pa.int32()), RESOLVER)
