@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError
+from spark_lance.file.base.pages import RowReader
 from spark_lance.file.reader import FileReader, take_field
 from spark_lance.file.v2_1.layouts.full_zip import decode
 from spark_lance.file.v2_1.layouts.page_bytes import PageBytes
@@ -103,7 +104,9 @@ def check_reads(reader: FileReader, table: pa.Table, seed: int) -> None:
     compare(reader.read(reader.schema.fields), table)
     compare(reader.read(reader.schema.fields, start, stop), table.slice(start, stop - start))
     for field in reader.schema.fields:
-        values = take_field(reader.open_field(field), field, "", picked)
+        opened = reader.open_field(field)
+        assert isinstance(opened, RowReader)
+        values = take_field(opened, field, "", picked)
         assert values.to_pylist() == table[field.name].take(pa.array(picked)).to_pylist(), field.name
 
 
