@@ -341,6 +341,20 @@ class TextPart:
         results = [empty if number is None else by_number[number] for number in numbers]
         return [(postings.documents, postings.frequencies) for postings in results]
 
+    def scores(
+        self, word: str, statistics: Hashable, make: Callable[[], npt.NDArray[np.float32]]
+    ) -> npt.NDArray[np.float32]:
+        """Return the scores of a posting list from the cache, or compute them with `make`.
+
+        Args:
+            word: the word.
+            statistics: the numbers that scores depend on, except those of this part.
+            make: computes the scores.
+        """
+        key = self._cache_key, self.number, "scores", word, statistics
+        result: npt.NDArray[np.float32] = _DECODED.get(key, make, lambda value: int(value.nbytes))
+        return result
+
     def _unpack_postings(self, row: pa.Table) -> Postings:
         documents, frequencies = self.unpacked(row["_posting"][0].as_py(), row["_length"][0].as_py())
         if not (documents[1:] > documents[:-1]).all():

@@ -36,7 +36,7 @@ from spark_lance.index.text.inverted import (
 )
 from spark_lance.index.text.lists import is_text, is_text_list
 from spark_lance.index.text.scores import weights
-from spark_lance.index.text.tokenizer import Tokenizer
+from spark_lance.index.text.tokenizer import Tokenizer, Tokens
 from spark_lance.index.text.vocabulary import Vocabulary, similar_words
 from spark_lance.io.parallel import run_together
 from spark_lance.proto import table_pb2
@@ -57,8 +57,12 @@ _WINDOW_BYTES = 32 << 20
 _MARGIN = 64
 # Scores per block when searching for the greatest scores.
 _BLOCK = 32
+# Relative error of a sum of scores.
+_SUM_ROUNDING = 1e-5
 # Scores are combined in a dense array if postings exceed 1 / `_DENSE` of the texts.
-_DENSE = 128
+_DENSE = 32
+# Number of queries whose words are kept.
+_MAX_QUERIES = 256
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,7 @@ class _Terms:
         groups: for each query word, the numbers of its similar words. The best similar word counts.
         times: how often the query has each group.
         average, count: average number of words per text, and number of texts.
-        having: document frequency of each word.
+        words, having: each word, and its document frequency.
         all_needed: whether a text needs a word of every group, or of any group.
     """
 
@@ -191,6 +195,7 @@ class _Terms:
     times: Sequence[int]
     average: float
     count: int
+    words: Sequence[str]
     having: Sequence[int]
     all_needed: bool
 
@@ -206,6 +211,35 @@ class _Terms:
         parts = [self._score_group(texts, group, rows) for group in self.groups]
         weighted = [(hits, times * scores) for (hits, scores), times in zip(parts, self.times, strict=True)]
         return _combine_scores(weighted, len(texts.lengths), np.add)
+
+    def candidates(self, texts: _Texts, count: int) -> Ints | None:
+        """Return texts, ascending, with the `count` best and all equal ones; None if all texts may be.
+
+        A text that has only words with small scores is left out, if `count` texts have a greater score from
+        one word (MaxScore).
+        """
+        if self.all_needed or len(self.groups) < 2:
+            return None
+        parts = [
+            (hits, times * scores)
+            for (hits, scores), times in zip(
+                (self._score_group(texts, group, None) for group in self.groups), self.times, strict=True
+            )
+        ]
+        limits = [_kth_score(scores, count) for _, scores in parts if len(scores) > count]
+        if not limits:
+            return None
+        # Sums of float32 may be a little smaller than the sum of their bounds.
+        limit = float(max(limits)) * (1 - _SUM_ROUNDING)
+        greatest = np.array([scores.max(initial=0) for _, scores in parts], np.float64)
+        order = np.argsort(greatest)
+        sums = np.cumsum(greatest[order])
+        small = int(np.searchsorted(sums, limit))
+        if not small:
+            return None
+        hits, scores = _combine_scores([parts[i] for i in order[small:]], len(texts.lengths), np.add)
+        result: Ints = hits[scores + sums[small - 1] >= limit]
+        return result
 
     def with_all(self, texts: _Texts) -> Ints:
         """Return the texts that have a word of every group, ascending."""
@@ -232,10 +266,21 @@ class _Terms:
             if rows is not None:
                 places, are_present = _find_sorted(rows, documents)
                 documents, frequencies = rows[are_present], frequencies[places[are_present]]
-            lengths = texts.lengths[documents]
-            scores = weights(frequencies, lengths, self.average, self.count, self.having[word])
-            parts.append((documents, scores))
+            parts.append((documents, self._weights(texts, word, documents, frequencies, rows is None)))
         return _combine_scores(parts, len(texts.lengths), np.maximum)
+
+    def _weights(
+        self, texts: _Texts, word: int, documents: Ints, frequencies: Ints, is_whole: bool
+    ) -> npt.NDArray[np.float32]:
+        """Return the scores of texts for a word; those of a whole posting list are cached."""
+
+        def make() -> npt.NDArray[np.float32]:
+            lengths = texts.lengths[documents]
+            return weights(frequencies, lengths, self.average, self.count, self.having[word])
+
+        if texts.part is None or not is_whole:
+            return make()
+        return texts.part.scores(self.words[word], (self.average, self.count, self.having[word]), make)
 
 
 def _kth_score(scores: npt.NDArray[np.float32], count: int) -> np.float32:
@@ -312,6 +357,7 @@ class TextSearch:
         usable = find_segments(snapshot, INVERTED_LABEL, INVERTED_NEWEST, field.id)
         self._segments = first_index(usable)
         self._rows = RowResolver(snapshot)
+        self._cuts: dict[str, Tokens] = {}
 
     @property
     def index_name(self) -> str | None:
@@ -325,6 +371,15 @@ class TextSearch:
     @property
     def _tokenizer(self) -> Tokenizer:
         return self._parts[0].tokenizer if self._parts else Tokenizer(documents=self._is_json)
+
+    def _cut_query(self, text: str) -> Tokens:
+        cut = self._cuts.get(text)
+        if cut is None:
+            cut = self._tokenizer.cut_query(text)
+            if len(self._cuts) >= _MAX_QUERIES:
+                self._cuts.clear()
+            self._cuts[text] = cut
+        return cut
 
     def unindexed(self, query: TextQuery) -> Sequence[table_pb2.DataFragment]:
         """Return the fragments that a query scans because no index covers them."""
@@ -344,7 +399,7 @@ class TextSearch:
             return self._run(query, allowed)
 
     def _run(self, query: TextQuery, allowed: Addresses | None) -> TextTopK:
-        cut = self._tokenizer.cut_query(query.text)
+        cut = self._cut_query(query.text)
         # The same word at the same position (as with n-grams) is looked up once.
         pairs = dict.fromkeys(zip(cut.word.tolist(), cut.position.tolist(), strict=True))
         words = [str(cut.distinct[number]) for number, _ in pairs]
@@ -367,10 +422,10 @@ class TextSearch:
         having = [sum(len(part.postings[i][0]) for part in texts) for i in range(len(distinct))]
         times = [1 if is_fuzzy else words.count(word) for word in distinct_words]
         all_needed = query.operator == "and" or (query.phrase and not is_fuzzy)
-        terms = _Terms(groups, times, average, count, having, all_needed)
+        terms = _Terms(groups, times, average, count, distinct, having, all_needed)
         if is_phrase:
             return self._search_phrase(texts, terms, words, places - places[0], query, allowed)
-        results = [self._best_texts(part, *terms.scores(part), query.k, allowed) for part in texts]
+        results = [self._best_of(part, terms, query.k, allowed) for part in texts]
         return best_first(results).first(query.k)
 
     def _search_phrase(
@@ -445,6 +500,15 @@ class TextSearch:
         column = plain(column_values(table, self._column)).combine_chunks()
         return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
 
+    def _best_of(self, texts: _Texts, terms: _Terms, k: int | None, allowed: Addresses | None) -> TextTopK:
+        """Return the allowed texts that match: all of them, or at least the k best."""
+        rows = None if k is None else terms.candidates(texts, k + _MARGIN)
+        if rows is not None and k is not None:
+            result = self._first_texts(texts, *terms.scores(texts, rows), k + _MARGIN, allowed)
+            if len(result.addresses) >= k:
+                return result
+        return self._best_texts(texts, *terms.scores(texts), k, allowed)
+
     def _best_texts(
         self,
         texts: _Texts,
@@ -459,6 +523,22 @@ class TextSearch:
         """
         count = len(hits) if k is None else k + _MARGIN
         while count < len(hits):
+            result = self._first_texts(texts, hits, scores, count, allowed)
+            if len(result.addresses) >= (k or 0):
+                return result
+            count *= 8
+        return self._first_texts(texts, hits, scores, len(hits), allowed)
+
+    def _first_texts(
+        self,
+        texts: _Texts,
+        hits: Ints,
+        scores: npt.NDArray[np.float32],
+        count: int,
+        allowed: Addresses | None,
+    ) -> TextTopK:
+        """Return the allowed texts among the `count` best."""
+        if count < len(hits):
             limit = _kth_score(scores, count)
             near = np.flatnonzero(scores >= limit)
             if len(near) > count and self._is_address_order(texts):
@@ -466,10 +546,7 @@ class TextSearch:
                 above = scores[near] > limit
                 ties = near[~above][: count - int(np.count_nonzero(above))]
                 near = np.concatenate([near[above], ties])
-            addresses, counts = self._resolve_texts(texts, hits[near], allowed)
-            if int(np.count_nonzero(counts)) >= (k or 0):
-                return TextTopK(addresses[counts], scores[near][counts])
-            count *= 8
+            hits, scores = hits[near], scores[near]
         addresses, counts = self._resolve_texts(texts, hits, allowed)
         return TextTopK(addresses[counts], scores[counts])
 

@@ -80,14 +80,16 @@ class Vocabulary:
             prefix: number of first letters that must be equal.
             most: maximum number of words.
         """
-        near = np.abs(self._lengths - len(word)) <= letters
+        places = np.flatnonzero(np.abs(self._lengths - len(word)) <= letters)
         own = np.frombuffer(word.encode("utf-8", "surrogatepass"), np.uint8)
         signature = np.bitwise_or.reduce(np.uint32(1) << (own % _SIGNATURE_BITS).astype(np.uint32), initial=0)
         if word.isascii():
             # One change removes at most one letter and adds at most one.
-            missing, extra = signature & ~self._signatures, self._signatures & ~np.uint32(signature)
-            near &= ~self._is_ascii | ((_bits(missing) <= letters) & (_bits(extra) <= letters))
-        words = self._texts.take(pa.array(np.flatnonzero(near))).cast(pa.large_string())
+            signatures = self._signatures[places]
+            missing, extra = signature & ~signatures, signatures & ~np.uint32(signature)
+            near = ~self._is_ascii[places] | ((_bits(missing) <= letters) & (_bits(extra) <= letters))
+            places = places[near]
+        words = self._texts.take(pa.array(places)).cast(pa.large_string())
         if prefix:
             words = words.filter(pc.starts_with(words, word[:prefix]))
         if not len(words):
