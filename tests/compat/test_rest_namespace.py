@@ -155,6 +155,8 @@ def test_each_operation_has_the_same_outcome(both: tuple[RestNamespace, Any]) ->
     outcomes = {name: (outcome(both[0], call), outcome(both[1], call)) for name, call in CALLS.items()}
     assert {name: pair for name, pair in outcomes.items() if pair[0] != pair[1]} == {}
     assert outcomes["count"][0] == {"count": 3}
+    with pytest.raises(api.TableNotFoundError, match="Table not found: "):
+        both[0].describe_table(api.DescribeTableRequest(id=["db", "nope"]))
 
 
 def test_pages_of_names(both: tuple[RestNamespace, Any]) -> None:
@@ -164,14 +166,14 @@ def test_pages_of_names(both: tuple[RestNamespace, Any]) -> None:
             namespace.create_table(api.CreateTableRequest(id=["n0", f"t{number}"]), rows(number))
     pages: list[Any] = []
     for namespace in both:
-        token, seen = None, []
+        token, page_names = None, []
         while True:
             answer = namespace.list_tables(api.ListTablesRequest(id=["n0"], limit=3, page_token=token))
-            seen.append(answer.tables)
+            page_names.append(answer.tables)
             token = answer.page_token
             if not token:
                 break
-        pages.append(seen)
+        pages.append(page_names)
     assert pages[0] == pages[1]
     assert sorted(name for page in pages[0] for name in page) == [f"t{number}" for number in range(7)]
     uri = both[0]._client.uri

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -75,7 +76,12 @@ class RestNamespace(api.LanceNamespace):
             headers = {
                 key[len(_HEADERS) :]: text for key, text in context.items() if key.startswith(_HEADERS)
             }
-        response = self._client.call(verb, request, data, headers)
+        try:
+            response = self._client.call(verb, request, data, headers)
+        except api.LanceNamespaceError as error:
+            # pylance's texts begin with the kind of the error, such as "Table not found".
+            words = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(error).__name__.removesuffix("Error"))
+            raise type(error)(f"{words.capitalize()}: {error}") from error.__cause__
         return _RESPONSES[verb](response) if verb in _RESPONSES else response
 
 
