@@ -186,6 +186,9 @@ def sql(arguments: Arguments) -> int:
         with Progress("querying"):
             result = dataset.sql(arguments.query, _VIEW)
     except duckdb.Error as error:
-        raise ExpressionError(" ".join(str(error).split())) from None
+        reason = " ".join(str(error).split())
+        if isinstance(error, duckdb.CatalogException):
+            reason = reason.split(" Did you mean")[0]
+        raise ExpressionError(f"{reason} (the table is named {_VIEW} in the query)") from None
     show_rows(result, arguments)
     return 0

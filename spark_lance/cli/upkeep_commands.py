@@ -13,7 +13,7 @@ from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.index import list_extendable_indexes
 from spark_lance.datasets.maintain import Compaction
-from spark_lance.errors import OptionError
+from spark_lance.errors import OptionError, suggestion
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.storage import INDEX_TYPES
 from spark_lance.io.display import size_text
@@ -153,7 +153,8 @@ def build_index(arguments: Arguments) -> int:
             result = dataset.create_index(arguments.column, kind, **common, **{**settings, **options})
         else:
             types = ", ".join([*SCALAR_INDICES, *INDEX_TYPES])
-            raise OptionError(f"unknown index type {arguments.type!r}; use {types}")
+            similar = suggestion(arguments.type, [*SCALAR_INDICES, *INDEX_TYPES])
+            raise OptionError(f"unknown index type {arguments.type!r}; use {types}{similar}")
     return _report_change(arguments, f"built {arguments.name or arguments.column + '_idx'}", result)
 
 

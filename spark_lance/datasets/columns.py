@@ -166,6 +166,10 @@ class DatasetColumns:
             ExpressionError: an expression cannot be evaluated on the columns.
             CommitError: the commit conflicts with other writers; see its subclasses.
         """
+        if isinstance(transforms, str):
+            raise OptionTypeError(
+                f"new columns are a dict from names to SQL, such as {{'x': 'a + 1'}}, not {transforms!r}"
+            )
         if isinstance(transforms, pa.Field):
             transforms = [transforms]
         if isinstance(transforms, list) and transforms and isinstance(transforms[0], pa.Field):

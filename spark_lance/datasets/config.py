@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_lance.errors import ConstraintError
+from spark_lance.errors import ConstraintError, OptionTypeError
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
@@ -62,6 +62,13 @@ class DatasetSettings:
             IncompatibleConflictError: another writer updated one of the keys concurrently.
             CommitError: the commit failed; see its subclasses.
         """
+        settings: Any = values
+        if not isinstance(settings, Mapping) or not all(
+            isinstance(value, str) or value is None for value in settings.values()
+        ):
+            raise OptionTypeError(
+                f"settings are a dict from keys to texts or None, such as {{'owner': 'etl'}}, not {values!r}"
+            )
         damaged = has_damaged_record(self.dataset.manifest)
         check_settings({key: value for key, value in values.items() if value is not None or not damaged})
         if replace:

@@ -466,7 +466,11 @@ def _extendable_kind(manifest: Manifest, name: str) -> str | None:
 def _check_extendable(manifest: Manifest, name: str) -> str:
     kind = _extendable_kind(manifest, name)
     if kind is None:
-        raise IndexNotFoundError(f"there is no index {name!r} that can be extended here")
+        names = sorted({entry.name for entry in manifest.indices})
+        raise IndexNotFoundError(
+            f"there is no index {name!r} that can be extended here; the table has "
+            f"{', '.join(names) or 'none'}{suggestion(name, names)}"
+        )
     return kind
 
 

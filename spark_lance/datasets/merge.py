@@ -380,7 +380,8 @@ class MergeInsertBuilder(SpellingHintMixin):
         rules = self._rules_text
         if rules.matched == "keep" and not rules.insert and not rules.delete_missing:
             raise OptionError(
-                "this merge would never change anything: say what is done when keys match or not"
+                "this merge would never change anything: call when_matched_update_all(), "
+                "when_not_matched_insert_all() or another clause"
             )
         return rules
 

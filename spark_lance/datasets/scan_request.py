@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cached_property
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -345,8 +346,11 @@ class ScanRequest:
             if value is not None and value < 0:
                 raise OptionError(f"{name.capitalize()} must be non-negative, not {value}")
         for name in ("batch_size", "batch_bytes"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name} must be at least 1")
+            value = getattr(self, name)
+            if not isinstance(value, Real):
+                raise OptionTypeError(f"{name} must be a whole number, not {value!r}")
+            if value < 1:
+                raise OptionError(f"{name} must be at least 1, not {value}")
         if self.blob_handling not in _BLOB_HANDLINGS:
             raise OptionError(f"blob_handling is {' or '.join(_BLOB_HANDLINGS)}, not {self.blob_handling!r}")
         check_text_as(self.text_as)

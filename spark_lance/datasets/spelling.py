@@ -18,6 +18,23 @@ _INTERNAL = {"aliased", "at", "main_root", "manifest", "max_field_id", "plan_sca
 _INTERNAL |= {"snapshot", "store", "table", "writeOptions"}
 
 
+# Method names of DataFrames, Delta Lake and Iceberg -> the call here, for classes that have its first part.
+_ELSEWHERE = {
+    "compact": ("optimize().executeCompaction()", "compact_files()"),
+    "executeCompaction": ("optimize().executeCompaction()",),
+    "zorder": ("optimize().executeZOrderBy('a', 'b')",),
+    "count": ("toDF().count()", "count_rows()"),
+    "show": ("toDF().show()", "head(10)"),
+    "select": ("toDF().select('a')", "to_table(columns=['a'])"),
+    "where": ("toDF().where('a > 1')", "to_table(filter='a > 1')"),
+    "filter": ("toDF().where('a > 1')", "to_table(filter='a > 1')"),
+    "collect": ("toDF().collect()", "to_table()"),
+    "toPandas": ("toDF().toPandas()", "to_pandas()"),
+    "append": ("insert(rows)",),
+    "rollback": ("restoreToVersion(1)", "checkout_version(1).restore()"),
+}
+
+
 class SpellingHintMixin:
     """A class whose AttributeErrors suggest the other spelling of a name, if the class has it.
 
@@ -44,6 +61,9 @@ class SpellingHintMixin:
 def _similar_names(kind: type, name: str) -> str:
     """Return "; did you mean x, y?" for public names of a class that begin with a name or look like it."""
     names = [each for each in dir(kind) if not each.startswith("_")]
+    for call in _ELSEWHERE.get(name, ()):
+        if call.partition("(")[0] in names:
+            return f": write {call}"
     longer = [each for each in names if each.startswith(name)]
     near = longer or get_close_matches(name, names, 3)
     return f"; did you mean {', '.join(map(repr, near))}?" if near else ""

@@ -193,9 +193,9 @@ def _find(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
                 where = f" in {'.'.join(columns)}" if columns else ""
                 choices = [other for other in names if other not in _SYSTEM_COLUMNS]
                 problem = f"the names {', '.join(alike)} fit" if alike else f"there are {', '.join(choices)}"
-                raise ExpressionError(
-                    f"there is no column {step!r}{where}: {problem}{suggestion(step, names)}"
-                )
+                similar = suggestion(step, names)
+                quoting = "" if similar or alike or columns else f"; a text needs quotes, '{step}'"
+                raise ExpressionError(f"there is no column {step!r}{where}: {problem}{similar}{quoting}")
             name = alike[0]
         kind = schema.field(name).type if kind is None else kind.field(name).type
         names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []

@@ -228,7 +228,7 @@ def parse_sql(text: str) -> Expression:
     except (SqlglotError, RecursionError) as error:
         raise ExpressionError(f"{text!r} is not an SQL expression: {_problem(error)}") from error
     if len(parsed) != 1:
-        raise ExpressionError(f"{text!r} must be one SQL expression")
+        raise ExpressionError(f"{text!r} must be one SQL expression, such as \"id > 7 and name like 'a%'\"")
     try:
         return _convert(parsed[0])
     except ExpressionError as error:

@@ -265,10 +265,23 @@ def _with_literal(column: Any, literal: Any) -> tuple[Value, Value]:
         or (isinstance(literal, datetime.date) and pa.types.is_date(kind))
     )
     if not fits:
-        raise ExpressionError(f"a value of type {kind} cannot be compared or combined with {literal!r}")
+        raise ExpressionError(
+            f"a value of type {kind} cannot be compared or combined with {literal!r}{_remedy(kind, literal)}"
+        )
     if pa.types.is_fixed_size_binary(kind):
         return pc.cast(column, pa.binary()), pa.scalar(literal, pa.binary())
     return column, pa.scalar(literal, kind)
+
+
+def _remedy(kind: pa.DataType, literal: Any) -> str:
+    """Return what to write instead of a literal that does not fit a column."""
+    if pa.types.is_struct(kind):
+        return f": compare one of its fields, {', '.join(kind.field(i).name for i in range(kind.num_fields))}"
+    if is_text(kind) and isinstance(literal, int | float) and not isinstance(literal, bool):
+        return f": write a text in quotes, '{literal}'"
+    if isinstance(literal, str) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return ": write a number without quotes"
+    return ": write a value of that type, or use cast()"
 
 
 def _with_list(column: Any, literal: list[Any]) -> tuple[Value, Value]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
 
-from spark_lance.errors import AtomicPutUnsupportedError
+from spark_lance.errors import AtomicPutUnsupportedError, OptionTypeError
 from spark_lance.io.base_options import (
     ALLOWED_BASES,
     BASE_STORE_PARAMS,
@@ -81,6 +81,11 @@ def open_store(
         OptionError: one option is set by two names, or a value is invalid.
         StoreError: the protocol is unknown, its driver is not installed, or a URI lacks slashes (dbfs:/x).
     """
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise OptionTypeError(
+            "storage_options is a dict, such as {'aws_region': 'eu-central-1'}, "
+            f"not of type {type(storage_options).__name__}"
+        )
     text, manifests = split_uri(uri_text(uri))
     text = full_uri(text)
     protocol = uri_protocol(text)

@@ -1,4 +1,4 @@
-"""What an error says to do instead works: each mistake, its advice, and a call that follows the advice."""
+"""The advice of an error works: each mistake, its advice, and a call that follows the advice."""
 
 # mypy: disable-error-code="func-returns-value"
 
@@ -17,7 +17,7 @@ from spark_lance import dataset, write_dataset
 from spark_lance.datasets.lance_dataset import LanceDataset
 from spark_lance.datasets.operations import LanceOperation, Transaction
 from spark_lance.table.versions.ages import parse_duration
-from tests.datasets.test_mistakes import told
+from tests.datasets.test_mistakes import line_of
 
 VECTORS = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(32, np.float32)), 4)
 ROWS = pa.table({"id": range(8), "s": list("abcdefgh"), "v": VECTORS})
@@ -269,5 +269,5 @@ def _folder(table: LanceDataset) -> Path:
 @pytest.mark.parametrize("case", CASES, ids=[case[0].replace(" ", "-") for case in CASES])
 def test_advice_can_be_followed(table: LanceDataset, case: Case) -> None:
     advice, mistake, remedy = case
-    assert advice in told(lambda: mistake(table))
+    assert advice in line_of(lambda: mistake(table))
     remedy(dataset(table.uri))

@@ -1,4 +1,4 @@
-"""What people get wrong: one line that says what is there, or what to write."""
+"""Frequent mistakes: one line that lists the existing names, or the text to write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_lance import dataset, errors, write_dataset
+from spark_lance import commit_options, dataset, errors, write_dataset
 from spark_lance.cli.main import main
 from spark_lance.errors import CommitOutcomeUnknownError, LanceError, OptionTypeError, TableNotFoundError
 from spark_lance.table.metadata import metadata_table
@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 ROWS = pa.table({"id": range(10), "s": list("abcdefghij")})
 
 
-def told(call: Callable[[], Any]) -> str:
+def line_of(call: Callable[[], Any]) -> str:
     with pytest.raises(LanceError) as error:
         call()
     text = str(error.value)
@@ -34,7 +34,7 @@ def test_a_path_that_is_no_table(tmp_path: Path) -> None:
     write_dataset(ROWS, tmp_path / "points")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    for name, said in (
+    for name, part in (
         ("flight", f"did you mean {tmp_path / 'flights'}?"),
         ("", "the folder holds the tables flights, points"),
         ("empty", "check the path, or write the table first"),
@@ -43,15 +43,15 @@ def test_a_path_that_is_no_table(tmp_path: Path) -> None:
     ):
         with pytest.raises(TableNotFoundError) as error:
             dataset(tmp_path / name)
-        assert str(error.value).endswith(said)
+        assert str(error.value).endswith(part)
     for number in range(7):
         write_dataset(ROWS, tmp_path / "many" / f"t{number}")
-    assert told(lambda: dataset(tmp_path / "many")).endswith("t0, t1, t2, t3, t4 and 2 more")
+    assert line_of(lambda: dataset(tmp_path / "many")).endswith("t0, t1, t2, t3, t4 and 2 more")
 
 
 @pytest.mark.parametrize("path", [None, 5, b"/tmp/x"])
 def test_what_is_no_path(path: Any) -> None:
-    assert told(lambda: dataset(path)) == f"a table is given by its path or URI as text, not as {path!r}"
+    assert line_of(lambda: dataset(path)) == f"a table is given by its path or URI as text, not as {path!r}"
     with pytest.raises(OptionTypeError, match=r"by its (path or )?URI"):
         write_dataset(ROWS, path)
 
@@ -59,18 +59,18 @@ def test_what_is_no_path(path: Any) -> None:
 def test_mistakes_of_arguments(tmp_path: Path) -> None:
     table = write_dataset(ROWS, tmp_path / "t")
     any_table: Any = table
-    assert told(lambda: table.checkout_version("nope")).endswith("does not exist; the table has none")
+    assert line_of(lambda: table.checkout_version("nope")).endswith("does not exist; the table has none")
     table.tags.create("checked", 1)
-    assert told(lambda: table.tags.delete("check")).endswith("there are: checked; did you mean 'checked'?")
-    assert told(lambda: any_table.delete(None)).startswith("delete needs a condition, not None")
-    assert told(lambda: any_table.get_fragments()[0].delete(None)).startswith("delete needs a condition")
+    assert line_of(lambda: table.tags.delete("check")).endswith("there are: checked; did you mean 'checked'?")
+    assert line_of(lambda: any_table.delete(None)).startswith("delete needs a condition, not None")
+    assert line_of(lambda: any_table.get_fragments()[0].delete(None)).startswith("delete needs a condition")
     assert table.checkout_version(table.latest_version).count_rows() == 10
-    assert told(lambda: any_table.to_table(colums=["id"])).endswith("did you mean columns?")
-    assert "there are columns, filter" in told(lambda: any_table.to_table(zzz=1))
-    assert told(lambda: any_table.to_table(nearest="v")).endswith("'q': [...], 'k': 10}, not 'v'")
-    assert "create_scalar_index(column, 'INVERTED')" in told(lambda: table.to_table(full_text_query="a"))
-    assert told(lambda: any_table.take("a")) == "row numbers must be a list of integers, not 'a'"
-    assert "timedelta(days=14), not '3 days'" in told(
+    assert line_of(lambda: any_table.to_table(colums=["id"])).endswith("did you mean columns?")
+    assert "there are columns, filter" in line_of(lambda: any_table.to_table(zzz=1))
+    assert line_of(lambda: any_table.to_table(nearest="v")).endswith("'q': [...], 'k': 10}, not 'v'")
+    assert "create_scalar_index(column, 'INVERTED')" in line_of(lambda: table.to_table(full_text_query="a"))
+    assert line_of(lambda: any_table.take("a")) == "row numbers must be a list of integers, not 'a'"
+    assert "timedelta(days=14), not '3 days'" in line_of(
         lambda: any_table.cleanup_old_versions(older_than="3 days")
     )
     table.cleanup_old_versions(older_than=timedelta(days=3))
@@ -78,8 +78,8 @@ def test_mistakes_of_arguments(tmp_path: Path) -> None:
 
 def test_one_difference_is_told_in_one_line(tmp_path: Path) -> None:
     table = write_dataset(ROWS, tmp_path / "t")
-    said = told(lambda: write_dataset({"id": [1], "zz": ["a"]}, table, "append"))
-    assert said.startswith("the data does not fit the table: column 'zz' is not in the table: leave it out")
+    part = line_of(lambda: write_dataset({"id": [1], "zz": ["a"]}, table, "append"))
+    assert part.startswith("the data does not fit the table: column 'zz' is not in the table: leave it out")
     with pytest.raises(LanceError) as error:
         write_dataset({"id": ["x"], "zz": ["a"]}, table, "append")
     assert str(error.value).count("\n  - ") == 2
@@ -90,7 +90,9 @@ def test_one_difference_is_told_in_one_line(tmp_path: Path) -> None:
 )
 def test_what_numbers_no_rows(tmp_path: Path, rows: Any) -> None:
     table = write_dataset(ROWS, tmp_path / "t")
-    assert "whole numbers" in told(lambda: table.take(rows)) or "integers" in told(lambda: table.take(rows))
+    assert "whole numbers" in line_of(lambda: table.take(rows)) or "integers" in line_of(
+        lambda: table.take(rows)
+    )
     with pytest.raises(LanceError):
         table.get_fragments()[0].take(rows)
 
@@ -98,7 +100,7 @@ def test_what_numbers_no_rows(tmp_path: Path, rows: Any) -> None:
 @pytest.mark.parametrize("count", [-1, 2.5, "3", None])
 def test_samples_of_no_number_of_rows(tmp_path: Path, count: Any) -> None:
     table = write_dataset(ROWS, tmp_path / "t")
-    assert told(lambda: table.sample(count)).endswith(f"from 0 on, not {count!r}")
+    assert line_of(lambda: table.sample(count)).endswith(f"from 0 on, not {count!r}")
     assert table.sample(np.int64(3)).num_rows == 3
 
 
@@ -112,23 +114,23 @@ def test_lists_that_are_none(tmp_path: Path) -> None:
     table = write_dataset(ROWS, tmp_path / "t")
     any_table: Any = table
     (fragment,) = table.get_fragments()
-    assert told(lambda: table.scanner(fragments=any_table.get_fragments()[0])).startswith(
+    assert line_of(lambda: table.scanner(fragments=any_table.get_fragments()[0])).startswith(
         "fragments is a list"
     )
-    assert "as in ['id']" in told(lambda: table.add_columns(lambda batch: batch, read_columns="id"))
-    assert "not by ['id', 's']" in told(lambda: any_table.create_scalar_index(["id", "s"], "BTREE"))
+    assert "as in ['id']" in line_of(lambda: table.add_columns(lambda batch: batch, read_columns="id"))
+    assert "not by ['id', 's']" in line_of(lambda: any_table.create_scalar_index(["id", "s"], "BTREE"))
     assert any_table.create_scalar_index(["id"], "BTREE").has_index
-    assert "pyarrow.int32()" in told(lambda: table.alter_columns({"path": "id", "data_type": "int32"}))
-    assert told(lambda: table.optimize.compact_files(target_rows_per_fragment="3")).endswith(
+    assert "pyarrow.int32()" in line_of(lambda: table.alter_columns({"path": "id", "data_type": "int32"}))
+    assert line_of(lambda: table.optimize.compact_files(target_rows_per_fragment="3")).endswith(
         "number, not '3'"
     )
     for text in ("nope", "3", "{}"):
-        assert "describe" in told(lambda text=text: type(fragment.metadata).from_json(text))  # type: ignore[misc]
+        assert "describe" in line_of(lambda text=text: type(fragment.metadata).from_json(text))  # type: ignore[misc]
 
 
 def test_queries_without_rows(tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
-    assert "gives no rows" in told(lambda: write_dataset(ROWS, tmp_path / "t").sql(""))
+    assert "gives no rows" in line_of(lambda: write_dataset(ROWS, tmp_path / "t").sql(""))
 
 
 # Each line is a mistake, as a user makes it, and the essential part of the message.
@@ -186,10 +188,61 @@ MISTAKES = [
     ("write_dataset(rows, path + '3', max_rows_per_file=0)", "must be at least 1"),
     ("metadata_table('histry')", "use one of versions, history"),
     ("metadata_table('snapshot')", "did you mean 'snapshots'?"),
+    ("ds.to_table(columns='order_id')", "as in columns=['order_id']"),
+    ("ds.to_table(filter='customer = 5')", "write a text in quotes, '5'"),
+    ("ds.to_table(filter='order_id = \\'x\\'')", "write a number without quotes"),
+    ("ds.to_table(filter='address = 5')", "compare one of its fields, city, zip"),
+    ("ds.to_table(filter='customer like xyz')", "a text needs quotes, 'xyz'"),
+    ("ds.to_table(filter=5)", "SQL text or an expression of pyarrow, not 5"),
+    ("ds.to_table(limit='5')", "limit must be a whole number, not '5'"),
+    ("ds.to_table(batch_size=0)", "batch_size must be at least 1, not 0"),
+    ("ds.to_table(batch_size='x')", "batch_size must be a whole number, not 'x'"),
+    ("ds.to_table(full_text_query={'query': 'a', 'column': 'order_id'})", "search texts, lists of"),
+    ("ds.to_table(full_text_query={'query': 'a', 'colum': 'customer'})", "did you mean 'column'?"),
+    ("ds.to_table(nearest=[0.0] * 4)", "nearest is a dict such as"),
+    ("ds.to_table(nearest={'column': 'v', 'q': [0.0] * 4, 'k': 0})", "must be 1 or more, not 0"),
+    ("ds.to_table(with_rowaddress=True)", "did you mean with_row_address?"),
+    ("ds.take([1], columns=['custmer'])", "did you mean 'customer'?"),
+    ("ds.count_rows(5)", "SQL text or an expression of pyarrow, not 5"),
+    ("ds.delete('')", "must be one SQL expression, such as"),
+    ("ds.update('customer = 1')", "updates is a dict from columns to SQL values"),
+    ("ds.update({})", "an update needs at least one column, as in"),
+    ("ds.merge_insert('ordr_id').when_matched_delete().execute(rows)", "did you mean 'order_id'?"),
+    ("ds.merge_insert('order_id').execute(rows)", "call when_matched_update_all()"),
+    (
+        "ds.merge_insert('order_id').when_matched_update_all().execute(pa.table({'ordr_id': [1]}))",
+        "it has ordr_id; did you mean 'ordr_id'?",
+    ),
+    ("ds.add_columns({'customer': 'order_id'})", "choose another name, or change its values by an update"),
+    ("ds.add_columns('x')", "new columns are a dict from names to SQL"),
+    ("ds.alter_columns({'path': 'customer', 'data_type': pa.int32()})", "add a new column with"),
+    ("ds.drop_columns('customer')", "columns is a list, as in ['customer']"),
+    ("ds.create_scalar_index('v', 'BTREE')", "for vectors write create_index('v', 'IVF_PQ')"),
+    ("ds.create_scalar_index('address', 'BTREE')", "index one of its fields, such as 'address.city'"),
+    ("ds.create_index('v', 'IVF_FLAT', num_partitions=0)", "num_partitions must be 1 or more, not 0"),
+    ("ds.create_index('v', 'IVF_FLAT', num_partition=2)", "did you mean 'num_partitions'?"),
+    ("ds.create_index('v', 'IVF_PQ', num_sub_vectors=3)", "use one of 1, 2, 4"),
+    ("ds.create_scalar_index('customer', 'INVERTED', langage='English')", "did you mean 'language'?"),
+    ("ds.optimize.optimize_indices(index_names=['order_idx'])", "the table has order_id_idx; did you mean"),
+    ("ds.optimize.compact_files(materialize_deletions_threshold=5)", "must be a share from 0 to 1, not 5"),
+    ("ds.cleanup_old_versions(retain_versions=0)", "retain_versions must be at least 1, not 0"),
+    ("ds.tags.create('new tag!', 1)", "use letters, digits"),
+    ("ds.tags.update('chekd', 1)", "did you mean 'checked'?"),
+    ("ds.shallow_clone(path)", "already: choose another place"),
+    ("ds.update_config({'a': 1})", "settings are a dict from keys to texts or None"),
+    ("ds.settings.add_constraint('p', 'order_id < 0')", "correct or delete such rows first"),
+    ("ds.upsert_log()", "initialize_mem_wal()"),
+    ("ds.explain('pdf')", "use text or html"),
+    ("dataset(path, version=('audt', None))", "did you mean 'audit'?"),
+    ("dataset(path, storage_options='x')", "storage_options is a dict, such as"),
+    ("dataset('s3x://bucket/t')", "use a local path, s3://"),
+    ("write_dataset(None, path + '4')", "give an Arrow table or stream"),
+    ("write_dataset(pa.table({'a.b': [1]}), path + '5')", "rename the column"),
+    ("commit_options(retry=3).__enter__()", "as in RetryPolicy(attempts=50), not 3"),
 ]  # fmt: skip
 
 
-# As above, on the command line; PATH is the table. Errors of usage have click's lines about it, too.
+# As above, on the command line; PATH is the table.
 COMMANDS = [
     ("inspct PATH", "Did you mean 'inspect'?"),
     ("history PATH --limt 3", "No such option '--limt'. Did you mean '--limit'?"),
@@ -200,16 +253,34 @@ COMMANDS = [
     ("head PATH --filter custmer=1", "did you mean 'customer'?"),
     ("restore PATH 99", "error: version 99 of PATH does not exist (available: 1, 2)"),
     ("export PATH out.txt", "error: the ending of out.txt has no known format: add --format, one of parquet"),
-]
+    ("head", "error: Missing argument 'TABLE'. Usage: "),
+    ("head PATH -n x", "'x' is not a valid integer range"),
+    ("head PATH extra", "Got unexpected extra argument (extra) Usage: "),
+    ("head PATH --where order_id=x", "a text needs quotes, 'x'"),
+    ("search PATH", "search needs one of --vector, --like-row and --text"),
+    ("search PATH --vector x", "takes numbers in brackets, such as [0.1,0.2]"),
+    ("search PATH --vector [1,2] --column v", "the query has 2 values"),
+    ("index build PATH ordr_id BTREE", "did you mean 'order_id'?"),
+    ("index build PATH order_id BTRE", "did you mean 'BTREE'?"),
+    ("index build PATH customer INVERTED --option language", "--option takes NAME=VALUE"),
+    ("index drop PATH order_idx", "did you mean 'order_id_idx'?"),
+    ("tags crate PATH x", "Did you mean 'create'?"),
+    ("tags delete PATH cheked", "did you mean 'checked'?"),
+    ("branches delete PATH audt", "did you mean 'audit'?"),
+    ("vacuum PATH --older-than 7", "write one like 14days"),
+    ("vacuum PATH --older-than 0s", "pass --allow-short-retention"),
+    ("import nofile.csv PATH", "nofile.csv does not exist"),
+    ("import nofile.csv PATH --mode apend", "is not one of 'append', 'create', 'overwrite'"),
+    ("inspect PATH --asof yesterday", "write it as 2026-01-31 12:00:00"),
+    ("diff PATH", "Missing argument 'FROM'. Usage: "),
+    ("completion powershell", "is not one of 'bash', 'zsh', 'fish'"),
+]  # fmt: skip
 
 # The mistakes whose messages are graded B: they need more than one line, or do not name what to write. All
 # others are graded A: one line that names what is wrong, where, and what to write.
 GRADED_B = {
     "ds.to_table(filter='order_id = ')",
     "ds.take_blobs('v', [0])",
-    "inspct PATH",
-    "history PATH --limt 3",
-    "compact PATH --target-rows x",
 }
 
 
@@ -225,7 +296,7 @@ def names_of_mistakes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     ds = dataset(path).create_scalar_index("order_id", "BTREE")
     return {
         "ds": ds, "rows": rows, "path": path, "pa": pa, "dataset": dataset, "write_dataset": write_dataset,
-        "metadata_table": metadata_table,
+        "metadata_table": metadata_table, "commit_options": commit_options,
     }  # fmt: skip
 
 

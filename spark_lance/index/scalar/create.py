@@ -93,6 +93,15 @@ def create_scalar_index(
     return commit_segments(snapshot, [entry], removed)
 
 
+def _other_index(field: Field, column: str) -> str:
+    """Return what to index or build instead, if there is something."""
+    if pa.types.is_fixed_size_list(field.arrow_type()):
+        return f"; for vectors write create_index({column!r}, 'IVF_PQ')"
+    if pa.types.is_struct(field.arrow_type()) and field.children:
+        return f"; index one of its fields, such as {f'{column}.{field.children[0].name}'!r}"
+    return ""
+
+
 def indexed_field(schema: Schema, column: str, index: type[ScalarIndex]) -> Field:
     """Return the field of a column to index.
 
@@ -104,6 +113,7 @@ def indexed_field(schema: Schema, column: str, index: type[ScalarIndex]) -> Fiel
     if not index.fits_field(field, kind):
         raise ColumnTypeError(
             f"column {column!r} is {field.read_field().type}: that cannot have an index {index.name}"
+            f"{_other_index(field, column)}"
         )
     return field
 

@@ -289,6 +289,7 @@ def _make_tokenizer(options: Mapping[str, Any]) -> Tokenizer:
     if unknown:
         raise OptionError(
             f"an index of text has no option {', '.join(unknown)}; there are {', '.join(_OPTIONS)}"
+            f"{suggestion(unknown[0], _OPTIONS)}"
         )
     renamed = {_OPTIONS[name]: value for name, value in options.items()}
     if renamed.get("base") == "ngram":

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.arrow.numpy_types import Ints
-from spark_lance.errors import ColumnTypeError, OptionError
+from spark_lance.errors import ColumnTypeError, OptionError, suggestion
 from spark_lance.expressions.values import plain
 from spark_lance.file.base.limits import decoding
 from spark_lance.index.base.columns import column_values, leaf_field, top_column
@@ -53,6 +53,7 @@ def letters_by_length(word: str) -> int:
     return 0 if len(word) <= 2 else 1 if len(word) <= 5 else 2
 
 
+_REQUEST_KEYS = {"query", "column", "columns", "operator", "phrase", "fast_search"}
 _WINDOW_BYTES = 32 << 20
 _MARGIN = 64
 # Scores per block when searching for the greatest scores.
@@ -126,9 +127,12 @@ def parse_text_query(manifest: Manifest, request: Mapping[str, Any], k: int | No
         OptionError: a key is unknown, a value is invalid, or the column is missing and not exactly one column
             has a text index.
     """
-    unknown = sorted(set(request) - {"query", "column", "columns", "operator", "phrase", "fast_search"})
+    unknown = sorted(set(request) - _REQUEST_KEYS)
     if unknown or not isinstance(request.get("query"), str):
-        raise OptionError(f"a text query needs the text `query`, and has no {', '.join(unknown) or 'other'}")
+        similar = suggestion(unknown[0], _REQUEST_KEYS) if unknown else ""
+        raise OptionError(
+            f"a text query needs the text `query`, and has no {', '.join(unknown) or 'other'}{similar}"
+        )
     columns = [request["column"]] if request.get("column") else list(request.get("columns") or ())
     columns = columns or indexed_text_columns(manifest)
     if len(columns) != 1:
@@ -350,7 +354,9 @@ class TextSearch:
         field = leaf_field(snapshot.schema, column)
         kind = field.arrow_type()
         if not (is_text(kind) or is_text_list(kind) or field.is_json):
-            raise ColumnTypeError(f"column {column!r} is {kind}: it holds no text")
+            raise ColumnTypeError(
+                f"column {column!r} is {kind}: it holds no text: search texts, lists of texts or JSON"
+            )
         self._scan = snapshot.scan([top_column(snapshot.schema, column)], with_row_address=True)
         self._column = column
         self._is_json = field.is_json

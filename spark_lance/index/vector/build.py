@@ -92,7 +92,7 @@ class IndexParams:
             fitting = ", ".join(kind for kind in INDEX_TYPES if _supports_bits(kind))
             raise OptionError(f"the metric hamming goes with {fitting} only")
         if self.num_partitions is not None and self.num_partitions < 1:
-            raise OptionError(f"an index cannot have {self.num_partitions} partitions")
+            raise OptionError(f"num_partitions must be 1 or more, not {self.num_partitions}")
         if self.centroids is not None:
             shape = self.centroids.shape
             if len(shape) != 2 or not shape[0]:

@@ -14,7 +14,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.arrow.arrays import numpy_type
-from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError
+from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError, suggestion
 from spark_lance.index.base.columns import column_values, leaf_field, top_column
 from spark_lance.index.base.entries import (
     Segment,
@@ -74,6 +74,8 @@ _PLAIN_OPTIONS = (
     "rabitq_model",
 )
 _GRAPH_OPTIONS = ("m", "ef_construction", "max_level")
+# Arguments of index builds by pylance's names. Spark has the same names in camelCase.
+_ARGUMENTS = ("num_partitions", "num_sub_vectors", "num_bits", "num_segments", "metric", "replace")
 
 
 def create_vector_index(
@@ -330,7 +332,8 @@ def configure_recipe(
     """
     unknown = sorted(set(options) - {*_PLAIN_OPTIONS, *_GRAPH_OPTIONS})
     if unknown:
-        raise OptionError(f"a vector index has no option {', '.join(unknown)}")
+        similar = suggestion(unknown[0], (*_ARGUMENTS, *_PLAIN_OPTIONS, *_GRAPH_OPTIONS))
+        raise OptionError(f"a vector index has no option {', '.join(unknown)}{similar}")
     signs = None
     if (model := options.get("rabitq_model")) is not None:
         num_bits, signs = read_rotation(model, num_bits)

@@ -22,7 +22,7 @@ from spark_lance.catalog.names import display_name
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.hybrid import HybridQuery
 from spark_lance.datasets.searching import DISTANCE
-from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.errors import OptionError, UnsupportedFormatError, suggestion
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
@@ -344,6 +344,7 @@ def _split_options(function: str, options: Mapping[str, Any]) -> tuple[dict[str,
         else:
             raise OptionError(
                 f"{function} has no option {name!r}; use {', '.join(declaration.keys)}, or an option of reads"
+                f"{suggestion(name, (*declaration.keys, *OPTIONS))}"
             )
     return keys, reads
 

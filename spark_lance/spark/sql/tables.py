@@ -22,11 +22,13 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from spark_lance.catalog.names import Name, display_name
 from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import (
+    LanceError,
     NamespaceNotFoundError,
     OptionError,
     SchemaError,
     TableNotFoundError,
     UnsupportedFormatError,
+    suggestion,
 )
 from spark_lance.expressions.predicate import compile_tree
 from spark_lance.file.base.schema import Field, Schema
@@ -98,6 +100,17 @@ _BRANCH = "@"
 _ROW_VERBS = frozenset({"truncate_table", "delete_where", "delete_partitions"})
 # The metadata table of all changes. It is read with the option readChangeFeed.
 _CHANGES_TABLE = "changes"
+
+
+def _similar_table(request: BridgeRequest, name: Name) -> str:
+    """Return "; did you mean 'x'?" with the most similar table of the namespace, or ""."""
+    if is_path(name) or not name or not request.catalog.has_names:
+        return ""
+    try:
+        tables = request.catalog.names.tables(name[:-1])
+    except LanceError:
+        return ""
+    return suggestion(name[-1], [each[-1] for each in tables])
 
 
 def list_tables(request: BridgeRequest) -> list[str]:
@@ -333,7 +346,11 @@ def table_at(request: BridgeRequest, name: Name | None = None) -> LanceTable:
         TableNotFoundError: the table does not exist.
         UnsupportedFormatError: the name is that of a metadata table or tag.
     """
-    options, table = resolve_table(request.catalog, request.name if name is None else name)
+    wanted_name = request.name if name is None else name
+    try:
+        options, table = resolve_table(request.catalog, wanted_name)
+    except TableNotFoundError as error:
+        raise TableNotFoundError(f"{error}{_similar_table(request, wanted_name)}") from None
     if request.body["verb"] in _ROW_VERBS and not table and "tag" not in options:
         options = staged_options(options, request.body.get("staging"))
     if "tag" in options:

@@ -173,11 +173,19 @@ def _is_internal(name: str) -> bool:
     return name.startswith("__lance_") or name in SYSTEM_COLUMNS
 
 
+# A word at the end of an expression, which Spark can read as an alias.
+_LAST_WORD = re.compile(r"\s`?[A-Za-z_]\w*`?\s*$")
+
+
 def as_column(functions: Any, expression: Expression) -> Column:
     """Return an expression as a Column. SQL text is parsed."""
     if isinstance(expression, ResolvedExpression):
         return expression.column
-    column: Column = functions.expr(expression) if isinstance(expression, str) else expression
+    if not isinstance(expression, str):
+        return expression
+    # In parentheses Spark does not read a word at the end as an alias, so "a = 1 and" is an error.
+    text = f"({expression}\n)" if _LAST_WORD.search(expression) else expression
+    column: Column = functions.expr(text)
     return column
 
 

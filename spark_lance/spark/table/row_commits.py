@@ -253,9 +253,11 @@ def _union_of_rows(answers: Sequence[TaskAnswer], repeated: bool) -> RowSet:
 
 
 def _duplicate_match_error(address: int) -> CardinalityError:
+    fragment, offset = divmod(address, 1 << 32)
     return CardinalityError(
-        "several rows of the source match one row of the table, which may be changed once at most: the row "
-        f"with _rowaddr = {address}. Make the source's keys unique, or the clauses' conditions exclusive"
+        "several rows of the source match one row of the table, which may be changed once at most: row "
+        f"{offset} of fragment {fragment}. Make the source's keys unique, or the clauses' conditions "
+        "exclusive"
     )
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from spark_lance.errors import OptionTypeError
 from spark_lance.io.retry import RetryPolicy
 
 # The transaction property with the user's message about a commit.
@@ -71,6 +72,8 @@ def commit_options(
         properties: key-value pairs stored with the transactions.
         origin: see `CommitOptions`.
     """
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise OptionTypeError(f"retry is a RetryPolicy, as in RetryPolicy(attempts=50), not {retry!r}")
     outer = _current.get()
     message_property = {} if message is None else {COMMIT_MESSAGE: message}
     merged = {**outer.properties, **(properties or {}), **message_property}

@@ -377,7 +377,7 @@ def propose_first(commit: PendingCommit, build: Callable[[Stamp], Manifest]) -> 
                 return CommittedVersion(winner)
             commit.unconfirmed_error = None
     if versions:
-        raise TableExistsError(f"there is a Lance table at {commit.root} already")
+        raise TableExistsError(f"there is a Lance table at {commit.root} already: choose another place")
     return first
 
 

@@ -122,6 +122,9 @@ def _check_options(options: CompactionOptions) -> None:
             raise OptionError(f"{option.name} must be a whole number, not {value!r}")
         if str(option.type).startswith("int") and value is not None and value < 1:
             raise OptionError(f"{option.name} must be at least 1, not {value}")
+    share: Any = options.materialize_deletions_threshold
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise OptionError(f"materialize_deletions_threshold must be a share from 0 to 1, not {share!r}")
     if options.compaction_mode not in _MODES:
         raise OptionError(f"compaction_mode {options.compaction_mode!r}: use one of {', '.join(_MODES)}")
     if options.compaction_mode == "force_binary_copy":

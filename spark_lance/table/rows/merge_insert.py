@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.arrow.arrays import join, pick_rows
-from spark_lance.errors import ExpressionError, MergeError, SchemaError
+from spark_lance.errors import ExpressionError, MergeError, SchemaError, suggestion
 from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
 from spark_lance.expressions.values import plain
 from spark_lance.file.base.schema import Field, Schema
@@ -589,7 +589,10 @@ def _make_aligner(source: pa.Schema, schema: Schema, keys: Sequence[Field], inse
     """Return the aligner that converts source rows to the table's types and column order."""
     for key in keys:
         if key.name not in source.names:
-            raise SchemaError(f"the source lacks the key column {key.name!r}")
+            raise SchemaError(
+                f"the source lacks the key column {key.name!r}; it has {', '.join(source.names)}"
+                f"{suggestion(key.name, source.names)}"
+            )
     for top in schema.fields:
         if top.name in source.names or not insert:
             continue

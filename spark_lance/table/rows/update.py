@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.errors import ExpressionError, OptionError, SchemaError
+from spark_lance.errors import ExpressionError, OptionError, OptionTypeError, SchemaError
 from spark_lance.expressions.predicate import Condition, Predicate, compile_expression, compute_native
 from spark_lance.expressions.values import cast
 from spark_lance.file.base.schema import Field
@@ -149,8 +149,12 @@ def update_rows(
         CommitError: the commit failed; see its other subclasses.
         UnsupportedFormatError: the table needs a feature that we cannot write, or has blobs in structs.
     """
+    if not isinstance(updates, Mapping):
+        raise OptionTypeError(
+            f"updates is a dict from columns to SQL values, such as {{'price': 'price + 1'}}, not {updates!r}"
+        )
     if not updates:
-        raise OptionError("an update needs at least one column")
+        raise OptionError("an update needs at least one column, as in {'price': 'price + 1'}")
 
     def attempt(at: Snapshot) -> UpdateResult:
         base = at.manifest

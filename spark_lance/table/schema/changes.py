@@ -63,7 +63,10 @@ def check_cast(field: Field, target: pa.DataType, path: str) -> None:
             by one.
     """
     if field.kind in ("blob", "packed_struct") or not _can_cast(field.arrow_type(), target):
-        raise SchemaError(f"column {path!r} of type {field.arrow_type()} cannot be cast to {target}")
+        raise SchemaError(
+            f"column {path!r} of type {field.arrow_type()} cannot be cast to {target}: add a new column with "
+            "the converted values instead"
+        )
 
 
 def _can_cast(source: pa.DataType, target: pa.DataType) -> bool:
@@ -218,8 +221,8 @@ def _merge_fields(field: Field, addition: Field, ids: Iterator[int], path: str) 
     """Return a field with the new fields of `addition` added, and the field with only the new fields."""
     if not _can_grow(field, addition) or field.kind == "packed_struct":
         raise SchemaError(
-            f"column {path!r} exists already, with the type {field.logical_type}: new fields are added to "
-            "structs and to lists of structs only"
+            f"column {path!r} exists already, with the type {field.logical_type}: choose another name, or "
+            "change its values by an update (only structs and lists of structs get new fields)"
         )
     children = {child.name: child for child in field.children}
     if field.kind == "list":
