@@ -88,7 +88,6 @@ _BRANCH = click.Option(["--branch"], help="Use this branch instead of main.")
 _NAME = click.Argument(["name"])
 _SOURCE = click.Argument(["source"])
 _AT = (
-    click.Option(["--version"], metavar="VERSION", help="Version number or tag.", show_default="the newest"),
     click.Option(
         ["--version"],
         metavar="VERSION",

@@ -252,7 +252,7 @@ COMMANDS = [
     ("head PATH --columns custmer", "did you mean 'customer'?"),
     ("head PATH --filter custmer=1", "did you mean 'customer'?"),
     ("restore PATH 99", "error: version 99 of PATH does not exist (available: 1, 2)"),
-    ("export PATH out.txt", "error: the ending of out.txt has no known format: add --format, one of parquet"),
+    ("export PATH out.txt", "error: the extension of out.txt has no known format: add --format, one of"),
     ("head", "error: Missing argument 'TABLE'. Usage: "),
     ("head PATH -n x", "'x' is not a valid integer range"),
     ("head PATH extra", "Got unexpected extra argument (extra) Usage: "),
