@@ -140,12 +140,12 @@ CASES: list[Case] = [
         lambda t: t.initialize_mem_wal(bucket_column="id", num_buckets=2),
     ),
     (
-        "write with mem_wal_writer(shard_id)",
+        "use mem_wal_writer(shard_id)",
         lambda t: _row_log(t),
         lambda t: _one_shard(t),
     ),
     (
-        "write with mem_wal_writer(shard_id)",
+        "use mem_wal_writer(shard_id)",
         lambda t: _row_log(t, bucket_column="b", num_buckets=2),
         lambda t: _one_shard(t),
     ),
