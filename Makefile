@@ -249,6 +249,10 @@ SCALE ?= 1
 bench-peers: .venv-spark-4.1.2/.installed ## measure the same SQL on the same rows by Iceberg and Delta Lake, which are downloaded: SCALE=0.1
 	.venv-spark-4.1.2/bin/python -m benchmarks.bench_peers --scale $(SCALE) $(ARGS)
 
+.PHONY: bench-skipping
+bench-skipping: .venv-spark-4.1.2/.installed ## count the bytes that filters on clustered columns read, and Delta Lake's, which is downloaded
+	.venv-spark-4.1.2/bin/python -m benchmarks.bench_skipping $(ARGS)
+
 bench-report: $(VENV)/.installed-bench ## draw the figures that benchmarks have kept, into docs/pictures
 	$(BIN)/python -m benchmarks.report $(ARGS)
 

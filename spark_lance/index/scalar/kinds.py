@@ -21,6 +21,8 @@ SCALAR_INDICES: Mapping[str, type[ScalarIndex]] = {
     for kind in (BTree, Bitmap, LabelList, NGram, ZoneMap, BloomFilter, JsonIndex, RTree, Inverted)
 }
 
+# The kind that clustered columns get: the bounds of each zone.
+BOUNDS: type[ScalarIndex] = ZoneMap
 
 _ALIASES = {"FTS": "INVERTED", "LABELLIST": "LABEL_LIST", "ZONEMAP": "ZONEMAP", "BLOOMFILTER": "BLOOMFILTER"}
 

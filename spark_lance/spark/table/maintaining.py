@@ -6,8 +6,9 @@ Spark sorts the rows: tasks read the fragments, a range partitioning sorts the r
 partitions; see `table.maintenance.cluster`. Columns whose values Spark would change (nanoseconds,
 dictionaries, ...) are not shuffled. The writing task reads them by row address.
 
-Z-order of several columns: each value is replaced by its rank among `2**bits` ranges with about the same
-number of rows. The interleaved bits of the ranks are the sort key of the row.
+Order by several columns: each value is replaced by its rank among `2**bits` ranges with about the same
+number of rows. The sort key of the row is the position of its ranks on a curve. `executeZOrderBy` interleaves
+their bits (Z-order). CLUSTER BY with up to four columns follows a Hilbert curve.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from pyspark.sql import types as st
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import (
+    LanceError,
     OptionError,
     RetryableConflictError,
     SchemaError,
 )
 from spark_lance.file.base.version import FileVersion
+from spark_lance.index.base.columns import leaf_field
 from spark_lance.index.remap import SegmentRemap
+from spark_lance.index.scalar.kinds import BOUNDS
 from spark_lance.proto import table_pb2
 from spark_lance.spark.driver.arguments import check_number
 from spark_lance.spark.driver.jobs import collect_answers, local_bytes, map_tasks, run_to_frame
@@ -49,8 +53,10 @@ from spark_lance.spark.table.expressions import (
     needed_columns,
     spark_functions,
 )
+from spark_lance.spark.table.indexing import TableIndexes
 from spark_lance.table.commits.commit import retry_operation
 from spark_lance.table.commits.commit_rows import delete_on_failure
+from spark_lance.table.format.index_kinds import label_of
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import NO_PARTITIONS, PartitionSpec
 from spark_lance.table.maintenance.cluster import (
@@ -66,6 +72,7 @@ from spark_lance.table.maintenance.cluster import (
 from spark_lance.table.maintenance.compact import compact_table, execute_all
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_options
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
+from spark_lance.table.maintenance.hilbert import MAX_DIMENSIONS, STATE_BITS, hilbert_steps
 from spark_lance.table.maintenance.retention import (
     MAX_REF_AGE,
     check_deletion,
@@ -123,7 +130,7 @@ class Clustering:
         """Write the rows in the new order without a commit.
 
         Args:
-            interleaved: sort by the Z-order of the keys instead of lexicographically.
+            interleaved: sort along a curve through all keys instead of lexicographically.
 
         Raises:
             SchemaError: a key does not exist, or Spark has no type for it.
@@ -162,9 +169,10 @@ class Clustering:
     def _add_order(
         self, frame: DataFrame, names: Sequence[str], interleaved: bool
     ) -> tuple[DataFrame, list[Column]]:
-        """Return the frame, with the Z-order column if needed, and its sort columns."""
+        """Return the frame, with the position on a curve if needed, and its sort columns."""
         if not interleaved:
             return frame, [self._sort_column(key, names) for key in self.keys]
+        hilbert = self.marked and len(self.keys) <= MAX_DIMENSIONS
         values = [self._value(key, names) for key in self.keys]
         bits = min(_RANK_BITS, _KEY_BITS // len(values))
         if not bits:
@@ -177,7 +185,8 @@ class Clustering:
         ]
         # Two steps, so that Spark computes each rank once.
         ranked_frame = frame.select("*", *ranked)
-        return ranked_frame.withColumn("z", self._interleave(ranks, bits)), [self._f.col("z")]
+        position = self._hilbert(ranks, bits) if hilbert else self._interleave(ranks, bits)
+        return ranked_frame.withColumn("z", position), [self._f.col("z")]
 
     def _bounds(self, count: int) -> list[list[Any]]:
         """Return for each key `count` values that split a sample of the rows into ranges of equal size."""
@@ -228,6 +237,33 @@ class Clustering:
             for place, rank in enumerate(reversed(ranks))
         ]
         return reduce(lambda left, right: left.bitwiseOR(right), parts)
+
+    def _hilbert(self, ranks: Sequence[str], bits: int) -> Column:
+        """Return the position of the ranks on a Hilbert curve; see `hilbert_steps`."""
+        f, count = self._f, len(ranks)
+        steps = f.array(*(f.lit(step) for step in hilbert_steps(count)))
+        cells = [
+            reduce(
+                lambda left, right: left.bitwiseOR(right),
+                [
+                    f.shiftleft(f.shiftright(f.col(rank), bit).bitwiseAND(1), place)
+                    for place, rank in enumerate(ranks)
+                ],
+            )
+            for bit in reversed(range(bits))
+        ]
+
+        def add_cell(position: Column, cell: Column) -> Column:
+            # `position` has the digits so far and, in its lowest bits, the state.
+            state = position.bitwiseAND((1 << STATE_BITS) - 1).cast("int")
+            step = f.element_at(steps, f.shiftleft(state, count) + cell + 1).cast("bigint")
+            digits = f.shiftleft(f.shiftright(position, STATE_BITS), count + STATE_BITS)
+            column: Column = digits.bitwiseOR(step)
+            return column
+
+        with_state = f.aggregate(f.array(*cells), f.lit(0).cast("bigint"), add_cell)
+        column: Column = f.shiftright(with_state, STATE_BITS)
+        return column
 
     @property
     def _f(self) -> Any:
@@ -488,8 +524,9 @@ class Optimizing:
         call; the next call continues where the last one ended.
 
         A table with CLUSTER BY columns is clustered instead: rows of fragments that no clustering has
-        written are put in order, as `executeSortBy` and `executeZOrderBy` do for all fragments. Tables with
-        blobs, `maxSource...` options and `deferIndexRemap` are compacted without an order.
+        written are put in order, as `executeSortBy` and `executeZOrderBy` do for all fragments. Each of the
+        columns without an index gets a ZONEMAP, so filters skip files and parts of files. Tables with blobs,
+        `maxSource...` options and `deferIndexRemap` are compacted without an order.
 
         Raises:
             OptionError: an option does not exist or has a bad value.
@@ -569,7 +606,32 @@ class Optimizing:
             return self._cluster_once(version, tuple(columns), options, fragment_ids, interleaved)
 
         with operation(self.table.spark, "clustering", self.table.path):
-            return self._metrics(retry_operation(dataset.snapshot, attempt))
+            metrics = retry_operation(dataset.snapshot, attempt)
+            if metrics.fragments_added and list(columns) == clustering_columns(dataset.manifest.config):
+                self._add_statistics(columns)
+            return self._metrics(metrics)
+
+    def _add_statistics(self, columns: Sequence[str]) -> None:
+        """Bring the ZONEMAPs of the clustering columns up to date. Columns with another index get none."""
+        indexes = TableIndexes(self.table)
+        for column in columns:
+            manifest = self.table.dataset().manifest
+            try:
+                path = ".".join(sort_key(column, manifest.schema)[0])
+                field = leaf_field(manifest.schema, path)
+                entries = [entry for entry in manifest.indices if list(entry.fields) == [field.id]]
+                if not entries and BOUNDS.fits(field.arrow_type()):
+                    indexes.createScalar(path, BOUNDS.name)
+                for name in dict.fromkeys(each.name for each in entries if label_of(each) == BOUNDS.label):
+                    indexes.optimize(name)
+            except LanceError as error:
+                logger.warning(
+                    "column %s of %s has no current %s, so filters read more files: %s",
+                    column,
+                    self.table.path,
+                    BOUNDS.name,
+                    error,
+                )
 
     def _cluster_once(
         self,
