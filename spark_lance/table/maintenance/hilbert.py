@@ -27,8 +27,8 @@ def hilbert_steps(dimensions: int) -> list[int]:
     for entry in range(size):
         for direction in range(dimensions):
             for cell in range(size):
-                turned = _rotate_right(cell ^ entry, direction + 1, dimensions)
-                digit = _gray_inverse(turned)
+                corner = _rotate_right(cell ^ entry, direction + 1, dimensions)
+                digit = _gray_inverse(corner)
                 next_entry = entry ^ _rotate_left(_entry(digit), direction + 1, dimensions)
                 next_direction = (direction + _direction(digit, dimensions) + 1) % dimensions
                 steps.append(digit << STATE_BITS | (next_entry * dimensions + next_direction))
