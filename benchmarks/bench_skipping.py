@@ -101,7 +101,7 @@ def delta_figures(spark: SparkSession, frame: DataFrame) -> dict[str, float]:
 
 def input_bytes(spark: SparkSession) -> int:
     """Return the bytes that tasks of the newest job have read from files."""
-    context: Any = spark.sparkContext._jsc.sc()  # type: ignore[union-attr]
+    context: Any = spark.sparkContext._jsc.sc()
     context.listenerBus().waitUntilEmpty()
     store = context.statusStore()
     jobs = store.jobsList(None)
@@ -117,7 +117,7 @@ def lance_figures(spark: SparkSession, table: str, condition: str, frame: DataFr
 
     metrics = scan_metrics(frame)
     scanner = LanceTable.forName(spark, table).dataset().scanner(filter=condition)
-    tasks = scanner._plan(None).tasks_for(scanner._condition)
+    tasks = scanner._plan(None).plan_tasks(scanner._condition)
     sizes = [file.file_size_bytes for task in tasks for file in task.message.files]
     if len(tasks) != metrics["lanceFragments"]:
         raise SystemExit(f"{metrics['lanceFragments']} fragments were read, and {len(tasks)} are planned")

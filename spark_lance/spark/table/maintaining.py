@@ -56,7 +56,7 @@ from spark_lance.spark.table.expressions import (
 from spark_lance.spark.table.indexing import TableIndexes
 from spark_lance.table.commits.commit import retry_operation
 from spark_lance.table.commits.commit_rows import delete_on_failure
-from spark_lance.table.format.index_kinds import label_of
+from spark_lance.table.format.index_kinds import index_label
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import NO_PARTITIONS, PartitionSpec
 from spark_lance.table.maintenance.cluster import (
@@ -620,9 +620,9 @@ class Optimizing:
                 path = ".".join(sort_key(column, manifest.schema)[0])
                 field = leaf_field(manifest.schema, path)
                 entries = [entry for entry in manifest.indices if list(entry.fields) == [field.id]]
-                if not entries and BOUNDS.fits(field.arrow_type()):
+                if not entries and BOUNDS.supports_type(field.arrow_type()):
                     indexes.createScalar(path, BOUNDS.name)
-                for name in dict.fromkeys(each.name for each in entries if label_of(each) == BOUNDS.label):
+                for name in dict.fromkeys(each.name for each in entries if index_label(each) == BOUNDS.label):
                     indexes.optimize(name)
             except LanceError as error:
                 logger.warning(
