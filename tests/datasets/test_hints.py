@@ -145,7 +145,7 @@ CASES: list[Case] = [
         lambda t: _one_shard(t),
     ),
     (
-        "use mem_wal_writer(shard_id)",
+        "write with mem_wal_writer(shard_id)",
         lambda t: _row_log(t, bucket_column="b", num_buckets=2),
         lambda t: _one_shard(t),
     ),
