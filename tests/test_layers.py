@@ -95,6 +95,8 @@ LATE_IMPORTS_ALLOWED = {
     "spark_lance/datasets/scanner.py",
     "spark_lance/table/schema/constraints.py",
     "spark_lance/index/pruners.py",
+    "spark_lance/spark/sql/aggregates.py",
+    "spark_lance/spark/sql/scans.py",
     "spark_lance/index/text/tokenizer.py",
     # What tasks that read local files do without, see test_tasks_load_little.
     "spark_lance/io/drivers.py",

@@ -183,11 +183,9 @@ class DatasetColumns:
                 null_columns(transforms, filterable_schema(self.dataset.manifest.schema)) or transforms
             )
         if isinstance(transforms, pa.Schema):
-            return (
-                self.dataset.at(add_null_columns(self.dataset.snapshot, transforms))
-                if len(transforms)
-                else self.dataset
-            )
+            if not len(transforms):
+                return self.dataset
+            return self.dataset.at(add_null_columns(self.dataset.snapshot, transforms))
         source: Computation | Stream
         if isinstance(transforms, Mapping):
             source = expressions(transforms, filterable_schema(self.dataset.manifest.schema))

@@ -125,13 +125,9 @@ def write_dataset(
         auto_cleanup_options: automatic cleanup of a new table: `interval` in versions, with
             `older_than_seconds` or `retain_versions` or both.
         initial_bases: additional base paths for files of a new table.
-        target_bases: names or paths of the base paths to which new files are written in turns. The table's
-            own URI means its root, the default.
+        target_bases: names or paths of base paths for new files, in turns. The table's URI means its root.
         target_all_bases: write to all base paths. True includes the table's root, as the first.
         allowed_bases, base_store_params: as for `dataset`. `initial_bases` are always allowed.
-
-    Returns:
-        The new version of the table.
 
     Raises:
         TableExistsError: the mode is "create", and the table exists.
