@@ -114,10 +114,6 @@ def test_beeline_reads_what_it_changed(server: Server) -> None:
     assert lines[-3:] == [f"{number}\t{name}" for number, name in ROWS]
 
 
-@pytest.mark.skipif(
-    pyspark.__version__.startswith(("4.0.", "4.1.", "4.2.")),
-    reason="sessions with Hive's catalog run no hint rules of extensions",
-)
 def test_jdbc_tools_list_lance_tables_of_the_session_catalog(server: Server) -> None:
     """The requests GetTables and GetColumns, by commands of beeline."""
     server.run_beeline(

@@ -31,8 +31,7 @@ def serve(port: str, folder: str) -> None:
         .getOrCreate()
     )
     spark_lance.enable(spark, root=f"{folder}/tables", new_sessions=True)
-    if not spark.version.startswith(("4.0.", "4.1.", "4.2.")):
-        spark_lance.enable(spark, catalog="spark_catalog", new_sessions=True)
+    spark_lance.enable(spark, catalog="spark_catalog", new_sessions=True)
     server = spark._jvm.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2
     server.startWithContext(spark._jsparkSession.sqlContext())
     sys.stdout.write("ready\n")

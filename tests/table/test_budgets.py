@@ -89,7 +89,7 @@ BUDGETS = read_budgets()
 def check_budget(operation: str, prepare: Callable[[], Callable[[], Any]]) -> Any:
     """Check that an operation has exactly the documented cost, and return its result.
 
-    A busy machine may start the requests of one volley late, so the least round trips of three runs count.
+    A busy machine may start the requests of one volley late, so the least round trips of several runs count.
 
     Args:
         operation: the name in the documentation.
@@ -97,7 +97,7 @@ def check_budget(operation: str, prepare: Callable[[], Callable[[], Any]]) -> An
     """
     requests, trips = BUDGETS[operation]
     least: Cost | None = None
-    for _ in range(3):
+    for _ in range(8):
         result, cost = cost_of(prepare())
         assert cost.requests == requests, cost.log
         if least is None or cost.trips < least.trips:

@@ -161,7 +161,7 @@ def test_schemas_that_do_not_fit(path: str, tmp_path: Path) -> None:
     spark_lance.write_dataset(blobs, tmp_path / "blobs")
     described = rows_of(str(tmp_path / "blobs"), nearest=nearest(2))[1]
     assert [row["size"] for row in described["b"].to_pylist()] == [1, 1]
-    with pytest.raises(OptionError, match="bytes of column 'b'"):
+    with pytest.raises(OptionError, match="bytes of blob column 'b'"):
         rows_of(str(tmp_path / "blobs"), StructType([StructField("b", BinaryType())]), nearest=nearest())
 
 

@@ -431,7 +431,7 @@ def test_random_values(run: Run) -> None:
 
 def test_several_rows_for_one(run: Run) -> None:
     run("CREATE OR REPLACE TABLE c AS SELECT 1 AS id, 0 AS v")
-    with pytest.raises(PySparkException, match="_rowaddr") as error:
+    with pytest.raises(PySparkException, match="row 0 of fragment 0") as error:
         run(
             "MERGE INTO c USING (SELECT explode(array(1, 1)) AS id, 2 AS v) s ON c.id = s.id "
             "WHEN MATCHED THEN UPDATE SET *"

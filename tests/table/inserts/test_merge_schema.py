@@ -256,7 +256,7 @@ schemas = st.lists(st.tuples(names, kinds), min_size=1, max_size=3, unique_by=la
 def test_structs_in_lists_of_lists_take_no_fields(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     spark_lance.write_dataset(table(v=pa.array([[[{"a": 1}]]])), path)
-    with pytest.raises(SchemaError, match="to structs and to lists of structs only"):
+    with pytest.raises(SchemaError, match="only structs and lists of structs get new fields"):
         merge(path, table(v=pa.array([[[{"a": 1, "b": 2}]]])))
     assert spark_lance.dataset(path).version == 1
 

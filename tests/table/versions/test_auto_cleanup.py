@@ -94,7 +94,7 @@ def test_a_failure_is_only_logged(
     assert "not cleaned up" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["write_hint", "after_commit", "remember"])
+@pytest.mark.parametrize("name", ["write_hint", "clean_up_after_commit", "remember"])
 def test_no_failure_after_a_commit_is_raised(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -220,6 +220,9 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     }
     boolean isStatement = method.getName().startsWith("parsePlan") && arguments[0] instanceof String;
     if (isStatement) {
+      if (matcher("USE\\b", (String) arguments[0], ".*").matches()) {
+        loadSessionCatalog();
+      }
       refuseDirectory((String) arguments[0]);
       refuseSetting((String) arguments[0]);
       arguments = (Object[]) arguments.clone();
@@ -246,6 +249,23 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
         }
       }
       throw cause;
+    }
+  }
+
+  // Loads the session's own catalog. A Thrift server opens a session with USE, under a class loader of Hive that has no
+  // classes of this package.
+  private static void loadSessionCatalog() {
+    String configured = ((SQLConf) SQLConf$.MODULE$.get()).getConfString("spark.sql.catalog.spark_catalog", "");
+    if (active() == null || !configured.equals(SESSION_CATALOG)) {
+      return;
+    }
+    Thread thread = Thread.currentThread();
+    ClassLoader context = thread.getContextClassLoader();
+    thread.setContextClassLoader(LanceParser.class.getClassLoader());
+    try {
+      active().sessionState().catalogManager().catalog("spark_catalog");
+    } finally {
+      thread.setContextClassLoader(context);
     }
   }
 

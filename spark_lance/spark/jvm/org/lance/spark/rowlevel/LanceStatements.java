@@ -19,7 +19,6 @@ import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
 import org.apache.spark.sql.catalyst.plans.logical.OverwritePartitionsDynamic;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
-import org.apache.spark.sql.catalyst.plans.logical.SetCatalogAndNamespace;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateStarAction;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.plans.logical.View;
@@ -32,8 +31,6 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
 import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
-import org.apache.spark.sql.internal.SQLConf;
-import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.Json;
@@ -228,26 +225,7 @@ public final class LanceStatements {
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class NameRule extends Rule {
     public TreeNode apply(TreeNode plan) {
-      if (plan instanceof SetCatalogAndNamespace) {
-        loadSessionCatalog();
-      }
       return ((LogicalPlan) plan).transformDownWithSubqueries(Seqs.partial(new NameResolution()));
-    }
-  }
-
-  // Loads the session's own catalog. A Thrift server opens a session with USE, under a class loader of Hive that has no
-  // classes of this package.
-  private static void loadSessionCatalog() {
-    if (!((SQLConf) SQLConf$.MODULE$.get()).getConfString("spark.sql.catalog.spark_catalog", "").equals(SESSION_CATALOG)) {
-      return;
-    }
-    Thread thread = Thread.currentThread();
-    ClassLoader context = thread.getContextClassLoader();
-    thread.setContextClassLoader(LanceStatements.class.getClassLoader());
-    try {
-      SparkSession.active().sessionState().catalogManager().catalog("spark_catalog");
-    } finally {
-      thread.setContextClassLoader(context);
     }
   }
 
