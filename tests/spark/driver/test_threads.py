@@ -152,6 +152,7 @@ def test_a_stream_into_a_table_starts_in_a_thread(spark: SparkSession, tmp_path:
     assert ids(target) == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_formats_are_found_and_refused_as_without_the_call(spark: SparkSession, tmp_path: Path) -> None:
     spark_lance.enable(spark)
     path = str(tmp_path / "t")

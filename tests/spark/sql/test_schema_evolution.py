@@ -322,6 +322,7 @@ def translate_json_condition(session: SparkSession, statement: str) -> str | Non
     return None
 
 
+@pytest.mark.slow
 @needs_inserts
 def test_random_sources_against_store_assignment(
     session: SparkSession, spark: SparkSession, tmp_path: Path
