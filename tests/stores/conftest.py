@@ -50,12 +50,15 @@ def aws_server(versitygw: Server) -> Server:
     return versitygw
 
 
+# Name of a service -> the fixture of its server.
+_FIXTURES = {"s3": "aws_server", "s3+ddb": "aws_server", "gcs": "gcs_server", "azure": "azure_server"}
+
+
 @pytest.fixture(params=SERVICES)
 def service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Service:
     """Each kind of store in turn, without faults."""
     name = request.param
-    fixture = {"gcs": "gcs_server", "azure": "azure_server"}.get(name, "aws_server")
-    server: Server = request.getfixturevalue(fixture)
+    server: Server = request.getfixturevalue(_FIXTURES[name])
     server.forget()
     # The only place where pylance looks for the endpoint of DynamoDB.
     environment = {"DYNAMODB_ENDPOINT": server.url} if name == "s3+ddb" else {}

@@ -50,7 +50,7 @@ def compression_name(encoding: pb.CompressiveEncoding) -> str:
 
 
 def has_buffer(encoding: pb.CompressiveEncoding) -> bool:
-    """Tell whether a block of integers has bytes: some sequences of 2.3 are wholly in their description.
+    """Return whether a block of integers has bytes. Some sequences of 2.3 are in the description alone.
 
     Raises:
         UnsupportedFormatError: an encoding that is not known.
