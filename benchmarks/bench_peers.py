@@ -15,6 +15,7 @@ and an UPDATE of all rows.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -344,20 +345,29 @@ def note(results: Results, figures: Figures) -> None:
         print(f"{work}, {metric}: spark_lance {ours:.4g} {unit}  {cells}")
 
 
+def parse_arguments(options: argparse.ArgumentParser, target: str) -> argparse.Namespace:
+    """Return the arguments of a benchmark that runs each system in a process of its own.
+
+    Args:
+        options: the options of the benchmark; those of its processes are added.
+        target: its target in the Makefile, which has the right Spark.
+    """
+    options.add_argument("--ivy", default=str(Path(sys.prefix) / "ivy"), help="where Spark keeps packages")
+    options.add_argument("--child", help="the system to run in this process")
+    options.add_argument("--folder", type=Path, help="the folder of its tables")
+    arguments = options.parse_args()
+    if not pyspark.__version__.startswith(f"{SPARK_MINOR}."):
+        raise SystemExit(f"this needs Spark {SPARK_MINOR}, not {pyspark.__version__}: make {target}")
+    return arguments
+
+
 def main() -> None:
     """Run the benchmark, print its table, and store it if requested."""
     options = parser(__doc__)
     options.add_argument("--scale", type=float, default=1.0, help="of all numbers of rows")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--only", nargs="+", default=[], metavar="NAME", help="a part of the peer's name")
-    options.add_argument("--ivy", default=str(Path(sys.prefix) / "ivy"), help="where Spark keeps packages")
-    options.add_argument("--child", help="the system to run in this process")
-    options.add_argument("--folder", type=Path, help="the folder of its tables")
-    arguments = options.parse_args()
-    if not pyspark.__version__.startswith(f"{SPARK_MINOR}."):
-        raise SystemExit(
-            f"the peers need Spark {SPARK_MINOR}, this is {pyspark.__version__}: make bench-peers"
-        )
+    arguments = parse_arguments(options, "bench-peers")
     if arguments.child:
         child(SYSTEMS[arguments.child], arguments.folder, arguments.scale, arguments.ivy)
         return

@@ -28,9 +28,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
-
-from benchmarks.bench_peers import DELTA_VERSION, OURS, SPARK_MINOR, SYSTEMS, System, start
+from benchmarks.bench_peers import DELTA_VERSION, OURS, SYSTEMS, System, parse_arguments, start
 from benchmarks.harness import Results, parser
 
 if TYPE_CHECKING:
@@ -172,14 +170,7 @@ def main() -> None:
     options.add_argument("--rows", type=int, default=4_000_000)
     options.add_argument("--files", type=int, default=64)
     options.add_argument("--queries", type=int, default=20)
-    options.add_argument("--ivy", default=str(Path(sys.prefix) / "ivy"), help="where Spark keeps packages")
-    options.add_argument("--child", help="the system to run in this process")
-    options.add_argument("--folder", type=Path, help="the folder of its tables")
-    arguments = options.parse_args()
-    if not pyspark.__version__.startswith(f"{SPARK_MINOR}."):
-        raise SystemExit(
-            f"Delta needs Spark {SPARK_MINOR}, this is {pyspark.__version__}: make bench-skipping"
-        )
+    arguments = parse_arguments(options, "bench-skipping")
     if arguments.child:
         sizes = arguments.rows, arguments.files, arguments.queries
         child(SYSTEMS[arguments.child], arguments.folder, *sizes, arguments.ivy)

@@ -50,11 +50,13 @@ class RestClient:
         unknown = [
             key for key in properties if key not in ("uri", "delimiter", *_TLS) and not key.startswith(HEADER)
         ]
-        if not self.uri or unknown:
+        if unknown:
             raise OptionError(
-                f"a REST namespace needs the setting uri, and takes {HEADER}<name>, delimiter and "
-                f"{', '.join(_TLS)} besides; not known: {', '.join(unknown) or 'none'}"
+                f"REST namespaces have no setting {unknown[0]!r}: set uri, delimiter, {HEADER}<name>, "
+                f"{', '.join(_TLS)}"
             )
+        if not self.uri:
+            raise OptionError("a REST namespace needs the address of its service: set uri")
         self._secrets = dict(properties)
 
     def call(

@@ -355,7 +355,7 @@ class TextSearch:
         kind = field.arrow_type()
         if not (is_text(kind) or is_text_list(kind) or field.is_json):
             raise ColumnTypeError(
-                f"column {column!r} is {kind}: it holds no text: search texts, lists of texts or JSON"
+                f"column {column!r} is {kind} and holds no text: search texts, lists of texts or JSON"
             )
         self._scan = snapshot.scan([top_column(snapshot.schema, column)], with_row_address=True)
         self._column = column

@@ -35,7 +35,7 @@ SELECT count(*) FROM vector_search('lance.s', 'v', array(7, 1));
 SELECT count(*) FROM vector_search('lance.s', 'id', array(7, 1), 1);
 ! it holds no vectors
 SELECT count(*) FROM text_search('lance.s', 'id', 'fox', 3);
-! it holds no text
+! holds no text
 SELECT count(*) FROM vector_search('not a name', 'v', array(7, 1), 3);
 ! the name or the path of a table
 -- A search for each row of another relation.
