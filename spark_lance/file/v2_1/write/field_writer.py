@@ -302,7 +302,7 @@ _SHORT_TEXT_BYTES = 32
 # Text pages of at least this size are compressed: with lz4 if samples shrink to `_LZ4_SHARE` and zstd is not
 # much better, otherwise with zstd if samples shrink to `_ZSTD_SHARE`.
 _MIN_COMPRESSED_BYTES = 32 * 1024
-_LZ4_SHARE, _ZSTD_SHARE, _ZSTD_OF_LZ4 = 0.6, 0.8, 0.68
+_LZ4_SHARE, _ZSTD_SHARE, _ZSTD_OF_LZ4 = 0.6, 0.8, 0.65
 _SAMPLES, _SAMPLE_BYTES = 4, 28 * 1024
 # Compressible text goes into chunks unless its mean length reaches this, or too many
 # values reach `_LONGEST_COMPRESSED` bytes.
