@@ -50,7 +50,7 @@ VALUE_CHECKED = frozenset({"column_type", "column_nullability"})
 def check_evolution(manifest: Manifest, changes: Sequence[Mapping[str, Any]]) -> None:
     """Check that a statement WITH SCHEMA EVOLUTION makes only supported changes.
 
-    Spark 4.3 asks for each change and leaves out unsupported ones. Older releases request all changes.
+    Spark 4.2 and newer ask for each change and leave out unsupported ones. Spark 4.1 requests all changes.
 
     Raises:
         UnsupportedFormatError: a column cannot be widened to the new type, or a new field is inside a map.
@@ -67,7 +67,7 @@ def check_evolution(manifest: Manifest, changes: Sequence[Mapping[str, Any]]) ->
             f"schema evolution would change column {name!r} from {present} to "
             f"{parse_type(change['type']).simpleString()}, and this release of Spark cannot leave that out: "
             "cast the source's column to the type of the table's column, use "
-            "LanceTable.merge(...).withSchemaEvolution(), or Spark 4.3"
+            "LanceTable.merge(...).withSchemaEvolution(), or Spark 4.2"
         )
 
 

@@ -172,14 +172,14 @@ def test_the_shim_works(jvm: Any, units: Any, request: pytest.FixtureRequest) ->
     release = tuple(map(int, version.split(".")[:2]))
     assert dict(check.newInstance().call()) == {
         "schemaEvolution": release >= (4, 1),
-        "asksForSchemaChanges": release >= (4, 3),
+        "asksForSchemaChanges": release >= (4, 2),
         "hasConstraints": release >= (4, 1),
         "hasCondition": release >= (4, 1),
         "keepsViews": release >= (4, 2),
         "makesTablesAlike": release >= (4, 2),
         "takesCatalystFilters": release >= (4, 1),
         "keepsReadPlan": release >= (4, 1),
-        "replaceCriteria": release >= (4, 3),
+        "replaceCriteria": release >= (4, 2),
         "changesSchema": True,
     }
 

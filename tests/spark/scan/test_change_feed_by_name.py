@@ -171,7 +171,7 @@ def test_a_changelog_view_has_no_row_that_stayed_as_it_was(session: SparkSession
 
 def test_changes_clause(session: SparkSession) -> None:
     clause = "SELECT * FROM lance.ev CHANGES FROM VERSION 1"
-    if tuple(map(int, session.version.split(".")[:2])) < (4, 3):
+    if tuple(map(int, session.version.split(".")[:2])) < (4, 2):
         with pytest.raises(Exception, match=r"SELECT \* FROM table_changes\('lance\.ev', start\[, end\]\)"):
             session.sql(clause).collect()
         return

@@ -18,7 +18,7 @@ from spark_lance.errors import OptionError, SchemaError
 from spark_lance.table.inserts.replace_rows import KeyMatch
 
 RELEASE = tuple(map(int, pyspark.__version__.split(".")[:2]))
-SQL = pytest.mark.skipif(RELEASE < (4, 3), reason="REPLACE USING is in Spark's grammar from 4.3 on")
+SQL = pytest.mark.skipif(RELEASE < (4, 2), reason="REPLACE USING is in Spark's grammar from 4.2 on")
 OLD = "VALUES (1, 'a', 1.0D), (2, 'b', 2.0D), (2, 'c', -0.0D), (NULL, 'n', 3.0D) AS v(id, v, x)"
 NEW = "SELECT * FROM VALUES (2, 'B', 9.0D), (NULL, 'N', 9.0D), (5, 'e', 9.0D) AS v(id, v, x)"
 # Null equals nothing, so the row with it stays.

@@ -17,7 +17,7 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.shim.Callers;
 
 /**
- * The catalog that answers {@code SELECT ... FROM t CHANGES FROM VERSION 1} (Spark 4.3 and newer).
+ * The catalog that answers {@code SELECT ... FROM t CHANGES FROM VERSION 1} (Spark 4.2 and newer).
  *
  * <p>The changes are those of the option readChangeFeed. For netChanges Spark drops rows that were inserted and
  * deleted, by the primary key.

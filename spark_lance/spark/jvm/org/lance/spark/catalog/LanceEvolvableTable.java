@@ -7,7 +7,7 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 
 /**
- * A table that tells Spark which schema changes a statement WITH SCHEMA EVOLUTION may make (Spark 4.3 and newer).
+ * A table that tells Spark which schema changes a statement WITH SCHEMA EVOLUTION may make (Spark 4.2 and newer).
  *
  * <p>Spark leaves out the changes that the table does not support, and casts the source's values as without evolution.
  */

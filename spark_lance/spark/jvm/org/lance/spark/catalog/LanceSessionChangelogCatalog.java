@@ -6,7 +6,7 @@ import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 
-/** The session catalog that answers SELECT ... FROM t CHANGES FROM VERSION 1 for Lance tables (Spark 4.3 and newer). */
+/** The session catalog that answers SELECT ... FROM t CHANGES FROM VERSION 1 for Lance tables (Spark 4.2 and newer). */
 public class LanceSessionChangelogCatalog extends LanceSessionConstraintCatalog {
   public Changelog loadChangelog(Identifier identifier, ChangelogContext context, CaseInsensitiveStringMap options) {
     if (isLance(identifier)) {

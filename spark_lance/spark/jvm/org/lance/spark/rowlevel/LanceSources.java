@@ -54,7 +54,7 @@ import scala.collection.immutable.Seq;
  * <p>LanceStatements calls this class before Spark resolves the statement. UPDATE SET * and INSERT * leave out generated
  * and identity columns that the source lacks. Spark would require them; the commit computes them.
  *
- * <p>Before 4.3, WITH SCHEMA EVOLUTION turns every difference of types between source and table into a change of the
+ * <p>Before 4.2, WITH SCHEMA EVOLUTION turns every difference of types between source and table into a change of the
  * table. This class casts such columns by store assignment, so that Spark finds no difference. It does not cast a column
  * if the cast might change the result of another part of the statement.
  */

@@ -256,7 +256,7 @@ public final class LanceStatements {
       return reads;
     }
 
-    /** Returns whether an INSERT replaces rows USING columns or ON a condition, which is new in Spark 4.3. */
+    /** Returns whether an INSERT replaces rows USING columns or ON a condition, which is new in Spark 4.2. */
     private static boolean replaces(InsertIntoStatement insert) {
       return Shim.replaceCriteria(insert) != null;
     }

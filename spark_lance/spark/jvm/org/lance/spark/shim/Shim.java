@@ -144,7 +144,7 @@ public final class Shim {
     return null;
   }
 
-  /** Returns whether Spark asks tables which schema changes they support; true since Spark 4.3. */
+  /** Returns whether Spark asks tables which schema changes they support; true since Spark 4.2. */
   public static boolean asksForSchemaChanges() {
     return hasClass("org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution");
   }
@@ -388,7 +388,7 @@ public final class Shim {
     return (LogicalPlan) invoke(method, TableOutputResolver$.MODULE$, arguments);
   }
 
-  /** Returns the criteria of INSERT ... REPLACE USING or ON, which are new in Spark 4.3; null for other plans. */
+  /** Returns the criteria of INSERT ... REPLACE USING or ON, which are new in Spark 4.2; null for other plans. */
   public static Object replaceCriteria(LogicalPlan insert) {
     for (int i = 0; i < insert.productArity(); i++) {
       if (insert.productElementName(i).equals("replaceCriteriaOpt")) {
