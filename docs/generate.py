@@ -266,9 +266,9 @@ _BENCHES = [path.stem for path in (ROOT / "benchmarks").glob("bench*.py")]
 
 
 def _alone(name: str, bench: str, caption: str) -> str:
-    """Return the alternative text of a picture: the measurement and the table."""
+    """Return the alternative text of a picture: its table, or the measurement if there is only one picture."""
     table = name.removesuffix(".svg").removeprefix(bench).strip("_")
-    return f"{caption}{': ' if table else ''}{table}".replace("[", "(").replace("]", ")")
+    return (table or caption).replace("[", "(").replace("]", ")")
 
 
 def peers() -> Iterator[str]:
@@ -319,7 +319,7 @@ def _short(value: float) -> str:
 
 
 def _large_tables(records: Sequence[Record], kind: str, caption: str) -> Iterator[str]:
-    """Yield the table of one kind of rows: seconds, rows a second and memory of each step and size."""
+    """Yield the table of one kind of rows: seconds and memory of each step and size."""
     values = {(record.case, record.metric): record.ours for record in records}
     if not values:
         return
@@ -332,11 +332,11 @@ def _large_tables(records: Sequence[Record], kind: str, caption: str) -> Iterato
             case = f"{size} {kind}: {step}"
             seconds, memory = values.get((case, "time")), values.get((case, "peak memory"), 0.0)
             if seconds:
-                cells += [_short(seconds), _short(_count(size) / seconds / 1e6), f"{memory:.0f}"]
+                cells += [_short(seconds), f"{memory:.0f}"]
             else:
-                cells += ["", "", ""]
+                cells += ["", ""]
         rows.append(cells)
-    heads = [f"{size} rows: {unit}" for size in sizes for unit in ("s", "million rows/s", "MB")]
+    heads = [f"{size} rows: {unit}" for size in sizes for unit in ("s", "MB")]
     yield from markdown(("step", *heads), rows)
     yield ""
 
