@@ -266,7 +266,7 @@ _BENCHES = [path.stem for path in (ROOT / "benchmarks").glob("bench*.py")]
 
 
 def _alone(name: str, bench: str, caption: str) -> str:
-    """Return the alternative text of a picture: its table, or the measurement if there is only one picture."""
+    """Return the alternative text of a picture: its table, else the measurement."""
     table = name.removesuffix(".svg").removeprefix(bench).strip("_")
     return (table or caption).replace("[", "(").replace("]", ")")
 
