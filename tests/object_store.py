@@ -265,9 +265,9 @@ def _drain(environ: Environ) -> None:
 
 def carry_out(app: App, environ: Environ) -> tuple[str, list[tuple[str, str]], bytes]:
     """Run the application and return its answer."""
-    kept: list[Any] = []
-    body = b"".join(app(environ, lambda status, headers, exc_info=None: kept.extend((status, headers))))
-    return kept[0], kept[1], body
+    remaining: list[Any] = []
+    body = b"".join(app(environ, lambda status, headers, exc_info=None: remaining.extend((status, headers))))
+    return remaining[0], remaining[1], body
 
 
 def _reset(environ: Environ, start: StartResponse) -> list[bytes]:

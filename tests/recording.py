@@ -31,24 +31,24 @@ def noted(rows: Sequence[Row], row: Row) -> list[Row]:
     def key(one: Row) -> list[tuple[str, str]]:
         return [(name, str(one[name])) for name in sorted(one) if name not in changing]
 
-    kept = [one for one in rows if key(one) != key(row)]
-    return sorted([*kept, row], key=key)
+    remaining = [one for one in rows if key(one) != key(row)]
+    return sorted([*remaining, row], key=key)
 
 
 def row_of(config: pytest.Config, counts: Mapping[str, int]) -> Row:
     """Return what is noted of a run."""
     root = config.rootpath
-    asked = sorted({str(Path(path).resolve().relative_to(root)) for path in config.args})
-    asked += [f"-k {config.option.keyword!r}"] if config.option.keyword else []
+    request = sorted({str(Path(path).resolve().relative_to(root)) for path in config.args})
+    request += [f"-k {config.option.keyword!r}"] if config.option.keyword else []
     # Without an expression there are no more tests than those asked for.
     if config.option.markexpr and not config.option.markexpr.startswith(USUAL):
-        asked.append(f"-m {config.option.markexpr!r}")
+        request.append(f"-m {config.option.markexpr!r}")
     releases = {name: version(name) for name in PACKAGES}
     python = ".".join(platform.python_version_tuple()[:2])
     return {
         "python": python,
         **releases,
-        "tests": " ".join(asked),
+        "tests": " ".join(request),
         "passed": counts["passed"],
         "skipped": counts["skipped"],
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),

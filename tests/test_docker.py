@@ -34,12 +34,12 @@ SERVICE_KEYS = {
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
     yaml = pytest.importorskip("yaml")
-    found = yaml.safe_load(COMPOSE)
-    assert set(found) == {"name", "x-spark", "services", "volumes"}
-    services: dict[str, Any] = found["services"]
+    result = yaml.safe_load(COMPOSE)
+    assert set(result) == {"name", "x-spark", "services", "volumes"}
+    services: dict[str, Any] = result["services"]
     for service in services.values():
         used = {str(volume).partition(":")[0] for volume in service.get("volumes", ())}
-        assert used <= set(found["volumes"])
+        assert used <= set(result["volumes"])
     return services
 
 
@@ -48,9 +48,9 @@ def test_services_wait_for_services_that_say_when_they_are_ready(services: dict[
     for name, service in services.items():
         assert set(service) <= SERVICE_KEYS, name
         assert set(service.get("healthcheck", ())) <= {"test", "interval", "timeout", "retries"}, name
-        for other, wanted in service.get("depends_on", {}).items():
+        for other, expected in service.get("depends_on", {}).items():
             assert other in services, name
-            if wanted["condition"] == "service_healthy":
+            if expected["condition"] == "service_healthy":
                 assert services[other]["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
         for port in service.get("ports", ()):
             number = re.fullmatch(r"127\.0\.0\.1:\$\{([A-Z_]+)_PORT:-(\d+)\}:(\d+)", port)

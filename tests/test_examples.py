@@ -54,10 +54,10 @@ def some_flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(whole / "airlines.csv", data)
     with (
         zipfile.ZipFile(whole / "flights.csv.zip") as given,
-        zipfile.ZipFile(data / "flights.csv.zip", "w") as kept,
+        zipfile.ZipFile(data / "flights.csv.zip", "w") as remaining,
     ):
         head, *rows = given.read("flights.csv").splitlines(keepends=True)
-        kept.writestr("flights.csv", b"".join([head, *rows[::SHARE]]))
+        remaining.writestr("flights.csv", b"".join([head, *rows[::SHARE]]))
     return folder
 
 

@@ -212,8 +212,8 @@ def test_every_folder_is_a_room(package: str) -> None:
 
 def test_arrow_does_not_ask_pandas_for_types() -> None:
     """Nobody has to have pandas, which Arrow imports to say what a type is in numpy."""
-    asked = [(path, node) for path in MODULES for node in nodes(path) if isinstance(node, ast.Attribute)]
-    assert not [place(path, node.lineno) for path, node in asked if node.attr == "to_pandas_dtype"]
+    requests = [(path, node) for path in MODULES for node in nodes(path) if isinstance(node, ast.Attribute)]
+    assert not [place(path, node.lineno) for path, node in requests if node.attr == "to_pandas_dtype"]
 
 
 def test_imports_stand_at_the_top() -> None:
@@ -250,18 +250,18 @@ def for_types_only(path: Path) -> set[str]:
     typed, others = (
         {
             name.rpartition(".")[0]
-            for _, name in imported(part for part in nodes(path) if (part in inner) is wanted)
+            for _, name in imported(part for part in nodes(path) if (part in inner) is expected)
         }
-        for wanted in (True, False)
+        for expected in (True, False)
     )
     return typed - others
 
 
 def test_modules_import_in_no_circle() -> None:
     left = {module_name(path): {*imported_modules(path), *modules_by_name(path)} for path in MODULES}
-    for asking, asked in LATE_CIRCLES:
-        assert asking in left[asked], "no circle any more"
-        left[asking].remove(asked)
+    for asking, request in LATE_CIRCLES:
+        assert asking in left[request], "no circle any more"
+        left[asking].remove(request)
     for path in MODULES:
         left[module_name(path)] -= WHOLES & for_types_only(path)
     while free := {name for name, needs in left.items() if not needs & left.keys()}:

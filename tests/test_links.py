@@ -29,11 +29,11 @@ def prose(path: Path) -> str:
 
 def anchors(path: Path) -> set[str]:
     """Return the anchors of the headings of a page, as both GitHub and the site make them."""
-    found = set()
+    results = set()
     for heading in re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE):
         text = re.sub(r"[^\w\- ]", "", heading.strip().lower())
-        found.add(text.replace(" ", "-"))
-    return found
+        results.add(text.replace(" ", "-"))
+    return results
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -18,11 +18,11 @@ PINS = [PIN.fullmatch(line) for line in (ROOT / "constraints.txt").read_text().s
 def required(python: str) -> set[str]:
     """Return the names of the packages that the package and its extras need with a Python."""
     lists = PROJECT.partition("\ndependencies = [")[2].partition("\n[project.scripts]")[0]
-    found = re.findall(
+    result = re.findall(
         r"\"([\w.-]+)(?:\[[\w,]+\])?[<>=]=?\d[^\";]*(?: ; python_version (<|>=) '3\.11')?\"", lists
     )
-    assert len(found) > 30
-    return {name.lower() for name, condition in found if condition in ("", python)}
+    assert len(result) > 30
+    return {name.lower() for name, condition in result if condition in ("", python)}
 
 
 def test_the_oldest_python() -> None:

@@ -23,8 +23,8 @@ PLACE = "/tmp/lance-readme"
 
 def steps_of(text: str) -> list[tuple[str, str | None]]:
     """Return the Python blocks of a page, each with the output that follows it, if any."""
-    found = re.findall(r"```python\n(.*?)```(?:\s*```output\n(.*?)```)?", text, flags=re.DOTALL)
-    return [(code, output or None) for code, output in found]
+    result = re.findall(r"```python\n(.*?)```(?:\s*```output\n(.*?)```)?", text, flags=re.DOTALL)
+    return [(code, output or None) for code, output in result]
 
 
 def run_steps(text: str, name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

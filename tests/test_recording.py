@@ -42,9 +42,9 @@ def test_only_runs_without_a_failure_are_noted(
     if exit or "p" not in outcomes:
         assert not (tmp_path / "tested.json").exists()
         return
-    (found,) = json.loads((tmp_path / "tested.json").read_text())
-    assert (found["tests"], found["passed"], found["skipped"]) == ("tests/io", 3, 1)
-    assert {"python", "pyspark", "pyarrow", "pylance", "date"} < found.keys()
+    (result,) = json.loads((tmp_path / "tested.json").read_text())
+    assert (result["tests"], result["passed"], result["skipped"]) == ("tests/io", 3, 1)
+    assert {"python", "pyspark", "pyarrow", "pylance", "date"} < result.keys()
 
 
 def test_every_release_that_is_named_has_passed_the_tests_of_compatibility() -> None:

@@ -23,8 +23,8 @@ def test_a_random_test(number: int) -> None:
 def test_it_got_its_share() -> None:
     if not seen["some"]:
         pytest.skip("runs behind the test above")
-    wanted = ASKED * SHARES.get(PROFILE, 1.0)
-    assert wanted <= seen["some"] <= wanted + 2  # Hypothesis may repeat one
+    expected = ASKED * SHARES.get(PROFILE, 1.0)
+    assert expected <= seen["some"] <= expected + 2  # Hypothesis may repeat one
 
 
 @pytest.mark.parametrize(("asked", "got"), [(100, 25), (40, 10), (10, FEWEST), (3, 3)])

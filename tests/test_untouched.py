@@ -33,9 +33,9 @@ def test_the_session(spark: SparkSession, tmp_path: Path) -> None:
     assert views == "temporary views: +left_behind"
     spark_lance.enable(own, catalog="kept", root=str(tmp_path))
     own.sql("USE kept")
-    told = dict(line.split(": ", 1) for line in changes(before, state(own)))
-    assert "+kept" in told["current catalog"]
-    assert "+spark.sql.catalog.kept -> org.lance.spark.catalog.LanceCatalog" in told["settings"]
+    message = dict(line.split(": ", 1) for line in changes(before, state(own)))
+    assert "+kept" in message["current catalog"]
+    assert "+spark.sql.catalog.kept -> org.lance.spark.catalog.LanceCatalog" in message["settings"]
     # Sessions that are made later have nothing of it.
     assert changes(before, state(spark)) == []
 
@@ -44,8 +44,8 @@ def test_settings_of_later_sessions_are_taken_back(spark: SparkSession, tmp_path
     before = state(spark)
     with restored_for_later_sessions(spark):
         spark_lance.enable(spark.newSession(), new_sessions=True, catalog="gone", root=str(tmp_path))
-        (found,) = changes(before, state(spark))
-        assert f"+spark.sql.catalog.gone.root={tmp_path}" in found
+        (result,) = changes(before, state(spark))
+        assert f"+spark.sql.catalog.gone.root={tmp_path}" in result
         assert spark.newSession().conf.get("spark.sql.catalog.gone.root") == str(tmp_path)
     assert changes(before, state(spark)) == []
     assert spark.newSession().conf.get("spark.sql.catalog.gone.root", None) is None

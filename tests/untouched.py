@@ -24,15 +24,15 @@ _LOOKED_AT = ("AWS_", "AZURE_", "GOOGLE_", "HOME", "LANCE_", "PATH", "PYTHON", "
 def state(spark: SparkSession | None) -> dict[str, str]:
     """Return what a test must not change, as text by what it is: of a session only if there is one."""
     environment = {name: value for name, value in os.environ.items() if name.startswith(_LOOKED_AT)}
-    found = {"folder": str(Path.cwd()), "environment": _lines(environment)}
+    results = {"folder": str(Path.cwd()), "environment": _lines(environment)}
     if spark is not None:
         session: Any = spark._jsparkSession
         catalogs = session.sessionState().catalogManager()
-        found["settings"] = session.conf().getAll().mkString("\n")
-        found["settings of later sessions"] = session.sharedState().conf().toDebugString()
-        found["temporary views"] = session.sessionState().catalog().getTempViewNames().mkString("\n")
-        found["current catalog"] = catalogs.currentCatalog().name()
-    return found
+        results["settings"] = session.conf().getAll().mkString("\n")
+        results["settings of later sessions"] = session.sharedState().conf().toDebugString()
+        results["temporary views"] = session.sessionState().catalog().getTempViewNames().mkString("\n")
+        results["current catalog"] = catalogs.currentCatalog().name()
+    return results
 
 
 def _lines(entries: dict[str, str]) -> str:
@@ -41,13 +41,13 @@ def _lines(entries: dict[str, str]) -> str:
 
 def changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
     """Return what was changed between two states that tell of the same things."""
-    found = []
+    results = []
     for name in before.keys() & after.keys():
         old, new = (set(one[name].splitlines()) for one in (before, after))
         lines = [*(f"+{line}" for line in sorted(new - old)), *(f"-{line}" for line in sorted(old - new))]
         if lines:
-            found.append(f"{name}: {', '.join(lines)}")
-    return sorted(found)
+            results.append(f"{name}: {', '.join(lines)}")
+    return sorted(results)
 
 
 def make_active(spark: SparkSession) -> None:

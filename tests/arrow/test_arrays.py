@@ -104,8 +104,8 @@ def test_flat_columns_are_written_and_read_without_pandas(tmp_path: Path) -> Non
     with pa.ipc.new_stream(sink, batch.schema) as out:
         out.write_batch(batch)
     command = [sys.executable, "-c", WRITES_AND_READS, str(tmp_path)]
-    found = subprocess.run(command, input=sink.getvalue().to_pybytes(), capture_output=True, check=True)
-    assert found.stdout.decode().strip() == "False"
+    result = subprocess.run(command, input=sink.getvalue().to_pybytes(), capture_output=True, check=True)
+    assert result.stdout.decode().strip() == "False"
 
 
 def test_arrays_are_joined() -> None:
@@ -163,9 +163,9 @@ def test_tables_whose_columns_are_cut_in_other_places_are_filtered_right() -> No
     )
     for gone in range(12):
         keep = pa.array([i != gone for i in range(12)])
-        found = filter_rows(table, keep)
-        assert found["numbers"].to_pylist() == [i for i in range(12) if i != gone]
-        assert found["lists"].to_pylist() == [[[i], [i + 1]] for i in range(12) if i != gone]
+        result = filter_rows(table, keep)
+        assert result["numbers"].to_pylist() == [i for i in range(12) if i != gone]
+        assert result["lists"].to_pylist() == [[[i], [i + 1]] for i in range(12) if i != gone]
 
 
 def test_dictionaries_beside_nested_lists_stay_as_they_are() -> None:

@@ -48,8 +48,8 @@ def test_a_run_replaces_its_own_figures_only(tmp_path: Path) -> None:
         results = Results(bench, True, folder=tmp_path)
         results.add(case, "time", "s", ours)
         results.save()
-    found = {(record.bench, record.case): record.ours for record in read_results(_file(tmp_path))}
-    assert found == {("x", "a"): 4.0, ("x", "b"): 2.0, ("y", "a"): 3.0}
+    values = {(record.bench, record.case): record.ours for record in read_results(_file(tmp_path))}
+    assert values == {("x", "a"): 4.0, ("x", "b"): 2.0, ("y", "a"): 3.0}
 
 
 def test_figures_of_other_machines_stay(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_every_benchmark_keeps_its_figures(name: str) -> None:
         node for node in ast.walk(ast.parse(Path(spec.origin).read_text())) if isinstance(node, ast.Call)
     ]
     assert {"add", "save"} <= {call.func.attr for call in calls if isinstance(call.func, ast.Attribute)}
-    (made,) = (call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Results")
-    assert isinstance(made.args[0], ast.Constant)
-    assert made.args[0].value == name
+    (result,) = (call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Results")
+    assert isinstance(result.args[0], ast.Constant)
+    assert result.args[0].value == name
 
 
 def test_kept_figures_can_be_read() -> None:

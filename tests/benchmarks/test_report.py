@@ -96,16 +96,16 @@ def test_sizes_are_dots_by_table_and_by_column() -> None:
             sides = {"pylance": 2 * ours, "Parquet snappy": ours / 2}
             records += size(case, factor * ours, sides, f"bytes, {version}")
             records += size(case, ours / 4, {"Parquet zstd": ours / 5}, f"bytes, {version}, zstd")
-    found = dict(report.draw_benchmark("bench_size", records))
-    assert list(found) == ["bench_size", "bench_size_flights"]  # digits has one column
-    (axes,) = found["bench_size"].axes
+    result = dict(report.draw_benchmark("bench_size", records))
+    assert list(result) == ["bench_size", "bench_size_flights"]  # digits has one column
+    (axes,) = result["bench_size"].axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["digits  (50 kB)", "flights  (3 MB)"]
     dots = {line.get_label(): list(line.get_xdata()) for line in axes.lines}
     assert dots["spark_lance"] == [2, 2]  # of the newest version of files, as a multiple of Parquet's bytes
     assert dots["pylance"] == [4, 4]
     assert dots["spark_lance zstd"] == [0.5, 0.5]
     assert dots["Parquet zstd"] == [0.4, 0.4]
-    (columns,) = found["bench_size_flights"].axes
+    (columns,) = result["bench_size_flights"].axes
     labels = [label.get_text() for label in columns.get_yticklabels()]
     assert labels == ["day  (2 kB)", "hour  (0.5 MB)", "tail  (1 MB)"]
 

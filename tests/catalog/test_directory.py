@@ -65,8 +65,8 @@ def test_they_find_what_we_make(ours: DirectoryCatalog, theirs: Any) -> None:
     assert sorted(theirs.list_tables(ListTablesRequest(id=["db"])).tables) == ["a b.c", "t", ODD]
     assert "t" in theirs.list_tables(ListTablesRequest(id=[])).tables
     for name in TABLES:
-        found = theirs.describe_table(DescribeTableRequest(id=list(name))).location
-        assert lance.dataset(found).to_table() == ROWS
+        result = theirs.describe_table(DescribeTableRequest(id=list(name))).location
+        assert lance.dataset(result).to_table() == ROWS
 
 
 def test_we_find_what_they_make(ours: DirectoryCatalog, theirs: Any) -> None:

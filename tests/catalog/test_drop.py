@@ -35,9 +35,9 @@ NESTED = ("db", "t")
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> DirectoryCatalog:
     """A catalog on a disk, and one on a store that cannot rename."""
     root = str(tmp_path / "c") if request.param == "disk" else f"memory://{uuid.uuid4().hex}"
-    made = DirectoryCatalog(root)
-    made.create_namespace(("db",), {})
-    return made
+    result = DirectoryCatalog(root)
+    result.create_namespace(("db",), {})
+    return result
 
 
 def make(catalog: DirectoryCatalog, name: Name, rows: pa.Table = OLD) -> None:
@@ -54,7 +54,7 @@ def values(catalog: DirectoryCatalog, name: Name) -> list[str]:
 def leftovers(catalog: DirectoryCatalog) -> list[str]:
     store, root = open_store(catalog.root)
     return [
-        found.path for found in store.list_objects(root, recursive=True) if ".lance-dropped" in found.path
+        result.path for result in store.list_objects(root, recursive=True) if ".lance-dropped" in result.path
     ]
 
 
@@ -91,17 +91,17 @@ def test_a_new_table_of_the_name_survives(catalog: DirectoryCatalog, name: Name,
     for number in range(3):
         spark_lance.write_dataset(pa.table({"v": [str(number)]}), catalog.table(name).uri, mode="append")
     calls = iter(range(1000))
-    made: list[bool] = []
+    results: list[bool] = []
 
     def act(_: str) -> None:
-        if next(calls) >= moment and not made:
+        if next(calls) >= moment and not results:
             with contextlib.suppress(TableExistsError):  # the old table still has the name
                 make(catalog, name, NEW)
-                made.append(True)
+                results.append(True)
 
     with before_each(VERBS, act):
         catalog.drop(name)
-    if not made:
+    if not results:
         make(catalog, name, NEW)
     assert values(catalog, name) == ["new"] * 5
     assert catalog.tables(name[:-1]) == [name]

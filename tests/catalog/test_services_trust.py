@@ -31,9 +31,9 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delitem(sys.modules, "hostile_spaces", raising=False)
     monkeypatch.delenv(IMPLEMENTATIONS, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = tmp_path / "imported"
-    (tmp_path / "hostile_spaces.py").write_text(MODULE.format(mark=str(found)))
-    return found
+    result = tmp_path / "imported"
+    (tmp_path / "hostile_spaces.py").write_text(MODULE.format(mark=str(result)))
+    return result
 
 
 @pytest.mark.parametrize("impl", ["hostile_spaces.Ours", "hostile_spaces.Other", "os.system", "nothing", ""])

@@ -28,11 +28,11 @@ OTHERS = {"completion", "convert", "import"}
 
 def command_names() -> list[str]:
     """Return the names of all commands, with that of their group."""
-    found = []
+    results = []
     for commands in COMMANDS.values():
         for name, each in commands.items():
-            found += [name] if isinstance(each, Command) else [f"{name} {part}" for part in each.commands]
-    return found
+            results += [name] if isinstance(each, Command) else [f"{name} {part}" for part in each.commands]
+    return results
 
 
 def every_command(table: str, folder: Path) -> Iterator[list[str]]:

@@ -36,17 +36,17 @@ def rows(start: int, count: int = 50) -> pa.Table:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A table of four fragments with deleted rows, an added column, an index, a tag and a branch."""
-    made = tmp_path / "t"
+    result = tmp_path / "t"
     for start in range(0, 200, 50):
-        spark_lance.write_dataset(rows(start), made, mode="append")
-    ds = spark_lance.dataset(made).delete("id % 7 = 3").add_columns({"twice": "id * 2"})
-    theirs: Any = lance.dataset(str(made))
+        spark_lance.write_dataset(rows(start), result, mode="append")
+    ds = spark_lance.dataset(result).delete("id % 7 = 3").add_columns({"twice": "id * 2"})
+    theirs: Any = lance.dataset(str(result))
     theirs.create_scalar_index("id", "BTREE")
-    ds = spark_lance.dataset(made).update_config({"owner": "etl"})
+    ds = spark_lance.dataset(result).update_config({"owner": "etl"})
     ds.tags.create("checked")
     branch = ds.create_branch("dev")
     spark_lance.write_dataset(pa.table({"id": [1000]}), branch.uri, mode="append")
-    return made
+    return result
 
 
 def said(capsys: Captured, *arguments: object) -> tuple[int, str, str]:
@@ -67,9 +67,9 @@ def test_inspect(path: Path, capsys: Captured) -> None:
     assert code == 0
     for words in ("twice", "id_idx", "BTree", "checked -> 8", "dev", "owner=etl", "171, 29 deleted"):
         assert words in out
-    found = parsed(capsys, "inspect", path)
-    assert [column["name"] for column in found["columns"]] == ["id", "t", "twice"]
-    assert found["table"]["num_rows"] == 171
+    result = parsed(capsys, "inspect", path)
+    assert [column["name"] for column in result["columns"]] == ["id", "t", "twice"]
+    assert result["table"]["num_rows"] == 171
     assert parsed(capsys, "inspect", path, "--branch", "dev")["table"]["num_rows"] == 172
     assert parsed(capsys, "inspect", path, "--version", "2")["table"]["num_rows"] == 100
     assert parsed(capsys, "inspect", path, "--version", "checked")["table"]["version"] == 8
@@ -79,10 +79,10 @@ def test_history(path: Path, capsys: Captured) -> None:
     code, out, _ = said(capsys, "history", path, "--limit", 2)
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == ["version", "8", "7"]
-    found = parsed(capsys, "history", path)
-    assert [row["version"] for row in found] == list(range(8, 0, -1))
-    assert found[-1]["operation"] == "CREATE TABLE AS SELECT"
-    assert datetime.fromisoformat(found[0]["timestamp"]) <= datetime.now(timezone.utc)
+    result = parsed(capsys, "history", path)
+    assert [row["version"] for row in result] == list(range(8, 0, -1))
+    assert result[-1]["operation"] == "CREATE TABLE AS SELECT"
+    assert datetime.fromisoformat(result[0]["timestamp"]) <= datetime.now(timezone.utc)
 
 
 def test_doctor(path: Path, capsys: Captured) -> None:
@@ -90,12 +90,12 @@ def test_doctor(path: Path, capsys: Captured) -> None:
     assert code == 0
     assert "deletion files" in out
     assert "pylance 14" in out
-    found = parsed(capsys, "doctor", path)
-    features = {row["feature"]: (row["reading"], row["writing"]) for row in found["features"]}
+    result = parsed(capsys, "doctor", path)
+    features = {row["feature"]: (row["reading"], row["writing"]) for row in result["features"]}
     assert features == {"deletion files": (True, True), "table config": (False, True)}
-    engines = {row["engine"]: (row["read"], row["write"]) for row in found["engines"]}
+    engines = {row["engine"]: (row["read"], row["write"]) for row in result["engines"]}
     assert engines["spark_lance (this package)"] == engines["pylance 14"] == ("yes", "yes")
-    assert [row["command"] for row in found["advice"]] == [f"compact {path}"]
+    assert [row["command"] for row in result["advice"]] == [f"compact {path}"]
     spark_lance.dataset(path).compact_files(remap_indices=False)
     advice = parsed(capsys, "doctor", path)["advice"]
     assert [row["command"] for row in advice] == [f"index optimize {path} id_idx"]
@@ -137,10 +137,10 @@ def test_doctor_knows_who_reads_which_files(
 ) -> None:
     path = tmp_path / "t"
     spark_lance.write_dataset(pa.table({"a": [1, 2]}), path, data_storage_version=version)
-    found = [row for row in parsed(capsys, "doctor", path)["engines"] if "pylance" in row["engine"]]
-    can = {row["engine"].removeprefix("pylance ") for row in found if row["read"] == row["write"] == "yes"}
+    results = [row for row in parsed(capsys, "doctor", path)["engines"] if "pylance" in row["engine"]]
+    can = {row["engine"].removeprefix("pylance ") for row in results if row["read"] == row["write"] == "yes"}
     assert can == readers
-    for row in found:
+    for row in results:
         if row["read"] == "no":
             assert f"files of version {version}: cannot read" in row["reason"]
             assert "data_storage_version=2." in row["reason"]
@@ -152,8 +152,8 @@ def test_compact(path: Path, capsys: Captured) -> None:
     assert spark_lance.dataset(path).version == 8
     out = said(capsys, "compact", path, "--dry-run")[1]
     assert "4 fragments become 1; 171 of 171 rows are rewritten" in out
-    found = parsed(capsys, "compact", path, "--file-version", "2.1", "--target-rows", 100)
-    assert (found["fragments_removed"], found["fragments_added"]) == (4, 1)
+    result = parsed(capsys, "compact", path, "--file-version", "2.1", "--target-rows", 100)
+    assert (result["fragments_removed"], result["fragments_added"]) == (4, 1)
     ds = spark_lance.dataset(path)
     assert ds.count_rows() == 171
     assert {file.file_minor_version for f in ds.manifest.fragments for file in f.files} == {1}
@@ -167,12 +167,12 @@ def test_vacuum(path: Path, capsys: Captured) -> None:
     assert parsed(capsys, "vacuum", path, "--retain-versions", 1, "--dry-run")["old_versions"] == 0
     assert "7 more stay: too new" in said(capsys, "vacuum", path, "--retain-versions", 1, "--dry-run")[1]
     short = ("--retain-versions", 1, "--allow-short-retention")
-    found = parsed(capsys, "vacuum", path, *short, "--dry-run")
-    assert found["old_versions"] == 7
-    assert {file["kind"] for file in found["files"]} == {"manifest", "transaction"}
+    result = parsed(capsys, "vacuum", path, *short, "--dry-run")
+    assert result["old_versions"] == 7
+    assert {file["kind"] for file in result["files"]} == {"manifest", "transaction"}
     out = said(capsys, "vacuum", path, *short, "--dry-run")[1]
     assert [line.split()[0] for line in out.splitlines()[1:8]] == [str(version) for version in range(1, 8)]
-    size = sum(file["size_bytes"] for file in found["files"])
+    size = sum(file["size_bytes"] for file in result["files"])
     assert ["would", "free", *size_text(size).split()] in [line.split() for line in out.splitlines()]
     assert "would free" in said(capsys, "vacuum", path, "--older-than", "0s", "--dry-run")[1]
     assert sorted(path.rglob("*")) == files
@@ -379,6 +379,6 @@ def test_output_that_cannot_be_written(path: Path, capsys: Captured, monkeypatch
         changed.setattr("sys.stdout", full)
         codes.append(main(["head", str(path)]))
     assert codes == [2]
-    told = capsys.readouterr().err
-    assert told.startswith("error: writing the output: the disk is full: ")
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("error: writing the output: the disk is full: ")
+    assert output.count("\n") == 1

@@ -78,12 +78,12 @@ def test_every_command_has_its_function_and_says_what_it_does() -> None:
 
 def all_commands() -> dict[str, Command]:
     """Return the commands by name, with that of their group."""
-    found = {}
+    results = {}
     for commands in COMMANDS.values():
         for name, each in commands.items():
             parts = {name: each} if isinstance(each, Command) else each.commands
-            found.update({part if part == name else f"{name} {part}": one for part, one in parts.items()})
-    return found
+            results.update({part if part == name else f"{name} {part}": one for part, one in parts.items()})
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +93,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(60, dtype=np.float32)), 3)
     columns = {"id": range(20), "carrier": ["UA", "AA"] * 10, "delay": [float(n) for n in range(20)]}
     rows = pa.table({**columns, "vector": vectors})
-    made = spark_lance.write_dataset(rows.slice(0, 15), folder / "flights.lance")
-    made = spark_lance.write_dataset(rows.slice(15), folder / "flights.lance", mode="append")
-    made.create_scalar_index("carrier", "BITMAP")
-    made.tags.create("good", 1)
-    made.create_branch("trial", 1)
+    ds = spark_lance.write_dataset(rows.slice(0, 15), folder / "flights.lance")
+    ds = spark_lance.write_dataset(rows.slice(15), folder / "flights.lance", mode="append")
+    ds.create_scalar_index("carrier", "BITMAP")
+    ds.tags.create("good", 1)
+    ds.create_branch("trial", 1)
     make(folder / "bookings.lance", (1, "a"))
     (folder / "flights_parquet").mkdir()
     for file in ("more.parquet", "flights_parquet/part.parquet"):
@@ -111,9 +111,9 @@ def test_the_example_in_a_command_s_help_works(
 ) -> None:
     command = all_commands()[name]
     assert main([*name.split(), "--help"]) == 0
-    told = capsys.readouterr().out
-    assert f"Exit codes:\n  {command.codes}\n" in told
-    shown = " ".join(told.partition("\nExample:\n")[2].partition("\nExit codes:")[0].split())
+    output = capsys.readouterr().out
+    assert f"Exit codes:\n  {command.codes}\n" in output
+    shown = " ".join(output.partition("\nExample:\n")[2].partition("\nExit codes:")[0].split())
     assert shown.endswith(command.example)
     words = shlex.split(command.example)
     assert " ".join(words).startswith(f"{name} ")
@@ -124,13 +124,13 @@ def test_the_example_in_a_command_s_help_works(
 
 def test_what_is_said_of_defaults_is_so() -> None:
     """Those that the library has; click tells its own."""
-    told = {
+    message = {
         option.name: option.show_default
         for command in all_commands().values()
         for option in command.parameters
         if isinstance(option, click.Option) and isinstance(option.show_default, str)
     }
-    assert told["max_rows_per_file"] == told["target_rows"] == str(MAX_ROWS_PER_FILE)
+    assert message["max_rows_per_file"] == message["target_rows"] == str(MAX_ROWS_PER_FILE)
     assert CompactionOptions().target_rows_per_fragment == MAX_ROWS_PER_FILE
     vacuum, logs = (all_commands()[name].parameters for name in ("vacuum", "wal compact"))
     ages = {
@@ -221,8 +221,8 @@ def test_every_command_answers_a_table_that_is_missing(tmp_path: Path, capsys: C
 
 def test_head_and_count(original: Path, capsys: Captured) -> None:
     theirs = lance.dataset(str(original))
-    found = answer(capsys, "head", original, "-n", 3, "--columns", "text, id", "--where", "kind = 'k1'")
-    assert found == theirs.to_table(columns=["text", "id"], filter="kind = 'k1'", limit=3).to_pylist()
+    result = answer(capsys, "head", original, "-n", 3, "--columns", "text, id", "--where", "kind = 'k1'")
+    assert result == theirs.to_table(columns=["text", "id"], filter="kind = 'k1'", limit=3).to_pylist()
     assert answer(capsys, "head", original, "-n", 0) == []
     assert answer(capsys, "count", original, "--where", "kind is null") == {"rows": 40}
     assert answer(capsys, "count", original, "--version", 1) == {"rows": 120}
@@ -233,19 +233,19 @@ def test_head_and_count(original: Path, capsys: Captured) -> None:
 
 
 def test_sample_is_some_of_the_rows(original: Path, capsys: Captured) -> None:
-    found = [
+    results = [
         row["id"] for row in answer(capsys, "sample", original, "-n", 50, "--seed", 7, "--columns", "id")
     ]
-    assert found == sorted(set(found))
-    assert len(found) == 50
+    assert results == sorted(set(results))
+    assert len(results) == 50
     again = answer(capsys, "sample", original, "-n", 50, "--seed", 7, "--columns", "id")
-    assert [row["id"] for row in again] == found
+    assert [row["id"] for row in again] == results
     assert len(answer(capsys, "sample", original, "-n", 1000, "--columns", "id")) == ROWS
 
 
 def test_schema_and_stats(original: Path, capsys: Captured) -> None:
-    found = answer(capsys, "schema", original)
-    assert [row["path"] for row in found] == ["id", "kind", "text", "v"]
+    result = answer(capsys, "schema", original)
+    assert [row["path"] for row in result] == ["id", "kind", "text", "v"]
     columns = answer(capsys, "stats", original)
     assert [column["name"] for column in columns] == ["id", "kind", "text", "v"]
     by_name = {column["name"]: column for column in columns}
@@ -278,9 +278,9 @@ def test_search_by_vector_and_by_words(original: Path, tmp_path: Path, capsys: C
     rows = spark_lance.dataset(original).to_table(columns=["id", "v"])
     matrix = np.stack(rows["v"].to_numpy(zero_copy_only=False))
     best = np.argsort(((matrix - matrix[7]) ** 2).sum(1), kind="stable")[:5]
-    found = answer(capsys, "search", original, "--like-row", 7, "-n", 5)
-    assert [row["id"] for row in found] == best.tolist()
-    assert "v" not in found[0]
+    result = answer(capsys, "search", original, "--like-row", 7, "-n", 5)
+    assert [row["id"] for row in result] == best.tolist()
+    assert "v" not in result[0]
     vector = json.dumps(matrix[7].tolist())
     again = answer(
         capsys, "search", original, "--vector", vector, "--column", "v", "-n", 5, "--columns", "id,v"
@@ -292,8 +292,8 @@ def test_search_by_vector_and_by_words(original: Path, tmp_path: Path, capsys: C
     assert len(odd) == 3
     copy = copy_of(original, tmp_path)
     answer(capsys, "index", "build", copy, "text", "inverted")
-    found = answer(capsys, "search", copy, "--text", "odd 77", "-n", 1, "--columns", "id")
-    assert found[0]["id"] == 77
+    result = answer(capsys, "search", copy, "--text", "odd 77", "-n", 1, "--columns", "id")
+    assert result[0]["id"] == 77
 
 
 QUERIES = [
@@ -415,9 +415,9 @@ def test_indices(original: Path, tmp_path: Path, capsys: Captured) -> None:
     answer(capsys, "index", "build", copy, "id", "btree", "--name", "by_id")
     answer(capsys, "index", "build", copy, "v", "ivf_pq", "--partitions", 2, "--option", "num_sub_vectors=4",
            "--metric", "cosine")  # fmt: skip
-    found = {row["index"]: row for row in answer(capsys, "index", "list", copy)}
-    assert {name: row["type"] for name, row in found.items()} == {"by_id": "BTree", "v_idx": "IVF_PQ"}
-    assert all(row["share"] == 1 for row in found.values())
+    results = {row["index"]: row for row in answer(capsys, "index", "list", copy)}
+    assert {name: row["type"] for name, row in results.items()} == {"by_id": "BTree", "v_idx": "IVF_PQ"}
+    assert all(row["share"] == 1 for row in results.values())
     spark_lance.write_dataset(spark_lance.dataset(copy).to_table(), copy, mode="append")
     assert {row["share"] for row in answer(capsys, "index", "list", copy)} == {0.5}
     answer(capsys, "index", "optimize", copy, "by_id")
@@ -446,7 +446,7 @@ def test_doctor_tells_special_columns(tmp_path: Path, capsys: pytest.CaptureFixt
     table = table.append_column(place, pa.array([None], pa.binary()))
     spark_lance.write_dataset(table, tmp_path / "t")
     assert main(["doctor", str(tmp_path / "t")]) == 0
-    told = capsys.readouterr().out
-    assert "JSON documents" in told
-    assert "several vectors" in told
-    assert "geometries (geoarrow.wkb)" in told
+    output = capsys.readouterr().out
+    assert "JSON documents" in output
+    assert "several vectors" in output
+    assert "geometries (geoarrow.wkb)" in output

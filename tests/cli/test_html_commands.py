@@ -119,8 +119,8 @@ def test_a_browser_shows_the_page(table: Path, tmp_path: Path) -> None:
         errors: list[str] = []
         opened.on("console", lambda said: errors.append(said.text))
         opened.on("pageerror", lambda error: errors.append(str(error)))
-        asked: list[str] = []
-        opened.on("request", lambda request: asked.append(request.url))
+        requests: list[str] = []
+        opened.on("request", lambda request: requests.append(request.url))
         opened.goto(page.as_uri())
         assert [each.inner_text() for each in opened.locator("h2").all()] == [
             "Versions", "Fragments", "Columns", "Indices", "Advice",
@@ -131,5 +131,5 @@ def test_a_browser_shows_the_page(table: Path, tmp_path: Path) -> None:
             assert box["width"] > 300
             assert box["height"] >= 18
         assert errors == []
-        assert asked == [page.as_uri()]
+        assert requests == [page.as_uri()]
         browser.close()

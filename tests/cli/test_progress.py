@@ -56,17 +56,17 @@ def test_long_commands_tell_how_far_they_are(
 
     monkeypatch.setattr("spark_lance.cli.output.Progress.__call__", listen)
     assert main([word.format(table) for word in words]) == 0
-    found = [(done, whole) for name, done, whole, each in heard if (name, each) == (step, unit)]
+    results = [(done, whole) for name, done, whole, each in heard if (name, each) == (step, unit)]
     if total == 0:
-        assert found == []
+        assert results == []
         return
-    assert found
-    assert [done for done, _ in found] == sorted(done for done, _ in found)
-    assert len({whole for _, whole in found}) == 1
-    assert total is None or found[-1][1] == total
-    assert found[-1][0] <= found[-1][1]
+    assert results
+    assert [done for done, _ in results] == sorted(done for done, _ in results)
+    assert len({whole for _, whole in results}) == 1
+    assert total is None or results[-1][1] == total
+    assert results[-1][0] <= results[-1][1]
     if step != "deleting":
-        assert found[-1][0] == found[-1][1]
+        assert results[-1][0] == results[-1][1]
 
 
 def test_parts_count_as_parts() -> None:

@@ -71,8 +71,8 @@ def test_json_lines(tmp_path: Path, capsys: Captured) -> None:
     }  # fmt: skip
     spark_lance.write_dataset(rows.select(["id", "text", "list", "struct"]), tmp_path / "back")
     assert run(capsys, "import", tmp_path / "rows.jsonl", tmp_path / "new", "--mode", "create")[0] == 0
-    found = spark_lance.dataset(tmp_path / "new").to_table(columns=["id", "text", "list", "struct"])
-    assert found.to_pylist() == rows.select(["id", "text", "list", "struct"]).to_pylist()
+    result = spark_lance.dataset(tmp_path / "new").to_table(columns=["id", "text", "list", "struct"])
+    assert result.to_pylist() == rows.select(["id", "text", "list", "struct"]).to_pylist()
 
 
 def test_some_rows_and_columns_to_standard_output(
@@ -172,21 +172,21 @@ def test_a_parquet_folder_keeps_columns_partitions_and_rows(tmp_path: Path, caps
     (source / "_SUCCESS").write_text("")
     code, out = run(capsys, "convert", source, tmp_path / "t", "--json")
     assert code == 0
-    found = json.loads(out)
-    assert (found["source"], found["rows"]) == ("parquet", 100)
-    assert set(found["partition columns"]) == {"part", "flag"}
-    made = lance.dataset(str(tmp_path / "t")).to_table()
-    assert set(made.column_names) == set(late.column_names)
-    assert made["late"].null_count == 50
+    result = json.loads(out)
+    assert (result["source"], result["rows"]) == ("parquet", 100)
+    assert set(result["partition columns"]) == {"part", "flag"}
+    actual = lance.dataset(str(tmp_path / "t")).to_table()
+    assert set(actual.column_names) == set(late.column_names)
+    assert actual["late"].null_count == 50
     key = [("id", "ascending"), ("late", "ascending")]
     flags = pa.array(["true" if flag.as_py() else "false" for flag in late["flag"]])
     expected = pa.concat_tables(
         [rows.append_column("late", pa.nulls(50, pa.string())), late]
     ).sort_by(key)  # fmt: skip
-    made = made.sort_by(key)
+    actual = actual.sort_by(key)
     for name in ("id", "text", "day", "at", "amount", "share", "list", "struct", "part", "late"):
-        assert made[name].to_pylist() == expected[name].to_pylist(), name
-    assert set(made["flag"].to_pylist()) == set(flags.to_pylist())
+        assert actual[name].to_pylist() == expected[name].to_pylist(), name
+    assert set(actual["flag"].to_pylist()) == set(flags.to_pylist())
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -213,9 +213,11 @@ def test_folders_whose_files_differ(
         expected += part.to_pylist()
     assert run(capsys, "convert", source, folder / "t")[0] == 0
     columns = {name for each in files for name in each}
-    found = spark_lance.dataset(folder / "t").to_table().to_pylist()
+    values = spark_lance.dataset(folder / "t").to_table().to_pylist()
     assert (
-        found == [{name: row.get(name) for name in found[0]} for row in expected] if expected else found == []
+        values == [{name: row.get(name) for name in values[0]} for row in expected]
+        if expected
+        else values == []
     )
     assert set(spark_lance.dataset(folder / "t").schema.names) == columns
 
@@ -231,8 +233,8 @@ def test_a_delta_table_is_what_its_log_says(tmp_path: Path, capsys: Captured) ->
     assert code == 0
     assert json.loads(out)["rows"] == 45
     assert json.loads(out)["partition columns"] == ["part"]
-    found = spark_lance.dataset(tmp_path / "t").to_table().sort_by("id")
-    assert found.to_pylist() == pa.concat_tables([rows.slice(0, 5), rows.slice(10)]).to_pylist()
+    result = spark_lance.dataset(tmp_path / "t").to_table().sort_by("id")
+    assert result.to_pylist() == pa.concat_tables([rows.slice(0, 5), rows.slice(10)]).to_pylist()
 
 
 def test_a_delta_table_is_not_read_without_its_log(
@@ -268,7 +270,7 @@ def test_folders_that_are_not_converted(tmp_path: Path, capsys: Captured) -> Non
 def test_csv_is_what_other_programs_read(tmp_path: Path, capsys: Captured) -> None:
     spark_lance.write_dataset(ROWS, tmp_path / "t")
     assert run(capsys, "export", tmp_path / "t", tmp_path / "rows.csv")[0] == 0
-    found = pyarrow.csv.read_csv(
+    result = pyarrow.csv.read_csv(
         tmp_path / "rows.csv", parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True)
     )
-    assert found["text"].to_pylist() == [text or "" for text in ROWS["text"].to_pylist()]
+    assert result["text"].to_pylist() == [text or "" for text in ROWS["text"].to_pylist()]

@@ -46,15 +46,15 @@ def orphans(path: str) -> set[str]:
 
 def settled_orphans(path: str) -> set[str]:
     """The same, once the attempts that Spark no longer wants have ended."""
-    found = [orphans(path)]
+    results = [orphans(path)]
 
     def quiet() -> bool:
         time.sleep(0.5)
-        found.append(orphans(path))
-        return found[-1] == found[-2]
+        results.append(orphans(path))
+        return results[-1] == results[-2]
 
     eventually("no more files appear", quiet)
-    return found[-1]
+    return results[-1]
 
 
 def attempts(marks: Path, what: str) -> set[str]:
@@ -84,7 +84,7 @@ def check_whole(path: str) -> None:
     """Versions have no gaps, all that they name is there, and pylance reads the same rows."""
     table = spark_lance.dataset(path)
     assert [entry["version"] for entry in table.versions()] == list(range(1, table.version + 1))
-    assert [found for found in findings(path) if not found.message.startswith("no version names it")] == []
+    assert [result for result in findings(path) if not result.message.startswith("no version names it")] == []
     theirs: Any = lance.dataset(path)
     assert [entry["version"] for entry in theirs.versions()] == list(range(1, table.version + 1))
     theirs.validate()
@@ -93,17 +93,17 @@ def check_whole(path: str) -> None:
 
 def named(path: str) -> set[str]:
     """The files that versions name, and what else belongs to a table, by their paths below it."""
-    found = {f"_versions/{HINT_NAME}"}
+    results = {f"_versions/{HINT_NAME}"}
     for entry in spark_lance.dataset(path).versions():
         table = spark_lance.dataset(path, version=entry["version"])
-        found.add(Path(table.manifest.path).relative_to(path).as_posix())
-        found.add(f"_transactions/{table.manifest.message.transaction_file}")
+        results.add(Path(table.manifest.path).relative_to(path).as_posix())
+        results.add(f"_transactions/{table.manifest.message.transaction_file}")
         for fragment in table.manifest.fragments:
-            found.update(f"data/{file.path}" for file in fragment.files)
+            results.update(f"data/{file.path}" for file in fragment.files)
             deletion = fragment.deletion_file
             name = f"_deletions/{fragment.id}-{deletion.read_version}-{deletion.id}"
-            found.update({f"{name}.arrow", f"{name}.bin"} if fragment.HasField("deletion_file") else set())
-    return found
+            results.update({f"{name}.arrow", f"{name}.bin"} if fragment.HasField("deletion_file") else set())
+    return results
 
 
 def stored(path: str) -> set[str]:
@@ -113,7 +113,7 @@ def stored(path: str) -> set[str]:
 
 def check_orphans_go(path: str) -> None:
     """Clean-up leaves files alone that a running job may need; told that none runs, it removes those only."""
-    found = settled_orphans(path)
+    result = settled_orphans(path)
     check_whole(path)
     needed, before = named(path), ids(path)
     table = spark_lance.dataset(path)
@@ -121,7 +121,7 @@ def check_orphans_go(path: str) -> None:
     table.cleanup_old_versions()
     assert stored(path) == everything
     stats = table.cleanup_old_versions(delete_unverified=True)
-    assert stats.data_files_removed == len(found)
+    assert stats.data_files_removed == len(result)
     assert stored(path) & needed == everything & needed
     # What belongs to a commit only goes when it is a week old, even so.
     cleanup(table.table, table.manifest, ALL_VERSIONS, now=datetime.now(timezone.utc) + WEEK)

@@ -78,7 +78,7 @@ class Cluster:
 
     def executors(self) -> dict[int, str]:
         """Return the process ids of the executors' JVMs, and their hosts (Linux only)."""
-        found = {}
+        results = {}
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 below = (process / "cwd").resolve().is_relative_to(self.folder)
@@ -86,8 +86,8 @@ class Cluster:
             except OSError:  # gone meanwhile
                 continue
             if below and "--executor-id" in words:
-                found[int(process.name)] = words[words.index("--hostname") + 1]
-        return found
+                results[int(process.name)] = words[words.index("--hostname") + 1]
+        return results
 
     def kill_executor(self, host: str) -> None:
         """Kill the executors on a host, Python workers not included: those notice by themselves."""

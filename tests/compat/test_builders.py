@@ -61,11 +61,11 @@ def test_parts_of_one_uuid_are_merged_and_committed(ds: Any, kind: str, column: 
         assert "ScalarIndexQuery" in read.scanner(filter="id = 700").explain_plan()
         assert done.count_rows("id in (3, 700)") == read.count_rows("id in (3, 700)") == 2
     else:
-        found = [
+        results = [
             each.to_table(columns=["id", "_score"], full_text_query="word3", limit=ROWS)
             for each in (done, read)
         ]
-        assert found[0].num_rows == found[1].num_rows == sum(n % 7 == 3 for n in range(ROWS))
+        assert results[0].num_rows == results[1].num_rows == sum(n % 7 == 3 for n in range(ROWS))
 
 
 def test_an_index_of_no_rows_is_filled_later(ds: Any) -> None:
@@ -94,11 +94,11 @@ def test_an_index_of_vectors_step_by_step(ds: Any, tmp_path: Path, metric: str) 
             [f"coded{number}"], str(tmp_path), ivf, f"sorted{number}"
         )
     builder.load_shuffled_vectors(names, str(tmp_path), ivf, pq)
-    asked = {"column": "v", "q": np.ones(WIDTH, np.float32), "k": 5, "nprobes": 4, "refine_factor": 20}
-    exact = ds.to_table(columns=["id"], nearest={**asked, "use_index": False, "metric": metric})["id"]
+    request = {"column": "v", "q": np.ones(WIDTH, np.float32), "k": 5, "nprobes": 4, "refine_factor": 20}
+    exact = ds.to_table(columns=["id"], nearest={**request, "use_index": False, "metric": metric})["id"]
     assert ds.index_statistics("v_idx")["num_unindexed_rows"] == 0
-    assert ds.to_table(columns=["id"], nearest=asked)["id"] == exact
-    assert theirs.dataset(ds.uri).to_table(columns=["id", "_distance"], nearest=asked)["id"] == exact
+    assert ds.to_table(columns=["id"], nearest=request)["id"] == exact
+    assert theirs.dataset(ds.uri).to_table(columns=["id", "_distance"], nearest=request)["id"] == exact
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,13 @@ def test_training_that_cannot_be(ds: Any, arguments: dict[str, Any], message: st
 
 def test_segments_with_given_centers(ds: Any) -> None:
     given = IndicesBuilder(ds, "v").prepare_global_ivf_pq(2, 4, sample_rate=4)
-    made = [
+    results = [
         ds.create_index_uncommitted("v", "IVF_PQ", fragment_ids=part, num_sub_vectors=4, **given)
         for part in ([0, 1], [2])
     ]
-    ds.commit_existing_index_segments("i", "v", [ds.merge_existing_index_segments(made)])
-    asked = {"column": "v", "q": np.ones(WIDTH, np.float32), "k": 3, "nprobes": 2, "refine_factor": 40}
-    assert ds.to_table(nearest=asked)["id"] == ds.to_table(nearest={**asked, "use_index": False})["id"]
+    ds.commit_existing_index_segments("i", "v", [ds.merge_existing_index_segments(results)])
+    request = {"column": "v", "q": np.ones(WIDTH, np.float32), "k": 3, "nprobes": 2, "refine_factor": 40}
+    assert ds.to_table(nearest=request)["id"] == ds.to_table(nearest={**request, "use_index": False})["id"]
     with pytest.raises(ValueError, match="requires fragment_ids"):
         ds.create_index_uncommitted("v", "IVF_PQ")
 
@@ -216,9 +216,9 @@ def test_bfloat16_in_vectors_goes_through_a_table(tmp_path: Path) -> None:
         other.write_dataset(table, path, mode="append")
         for reader in (lance, theirs):
             # As text: either of the libraries may have registered the type in this process.
-            found = reader.dataset(path).to_table()
-            assert str(found.schema) == str(table.schema)
-            assert str(found.to_pylist()) == str(table.to_pylist() * 2)
+            result = reader.dataset(path).to_table()
+            assert str(result.schema) == str(table.schema)
+            assert str(result.to_pylist()) == str(table.to_pylist() * 2)
 
 
 def test_what_a_file_says_of_its_encodings(tmp_path: Path) -> None:
@@ -241,14 +241,14 @@ def test_a_dropped_table_leaves_no_folder(ds: Any) -> None:
 def test_clusters_of_vectors() -> None:
     rng = np.random.default_rng(0)
     data = np.concatenate([rng.normal(center, 0.1, (50, 8)) for center in (0, 5, 9)]).astype(np.float32)
-    found = lance.util.KMeans(3)
+    result = lance.util.KMeans(3)
     with pytest.raises(ValueError, match="call fit"):
-        found.predict(data)
-    found.fit(data)
-    owners = found.predict(data).to_numpy().reshape(3, 50)
+        result.predict(data)
+    result.fit(data)
+    owners = result.predict(data).to_numpy().reshape(3, 50)
     assert [len(set(part)) for part in owners.tolist()] == [1, 1, 1]
     assert len(set(owners[:, 0].tolist())) == 3
-    again = lance.util.KMeans(3, centroids=found.centroids)
-    assert again.predict(data) == found.predict(data)
+    again = lance.util.KMeans(3, centroids=result.centroids)
+    assert again.predict(data) == result.predict(data)
     with pytest.raises(ValueError, match="float32"):
-        found.fit(data.astype(np.float64))
+        result.fit(data.astype(np.float64))

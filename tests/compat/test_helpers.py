@@ -49,9 +49,9 @@ def test_vectors_become_tables() -> None:
     by_id = vec_to_table({"a": [1.0, 2.0], "b": [3.0, 4.0]})
     assert by_id.to_pydict() == {"id": ["a", "b"], "vector": [[1.0, 2.0], [3.0, 4.0]]}
     for given in (VECTORS, list(VECTORS), VECTORS.tolist()):
-        made = vec_to_table(given, names="v", ndim=4)
-        assert made.schema == pa.schema([("v", pa.list_(pa.float32(), 4))])
-        assert np.array_equal(made["v"].combine_chunks().flatten().to_numpy(), VECTORS.reshape(-1))
+        result = vec_to_table(given, names="v", ndim=4)
+        assert result.schema == pa.schema([("v", pa.list_(pa.float32(), 4))])
+        assert np.array_equal(result["v"].combine_chunks().flatten().to_numpy(), VECTORS.reshape(-1))
     named = vec_to_table({7: [0.5]}, names=["key", "value"])
     assert named.to_pydict() == {"key": [7], "value": [[0.5]]}
     for data, names in (([[1.0], [1.0, 2.0]], None), ({1: [1.0]}, ["one"]), ([[1.0]], ["one", "two"])):
@@ -141,8 +141,8 @@ def test_every_row_can_be_chosen(lance: Any, tmp_path: Path, n: int, takes: int)
 def test_rows_at_random(lance: Any, tmp_path: Path) -> None:
     dataset, sampler = numbers(lance, tmp_path / "t", 1000), part_of(lance, "sampler")
     for n, takes in ((10, 2048), (300, 20), (5000, 2048)):
-        found = flat(read(sampler.maybe_sample(dataset, n, "n", batch_size=64, max_takes=takes)))
-        assert len(found) == len(set(found)) == min(n, 1000)
+        result = flat(read(sampler.maybe_sample(dataset, n, "n", batch_size=64, max_takes=takes)))
+        assert len(result) == len(set(result)) == min(n, 1000)
     if lance is ours:  # Pylance's runs the filter over no rows that it has read.
         late = flat(read(sampler.maybe_sample(dataset, 50, ["n"], filt="n > 500")))
         assert len(set(late)) == 50

@@ -57,10 +57,10 @@ def test_fragments(lance: Any, tmp_path: Path) -> None:
         str(tmp_path / "t/data/new.lance"), rows(0, 1).schema
     ) as writer:
         writer.write_batch(rows(10, 13))
-    made = lance.fragment.LanceFragment.create_from_file("new.lance", ds, 0)
-    assert (made.physical_rows, [one.path for one in made.files]) == (3, ["new.lance"])
+    result = lance.fragment.LanceFragment.create_from_file("new.lance", ds, 0)
+    assert (result.physical_rows, [one.path for one in result.files]) == (3, ["new.lance"])
     assert file.path != "new.lance"
-    ds = lance.LanceDataset.commit(ds, lance.LanceOperation.Append([made]), read_version=1)
+    ds = lance.LanceDataset.commit(ds, lance.LanceOperation.Append([result]), read_version=1)
     assert ds.to_table().equals(rows(0, 13))
     session = ds.get_fragments()[0].open_session(columns=["b"])
     for numbers in ([3, 9], [0]):
@@ -81,8 +81,8 @@ def test_scanners_and_queries(lance: Any, tmp_path: Path) -> None:
         assert list(scanner.scan_batches()) == batches
     assert max(batch.num_rows for batch in batches) <= 8
     assert pa.Table.from_batches(batches)["a"].to_pylist() == list(range(20))
-    found = part_of(lance, "dataset").ScannerBuilder(ds).full_text_search("fox", columns=["t"]).to_scanner()
-    assert sorted(found.to_table()["a"].to_pylist()) == list(range(0, 300, 3))
+    result = part_of(lance, "dataset").ScannerBuilder(ds).full_text_search("fox", columns=["t"]).to_scanner()
+    assert sorted(result.to_table()["a"].to_pylist()) == list(range(0, 300, 3))
 
 
 @LIBRARIES

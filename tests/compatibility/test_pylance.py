@@ -53,25 +53,25 @@ def ids(dataset: Any, **asked: Any) -> list[int]:
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+    result: str = request.param
+    return result
 
 
 def test_it_reads_and_searches_or_refuses(kind: str, path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = make(path, kind)
+    result = make(path, kind)
     if not verdict(path, capsys)[0]:
         with pytest.raises((ValueError, OSError, RuntimeError, NotImplementedError)):
             lance.dataset(path).to_table()
         return
     theirs = lance.dataset(path)
-    assert sorted_rows(theirs) == found
-    assert theirs.count_rows() == len(found)
+    assert sorted_rows(theirs) == result
+    assert theirs.count_rows() == len(result)
     assert ids(theirs, filter="id in (5, 14, 395, 705)") == [5, 395, 705]
     assert ids(theirs, filter="kind > 100") == [1, 2, 302]
-    point = np.asarray(found[7]["vec"], np.float32)
+    point = np.asarray(result[7]["vec"], np.float32)
     nearest = {"column": "vec", "q": point, "k": 1, "nprobes": 2, "refine_factor": 30}
-    assert ids(theirs, nearest=nearest) == [found[7]["id"]]
-    quinces = [row["id"] for row in found if "quince" in row["words"].split()]
+    assert ids(theirs, nearest=nearest) == [result[7]["id"]]
+    quinces = [row["id"] for row in result if "quince" in row["words"].split()]
     assert ids(theirs, full_text_query="quince") == quinces
     assert [version["version"] for version in theirs.versions()] == list(range(1, theirs.version + 1))
     assert lance.dataset(path, version=1).count_rows() == 300

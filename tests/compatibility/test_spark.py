@@ -48,8 +48,8 @@ def ids(frame: object) -> list[int]:
 
 def test_rows_come_back_as_they_were_written(spark: SparkSession, filled: str) -> None:
     read = spark.read.format("lance").load(filled)
-    found = sorted((row.asDict(recursive=True) for row in read.collect()), key=lambda row: int(row["id"]))
-    assert found == [*rows(0, 300).to_pylist(), *rows(300, 100).to_pylist()]
+    result = sorted((row.asDict(recursive=True) for row in read.collect()), key=lambda row: int(row["id"]))
+    assert result == [*rows(0, 300).to_pylist(), *rows(300, 100).to_pylist()]
     assert spark.read.format("lance").option("version", 1).load(filled).count() == 300
     assert spark_lance.dataset(filled).count_rows() == 400
     read.limit(5).write.format("lance").mode("overwrite").save(filled)
@@ -96,8 +96,8 @@ def test_sql_by_name(spark: SparkSession, tmp_path: Path) -> None:
         "MERGE INTO compat.db.t AS t USING (SELECT 2L AS id, 'x' AS name UNION ALL SELECT 4L, 'd') AS s "
         "ON t.id = s.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
     )
-    found = spark.sql("SELECT * FROM compat.db.t ORDER BY id").collect()
-    assert [tuple(row) for row in found] == [(1, "a"), (2, "x"), (4, "d")]
+    values = spark.sql("SELECT * FROM compat.db.t ORDER BY id").collect()
+    assert [tuple(row) for row in values] == [(1, "a"), (2, "x"), (4, "d")]
     assert spark.sql("SELECT count(*) FROM compat.db.t VERSION AS OF 2").first() == (3,)
 
 
@@ -107,8 +107,8 @@ def test_searches(spark: SparkSession, filled: str) -> None:
     table.createScalarIndex("words", "INVERTED")
     point = rows(0, 300)["vec"][7].as_py()
     assert ids(table.search(point, "vec", k=1, refineFactor=30)) == [7]
-    asked = json.dumps({"column": "vec", "q": point, "k": 1, "refine_factor": 30})
-    assert ids(spark.read.format("lance").option("nearest", asked).load(filled)) == [7]
+    request = json.dumps({"column": "vec", "q": point, "k": 1, "refine_factor": 30})
+    assert ids(spark.read.format("lance").option("nearest", request).load(filled)) == [7]
     quinces = {row["id"] for row in rows(0, 300).to_pylist() if "quince" in row["words"].split()}
     assert quinces < set(ids(table.textSearch("quince", "words", k=400)))
 

@@ -276,10 +276,10 @@ def test_the_function_is_not_hidden_by_a_module() -> None:
 
 def test_one_fragment_is_made_and_committed(path: str) -> None:
     ds = spark_lance.write_dataset({"a": [1, 2]}, path)
-    made = spark_lance.LanceFragment.create(ds, {"a": range(3, 30)}, fragment_id=7)
-    assert (made.id, made.physical_rows, len(made.files)) == (7, 27, 1)
+    result = spark_lance.LanceFragment.create(ds, {"a": range(3, 30)}, fragment_id=7)
+    assert (result.id, result.physical_rows, len(result.files)) == (7, 27, 1)
     assert spark_lance.dataset(path).version == 1
-    append = spark_lance.LanceOperation.Append([made])
+    append = spark_lance.LanceOperation.Append([result])
     assert spark_lance.LanceDataset.commit(path, append, read_version=1).count_rows() == 29
     with pytest.raises(OptionError, match="no rows"):
         spark_lance.LanceFragment.create(ds, pa.table({"a": pa.array([], pa.int64())}))

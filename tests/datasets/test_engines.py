@@ -67,19 +67,19 @@ def as_generator(table: pa.Table) -> Iterator[pa.RecordBatch]:
 )
 def test_whatever_has_rows_can_be_written(tmp_path: Path, give: Any) -> None:
     rows = pa.table({"a": [1, 2, 3], "b": ["x", "y", None]}, SCHEMA)
-    made = spark_lance.write_dataset(give(rows), str(tmp_path / "t"))
-    assert made.to_table().equals(rows)
+    result = spark_lance.write_dataset(give(rows), str(tmp_path / "t"))
+    assert result.to_table().equals(rows)
 
 
 def test_generators_tell_their_schema_or_are_given_one(tmp_path: Path) -> None:
     rows = pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}, SCHEMA)
-    made = spark_lance.write_dataset(as_generator(rows), str(tmp_path / "t"), schema=SCHEMA)
-    made = made.insert(({"a": i, "b": str(i)} for i in range(9000)), schema=SCHEMA)
-    assert made.count_rows() == 9003
+    result = spark_lance.write_dataset(as_generator(rows), str(tmp_path / "t"), schema=SCHEMA)
+    result = result.insert(({"a": i, "b": str(i)} for i in range(9000)), schema=SCHEMA)
+    assert result.count_rows() == 9003
     for give in (as_generator, lambda table: iter([table]), lambda table: iter([table.to_pandas()])):
-        made = made.insert(give(rows), mode="overwrite")
-        assert made.to_table().equals(rows)
-    assert made.insert(iter([]), schema=SCHEMA).count_rows() == 3
+        result = result.insert(give(rows), mode="overwrite")
+        assert result.to_table().equals(rows)
+    assert result.insert(iter([]), schema=SCHEMA).count_rows() == 3
 
 
 @pytest.mark.parametrize(
@@ -103,17 +103,17 @@ def test_what_has_no_rows_is_refused(tmp_path: Path, data: Any, message: str) ->
 
 
 def test_dicts_of_rows_may_have_other_keys_than_the_first(tmp_path: Path) -> None:
-    made = spark_lance.write_dataset([{"a": 1}, {"a": 2, "b": "x"}, {"c": None}], str(tmp_path / "t"))
-    assert made.to_table().to_pydict() == {"a": [1, 2, None], "b": [None, "x", None], "c": [None] * 3}
+    result = spark_lance.write_dataset([{"a": 1}, {"a": 2, "b": "x"}, {"c": None}], str(tmp_path / "t"))
+    assert result.to_table().to_pydict() == {"a": [1, 2, None], "b": [None, "x", None], "c": [None] * 3}
 
 
 def test_numbers_of_python_become_those_of_the_table(tmp_path: Path) -> None:
     kinds = {"n": pa.int8(), "x": pa.float32(), "v": pa.list_(pa.float32(), 2), "l": pa.list_(pa.int16())}
     row: dict[str, Any] = {"n": 1, "x": 0.1, "v": [0.5, 0.1], "l": [1, None]}
-    made = spark_lance.write_dataset([row], tmp_path / "t", schema=pa.schema(kinds))
-    made = made.insert([row]).insert({name: [value] for name, value in row.items()})
-    assert made.to_table().to_pylist() == made.to_table().slice(0, 1).to_pylist() * 3
-    done = made.merge_insert("n").when_not_matched_insert_all().execute([row, {**row, "n": 2}])
+    result = spark_lance.write_dataset([row], tmp_path / "t", schema=pa.schema(kinds))
+    result = result.insert([row]).insert({name: [value] for name, value in row.items()})
+    assert result.to_table().to_pylist() == result.to_table().slice(0, 1).to_pylist() * 3
+    done = result.merge_insert("n").when_not_matched_insert_all().execute([row, {**row, "n": 2}])
     assert (done.num_inserted_rows, done.dataset.count_rows()) == (1, 4)
     for wrong, message in (
         ({"n": 1000}, "'n' is int64 in the data and int8"),
@@ -122,15 +122,15 @@ def test_numbers_of_python_become_those_of_the_table(tmp_path: Path) -> None:
         ({"other": 1}, "'other' is not in the table"),
     ):
         with pytest.raises(SchemaError, match=message):
-            made.insert([{**row, **wrong}])
+            result.insert([{**row, **wrong}])
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int8, np.float16])
 def test_matrices_are_vectors(tmp_path: Path, kind: Any) -> None:
     matrix = np.arange(24).reshape(4, 6).astype(kind)[:, ::2]
-    made = spark_lance.write_dataset({"id": range(4), "v": matrix}, str(tmp_path / "t"))
-    assert made.schema.field("v").type == pa.list_(pa.from_numpy_dtype(kind), 3)
-    assert made.to_table()["v"].to_pylist() == matrix.tolist()
+    result = spark_lance.write_dataset({"id": range(4), "v": matrix}, str(tmp_path / "t"))
+    assert result.schema.field("v").type == pa.list_(pa.from_numpy_dtype(kind), 3)
+    assert result.to_table()["v"].to_pylist() == matrix.tolist()
 
 
 def test_named_levels_of_an_index_are_columns(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def test_named_levels_of_an_index_are_columns(tmp_path: Path) -> None:
 
 
 def _columns_of(frame: Any, path: Path) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = spark_lance.write_dataset(frame, path).to_table().to_pydict()
-    return found
+    result: dict[str, list[Any]] = spark_lance.write_dataset(frame, path).to_table().to_pydict()
+    return result
 
 
 def test_tables_are_written_from_tables(ds: LanceDataset, tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def test_polars_both_ways(ds: LanceDataset, tmp_path: Path) -> None:
     pl = pytest.importorskip("polars")
     frame = pl.DataFrame(ds)
     assert frame.shape == (100, 3)
-    made = spark_lance.write_dataset(frame, str(tmp_path / "p"))
-    assert made.schema.types == [pa.int64(), pa.large_string(), pa.float64()]
-    made = made.insert(frame.lazy().filter(pl.col("a") < 5))
-    assert made.count_rows() == 105
+    result = spark_lance.write_dataset(frame, str(tmp_path / "p"))
+    assert result.schema.types == [pa.int64(), pa.large_string(), pa.float64()]
+    result = result.insert(frame.lazy().filter(pl.col("a") < 5))
+    assert result.count_rows() == 105
     nested = pl.DataFrame({"l": [["x", "y"], None], "s": [{"k": "v"}, {"k": None}]})
     back = spark_lance.write_dataset(nested, str(tmp_path / "n"))
     assert back.to_table().to_pylist() == nested.to_dicts()
@@ -176,8 +176,8 @@ def test_polars_both_ways(ds: LanceDataset, tmp_path: Path) -> None:
 def test_polars_hands_columns_and_conditions_down(ds: LanceDataset) -> None:
     pl = pytest.importorskip("polars")
     seen = spied(ds)
-    found = pl.scan_pyarrow_dataset(seen.to_pyarrow()).filter(pl.col("a") >= 98).select("b").collect()
-    assert found["b"].to_list() == ["row 98", "row 99"]
+    rows = pl.scan_pyarrow_dataset(seen.to_pyarrow()).filter(pl.col("a") >= 98).select("b").collect()
+    assert rows["b"].to_list() == ["row 98", "row 99"]
     columns, filter = seen.__dict__["asked"][-1]
     assert "c" not in columns
     assert filter is not None
@@ -190,8 +190,8 @@ def test_duckdb_both_ways(ds: LanceDataset, tmp_path: Path) -> None:
     assert duckdb.sql("select sum(a) from viewed").fetchall() == [(4950,)]
     assert duckdb.sql("select count(*) from ds where a % 2 = 0").fetchall() == [(50,)]
     relation = duckdb.sql("select a::bigint as a, b from viewed where a > 95")
-    made = spark_lance.write_dataset(relation, str(tmp_path / "d"))
-    assert made.to_table()["a"].to_pylist() == [96, 97, 98, 99]
+    result = spark_lance.write_dataset(relation, str(tmp_path / "d"))
+    assert result.to_table()["a"].to_pylist() == [96, 97, 98, 99]
     assert ds.sql("select max(a) as m, min(b) as b from dataset").to_pylist() == [{"m": 99, "b": "row 0"}]
 
 

@@ -148,8 +148,8 @@ MISTAKES: dict[str, Mistake] = {
 
 def raised(module: Any, mistake: Mistake, path: Path) -> Exception:
     shutil.rmtree(path, ignore_errors=True)
-    made = lance.write_dataset(rows(*range(10)), str(path))
-    opened = made if module is lance else module.dataset(str(path))
+    ds = lance.write_dataset(rows(*range(10)), str(path))
+    opened = ds if module is lance else module.dataset(str(path))
     with pytest.raises(Exception) as caught:
         mistake(module, opened, str(path))
     return caught.value
@@ -209,5 +209,5 @@ def test_errors_are_also_what_they_always_were() -> None:
     of_a_version = {"AlreadyCommittedError"}
     for name in errors.__all__:
         kind = getattr(errors, name)
-        made = kind("one line", 7) if name in of_a_version else kind("one line")
-        assert str(made).removesuffix(f" [troubleshooting {kind.code}]") == "one line"
+        result = kind("one line", 7) if name in of_a_version else kind("one line")
+        assert str(result).removesuffix(f" [troubleshooting {kind.code}]") == "one line"

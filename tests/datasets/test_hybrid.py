@@ -62,7 +62,7 @@ def test_relevance_is_what_the_formula_says(seed: int, tmp_path_factory: pytest.
     filter = chance.choice([None, "id % 2 = 1"])
     query = [chance.gauss(0, 1) for _ in range(DIM)]
     words = " ".join(chance.choices(WORDS, k=2))
-    found = table.hybrid_search(
+    result = table.hybrid_search(
         {"column": "v", "q": query, "nprobes": 2},
         {"query": words, "column": "t"},
         k,
@@ -83,9 +83,9 @@ def test_relevance_is_what_the_formula_says(seed: int, tmp_path_factory: pytest.
         for place, row in enumerate(ranking, 1):
             scores[row] = scores.get(row, 0.0) + weight / (constant + place)
     best = sorted(scores.values(), reverse=True)[:k]
-    assert found["_relevance_score"].to_pylist() == pytest.approx(best)
-    ids = found["id"].to_pylist()
+    assert result["_relevance_score"].to_pylist() == pytest.approx(best)
+    ids = result["id"].to_pylist()
     assert len(set(ids)) == len(ids)
     assert [scores[row] for row in ids] == pytest.approx(best)
-    assert found["_distance"].is_valid().to_pylist() == [row in rankings[0] for row in ids]
-    assert found["_score"].is_valid().to_pylist() == [row in rankings[1] for row in ids]
+    assert result["_distance"].is_valid().to_pylist() == [row in rankings[0] for row in ids]
+    assert result["_score"].is_valid().to_pylist() == [row in rankings[1] for row in ids]

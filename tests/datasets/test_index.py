@@ -26,13 +26,13 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_search_without_an_index_is_exact(path: Path) -> None:
-    found = dataset(path).to_table(["id"], nearest={"column": "v", "q": QUERY, "k": 5})
-    assert found.column_names == ["id", "_distance"]
-    assert found["id"].to_pylist() == exact_neighbours(VECTORS, QUERY, 5, "l2")
+    result = dataset(path).to_table(["id"], nearest={"column": "v", "q": QUERY, "k": 5})
+    assert result.column_names == ["id", "_distance"]
+    assert result["id"].to_pylist() == exact_neighbours(VECTORS, QUERY, 5, "l2")
     theirs = lance.dataset(str(path)).to_table(
         columns=["id", "_distance"], nearest={"column": "v", "q": QUERY, "k": 5}
     )
-    assert np.allclose(found["_distance"], theirs["_distance"], rtol=1e-6)
+    assert np.allclose(result["_distance"], theirs["_distance"], rtol=1e-6)
 
 
 def test_an_index_is_built_used_and_dropped(path: Path) -> None:
@@ -56,17 +56,17 @@ def test_deleted_rows_are_never_found_and_k_rows_are(path: Path) -> None:
     table = dataset(path).create_index("v", "IVF_SQ", num_partitions=4)
     gone = exact_neighbours(VECTORS, QUERY, 40, "l2")
     table = table.delete(pc.field("id").isin(gone))
-    found = table.to_table(["id"], nearest={"column": "v", "q": QUERY, "k": 10})["id"].to_pylist()
-    assert len(found) == 10
-    assert not set(found) & set(gone)
+    rows = table.to_table(["id"], nearest={"column": "v", "q": QUERY, "k": 10})["id"].to_pylist()
+    assert len(rows) == 10
+    assert not set(rows) & set(gone)
 
 
 def test_filters_come_before_or_after_the_search(path: Path) -> None:
     table = dataset(path).create_index("v", "IVF_FLAT", num_partitions=4)
     nearest = {"column": "v", "q": QUERY, "k": 10, "nprobes": 4}
-    wanted = [n for n in exact_neighbours(VECTORS, QUERY, 2000, "l2") if n % 50 == 0]
+    expected = [n for n in exact_neighbours(VECTORS, QUERY, 2000, "l2") if n % 50 == 0]
     before = table.to_table(["id"], "id % 50 = 0", nearest=nearest, prefilter=True)
-    assert before["id"].to_pylist() == wanted[:10]
+    assert before["id"].to_pylist() == expected[:10]
     after = table.to_table(["id"], "id % 50 = 0", nearest=nearest)
     nearest_rows = exact_neighbours(VECTORS, QUERY, 10, "l2")
     assert after["id"].to_pylist() == [n for n in nearest_rows if n % 50 == 0]
@@ -90,10 +90,10 @@ def test_rows_that_are_not_indexed_are_found_too(path: Path) -> None:
 def test_many_vectors_are_searched_at_once(path: Path) -> None:
     table = dataset(path).create_index("v", "IVF_FLAT", num_partitions=6)
     queries = clustered(30, 16, seed=11)
-    found = table.to_table(["id"], nearest={"column": "v", "q": queries, "k": 4, "nprobes": 6})
-    assert found.column_names == ["query_index", "id", "_distance"]
+    result = table.to_table(["id"], nearest={"column": "v", "q": queries, "k": 4, "nprobes": 6})
+    assert result.column_names == ["query_index", "id", "_distance"]
     for number, query in enumerate(queries):
-        mine = found.filter(pc.equal(found["query_index"], number))
+        mine = result.filter(pc.equal(result["query_index"], number))
         assert mine["id"].to_pylist() == exact_neighbours(VECTORS, query, 4, "l2")
 
 

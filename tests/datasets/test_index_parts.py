@@ -44,10 +44,10 @@ def by_parts(ds: LanceDataset, column: str, kind: str, number: str, **options: A
 
 
 def by_segments(ds: LanceDataset, column: str, kind: str, **options: Any) -> list[Index]:
-    made = [
+    results = [
         ds.create_index_uncommitted(column, kind, fragment_ids=[number], **options) for number in range(4)
     ]
-    return [ds.merge_existing_index_segments(made[:3]), made[3]]
+    return [ds.merge_existing_index_segments(results[:3]), results[3]]
 
 
 def scores(found: pa.Table) -> dict[int, float]:
@@ -60,10 +60,10 @@ def test_parts_answer_as_no_index_does(ds: LanceDataset, kind: str, column: str,
     number = str(uuid.uuid4())
     condition = CONDITIONS[column]
     expected = sorted(ds.to_table(["id"], condition)["id"].to_pylist())
-    made = [by_parts(ds, column, kind, number)] if way == "parts" else by_segments(ds, column, kind)
-    found = ds.commit_existing_index_segments("i", column, made)
-    assert found.index_statistics("i")["num_unindexed_rows"] == 0
-    assert sorted(found.to_table(["id"], condition)["id"].to_pylist()) == expected
+    actual = [by_parts(ds, column, kind, number)] if way == "parts" else by_segments(ds, column, kind)
+    result = ds.commit_existing_index_segments("i", column, actual)
+    assert result.index_statistics("i")["num_unindexed_rows"] == 0
+    assert sorted(result.to_table(["id"], condition)["id"].to_pylist()) == expected
     theirs = lance.dataset(ds.uri).scanner(columns=["id"], filter=condition)
     assert "ScalarIndexQuery" in theirs.explain_plan()
     assert sorted(theirs.to_table()["id"].to_pylist()) == expected
@@ -79,16 +79,16 @@ def test_words_are_counted_across_parts(ds: LanceDataset, positions: bool) -> No
     ds = whole.drop_index("whole")
     for way in ("parts", "segments"):
         number = str(uuid.uuid4())
-        made = (
+        actual = (
             [by_parts(ds, "t", "INVERTED", number, **options)]
             if way == "parts"
             else by_segments(ds, "t", "FTS", **options)
         )
-        found = ds.commit_existing_index_segments("i", "t", made)
-        assert scores(found.to_table(["id"], full_text_query=TEXT, limit=ROWS)) == expected
+        result = ds.commit_existing_index_segments("i", "t", actual)
+        assert scores(result.to_table(["id"], full_text_query=TEXT, limit=ROWS)) == expected
         theirs = lance.dataset(ds.uri).to_table(columns=["id", "_score"], full_text_query=TEXT, limit=ROWS)
         assert scores(theirs) == expected
-        ds = found.drop_index("i")
+        ds = result.drop_index("i")
 
 
 @pytest.mark.parametrize(("kind", "column"), [("BTREE", "id"), ("INVERTED", "t")])
@@ -97,12 +97,12 @@ def test_an_entry_may_leave_out_what_the_files_tell(ds: LanceDataset, kind: str,
     by_parts(ds, column, kind, number)
     field = ds.lance_schema.find(column)[-1].id
     entry = Index(number, "i", [field], ds.version, set(range(4)), 0)
-    found = LanceDataset.commit(ds, LanceOperation.CreateIndex([entry]), ds.version)
-    assert found.describe_indices()[0].index_type.upper() == kind
+    result = LanceDataset.commit(ds, LanceOperation.CreateIndex([entry]), ds.version)
+    assert result.describe_indices()[0].index_type.upper() == kind
     assert lance.dataset(ds.uri).describe_indices()[0].index_type.upper() == kind
-    assert found.count_rows("id < 7") == 7
+    assert result.count_rows("id < 7") == 7
     if kind == "INVERTED":
-        assert len(found.to_table(full_text_query="fox", limit=5)) == 5
+        assert len(result.to_table(full_text_query="fox", limit=5)) == 5
 
 
 @pytest.mark.parametrize("kind", ["IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_HNSW_SQ"])
@@ -111,27 +111,27 @@ def test_vectors_in_parts_share_what_was_trained(ds: LanceDataset, kind: str) ->
     options: dict[str, Any] = {"ivf_centroids": rng.random((4, 16), np.float32)}
     if kind == "IVF_PQ":
         options |= {"num_sub_vectors": 4, "pq_codebook": rng.normal(0, 0.3, (4, 256, 4)).astype(np.float32)}
-    found = ds.commit_existing_index_segments("i", "v", by_segments(ds, "v", kind, **options))
-    assert found.index_statistics("i")["num_segments"] == 2
+    result = ds.commit_existing_index_segments("i", "v", by_segments(ds, "v", kind, **options))
+    assert result.index_statistics("i")["num_segments"] == 2
     nearest = {"column": "v", "q": rng.random(16, np.float32), "k": 5}
     exact = ds.to_table(["id"], nearest={**nearest, "use_index": False})["id"].to_pylist()
-    asked = {**nearest, "nprobes": 4, "refine_factor": 40, "ef": 200}
-    assert found.to_table(["id"], nearest=asked)["id"].to_pylist() == exact
-    theirs = lance.dataset(ds.uri).to_table(columns=["id", "_distance"], nearest=asked)
+    request = {**nearest, "nprobes": 4, "refine_factor": 40, "ef": 200}
+    assert result.to_table(["id"], nearest=request)["id"].to_pylist() == exact
+    theirs = lance.dataset(ds.uri).to_table(columns=["id", "_distance"], nearest=request)
     assert theirs["id"].to_pylist() == exact
 
 
 def test_parts_that_were_trained_apart_stay_apart(ds: LanceDataset) -> None:
-    made = [
+    results = [
         ds.create_index_uncommitted("v", "IVF_FLAT", fragment_ids=part, num_partitions=2)
         for part in ([0, 1], [2, 3])
     ]
     with pytest.raises(OptionError, match="trained apart"):
-        ds.merge_existing_index_segments(made)
-    found = ds.commit_existing_index_segments("i", "v", made)
+        ds.merge_existing_index_segments(results)
+    result = ds.commit_existing_index_segments("i", "v", results)
     nearest = {"column": "v", "q": np.zeros(16, np.float32), "k": 9}
     exact = ds.to_table(["id"], nearest=nearest)["id"].to_pylist()
-    assert found.to_table(["id"], nearest={**nearest, "nprobes": 2})["id"].to_pylist() == exact
+    assert result.to_table(["id"], nearest={**nearest, "nprobes": 2})["id"].to_pylist() == exact
 
 
 def test_what_cannot_be_right_is_refused(ds: LanceDataset) -> None:

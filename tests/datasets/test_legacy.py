@@ -84,8 +84,8 @@ def test_single_rows(path: str) -> None:
     assert ours.head(5).equals(theirs.head(5))  # type: ignore[no-untyped-call]
     assert ours.sample(10, seed=1).num_rows == 10
     nearest = {"column": "v", "q": [0.5] * 4, "k": 5}
-    found, expected = (ds.to_table(["id"], nearest=nearest) for ds in (ours, theirs))
-    assert found["id"].to_pylist() == expected["id"].to_pylist()
+    result, expected = (ds.to_table(["id"], nearest=nearest) for ds in (ours, theirs))
+    assert result["id"].to_pylist() == expected["id"].to_pylist()
 
 
 CHANGES: dict[str, Callable[[Any], Any]] = {
@@ -108,10 +108,10 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changes_are_refused_and_leave_nothing(path: str, change: str) -> None:
-    before = sorted(str(found) for found in Path(path).rglob("*"))
+    before = sorted(str(result) for result in Path(path).rglob("*"))
     with pytest.raises(UnsupportedFormatError, match="write to another location"):
         CHANGES[change](spark_lance.dataset(path))
-    assert sorted(str(found) for found in Path(path).rglob("*")) == before
+    assert sorted(str(result) for result in Path(path).rglob("*")) == before
 
 
 def test_a_copy_is_of_the_present_format(path: str, tmp_path: Path) -> None:

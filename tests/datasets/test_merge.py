@@ -22,7 +22,7 @@ def table_at(path: Path, rows: int = 100, **options: Any) -> LanceDataset:
 
 
 def files_below(path: Path) -> list[Path]:
-    return sorted(found for found in path.rglob("*") if found.is_file())
+    return sorted(result for result in path.rglob("*") if result.is_file())
 
 
 def metric(plan: str, name: str) -> int:
@@ -30,17 +30,17 @@ def metric(plan: str, name: str) -> int:
 
 
 def merge_of(table: LanceDataset, draw: random.Random) -> Any:
-    made: Any = table.merge_insert("id")
+    result: Any = table.merge_insert("id")
     matched = draw.choice(["update", "update_if", "delete", "keep"])
     if matched == "delete":
-        made = made.when_matched_delete()
+        result = result.when_matched_delete()
     elif matched != "keep":
-        made = made.when_matched_update_all("source.v > target.v" if matched == "update_if" else None)
+        result = result.when_matched_update_all("source.v > target.v" if matched == "update_if" else None)
     if draw.random() < 0.7 or matched == "keep":
-        made = made.when_not_matched_insert_all()
+        result = result.when_not_matched_insert_all()
     if draw.random() < 0.4:
-        made = made.when_not_matched_by_source_delete(draw.choice([None, "v % 5 = 1"]))
-    return made.use_index(draw.random() < 0.7)
+        result = result.when_not_matched_by_source_delete(draw.choice([None, "v % 5 = 1"]))
+    return result.use_index(draw.random() < 0.7)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -20,13 +20,13 @@ def rows_of(keys: Any, value: int) -> pa.Table:
 
 
 def builder(table: LanceDataset, draw: random.Random) -> Any:
-    made: Any = table.merge_insert("id")
+    result: Any = table.merge_insert("id")
     if draw.random() < 0.8:
-        made = made.when_matched_update_all(draw.choice([None, "source.v > target.v + 5"]))
+        result = result.when_matched_update_all(draw.choice([None, "source.v > target.v + 5"]))
     elif draw.random() < 0.5:
-        made = made.when_matched_delete()
-    made = made.when_not_matched_insert_all()
-    return made.when_not_matched_by_source_delete("id % 7 = 3") if draw.random() < 0.3 else made
+        result = result.when_matched_delete()
+    result = result.when_not_matched_insert_all()
+    return result.when_not_matched_by_source_delete("id % 7 = 3") if draw.random() < 0.3 else result
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -50,8 +50,8 @@ def test_the_table_is_that_of_a_merge_that_commits(tmp_path: Path, seed: int) ->
             assert isinstance(transaction.operation, LanceOperation.Update)
             assert dataset(path).version == 1
             LanceDataset.commit(path, transaction)
-        wanted = ["id", "v", *(["_rowid", "_row_created_at_version"] if stable else [])]
-        rows = sorted(tuple(row.values()) for row in dataset(path).to_table(wanted).to_pylist())
+        expected = ["id", "v", *(["_rowid", "_row_created_at_version"] if stable else [])]
+        rows = sorted(tuple(row.values()) for row in dataset(path).to_table(expected).to_pylist())
         theirs = lance.dataset(str(path)).to_table(["id", "v"]).to_pylist()
         assert [row[:2] for row in rows] == sorted((row["id"], row["v"]) for row in theirs)
         both.append((rows, counts))

@@ -35,8 +35,8 @@ def rows(count: int, seed: int = 0) -> pa.Table:
 @pytest.fixture(scope="module")
 def ds(tmp_path_factory: pytest.TempPathFactory) -> LanceDataset:
     path = str(tmp_path_factory.mktemp("scanner") / "t.lance")
-    made = spark_lance.write_dataset(rows(200), path, max_rows_per_file=70)
-    return made.create_scalar_index("n", "BTREE").delete("n = 3")
+    result = spark_lance.write_dataset(rows(200), path, max_rows_per_file=70)
+    return result.create_scalar_index("n", "BTREE").delete("n = 3")
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,15 @@ def test_rows_are_sorted_as_pylance_sorts_them(
 
 def test_the_first_rows_of_an_order_are_held_in_few_rows(ds: LanceDataset) -> None:
     assert ds.to_table(["n"], order_by="n", limit=0).num_rows == 0
-    found = ds.to_table(["s.x"], order_by=ColumnOrdering("s.x", ascending=False), limit=3)
-    assert found["s.x"].to_pylist() == sorted(ds.to_table(["s.x"])["s.x"].to_pylist())[-1:-4:-1]
+    result = ds.to_table(["s.x"], order_by=ColumnOrdering("s.x", ascending=False), limit=3)
+    assert result["s.x"].to_pylist() == sorted(ds.to_table(["s.x"])["s.x"].to_pylist())[-1:-4:-1]
 
 
 def test_searches_take_expressions_and_orders(ds: LanceDataset) -> None:
     nearest = {"column": "v", "q": [0.5] * 4, "k": 6}
-    found = ds.to_table({"far": "_distance * 2", "n": "n"}, nearest=nearest)
+    result = ds.to_table({"far": "_distance * 2", "n": "n"}, nearest=nearest)
     plain = ds.to_table(["n"], nearest=nearest)
-    assert found["far"].to_numpy() == pytest.approx(plain["_distance"].to_numpy() * 2)
+    assert result["far"].to_numpy() == pytest.approx(plain["_distance"].to_numpy() * 2)
     turned = ds.to_table(["n"], nearest=nearest, order_by=ColumnOrdering("_distance", ascending=False))
     assert turned["_distance"].to_pylist() == plain["_distance"].to_pylist()[::-1]
     scanner = ds.scanner(["n"], nearest=nearest)
@@ -116,8 +116,8 @@ def test_a_plan_names_what_is_left_out_and_by_which_index(ds: LanceDataset) -> N
 
 def test_pages_that_a_condition_leaves_out_are_told(tmp_path: Path) -> None:
     values = pa.table({"a": np.arange(3_000_000, dtype=np.int64)})
-    made = spark_lance.write_dataset(values, str(tmp_path / "t"), data_storage_version="2.1")
-    indexed = made.create_scalar_index("a", "ZONEMAP")
+    result = spark_lance.write_dataset(values, str(tmp_path / "t"), data_storage_version="2.1")
+    indexed = result.create_scalar_index("a", "ZONEMAP")
     plan = indexed.scanner(["a"], "a = 2999999").explain_plan(verbose=True)
     assert "ScalarIndexQuery: query=[a = 2999999]@a_idx(ZONEMAP)" in plan
     assert indexed.scanner(["a"], "a = 2999999").to_table()["a"].to_pylist() == [2999999]
@@ -142,9 +142,9 @@ def test_scanners_count_and_show_the_head(ds: LanceDataset) -> None:
 
 
 def test_samples_have_each_row_at_most_once(ds: LanceDataset) -> None:
-    found = ds.sample(50, ["s.x"], seed=3)["s.x"].to_pylist()
-    assert len(set(found)) == 50
-    assert found == ds.sample(50, ["s.x"], seed=3)["s.x"].to_pylist()
+    values = ds.sample(50, ["s.x"], seed=3)["s.x"].to_pylist()
+    assert len(set(values)) == 50
+    assert values == ds.sample(50, ["s.x"], seed=3)["s.x"].to_pylist()
     assert ds.sample(10**6).num_rows == ds.count_rows()
     ordered = ds.sample(50, ["s.x"], randomize_order=False)["s.x"].to_pylist()
     assert ordered == sorted(ordered)
@@ -158,11 +158,11 @@ def test_blobs_are_read_as_bytes_on_demand(tmp_path: Path) -> None:
             [pa.array(range(5)), pa.array(data, pa.large_binary())], pa.schema([("n", pa.int64()), blob])
         )
         path = str(tmp_path / version)
-        made = spark_lance.write_dataset(table, path, max_rows_per_file=2, data_storage_version=version)
-        read = made.scanner(["b", "n"], "n > 0", blob_handling="all_binary")
+        result = spark_lance.write_dataset(table, path, max_rows_per_file=2, data_storage_version=version)
+        read = result.scanner(["b", "n"], "n > 0", blob_handling="all_binary")
         assert read.to_table()["b"].to_pylist() == data[1:]
         assert read.projected_schema.field("b").type == pa.large_binary()
-        assert made.to_table(["b"])["b"].type.num_fields > 1
+        assert result.to_table(["b"])["b"].type.num_fields > 1
 
 
 def test_mistakes_are_answered_in_one_line(ds: LanceDataset) -> None:
@@ -192,7 +192,7 @@ def test_hints_of_others_change_nothing(ds: LanceDataset, caplog: pytest.LogCapt
 
 
 def test_a_function_that_failed_goes_on_where_it_ended(tmp_path: Path) -> None:
-    made = spark_lance.write_dataset(rows(100), str(tmp_path / "t"), max_rows_per_file=20)
+    result = spark_lance.write_dataset(rows(100), str(tmp_path / "t"), max_rows_per_file=20)
     seen: list[int] = []
     broken = True
 
@@ -205,13 +205,13 @@ def test_a_function_that_failed_goes_on_where_it_ended(tmp_path: Path) -> None:
         return pa.record_batch({"z": pc.struct_field(batch["s"], "x")})
 
     with pytest.raises(RuntimeError, match="not yet"):
-        made.add_columns(compute, read_columns=["s"])
+        result.add_columns(compute, read_columns=["s"])
     broken = False
-    done = made.add_columns(compute, read_columns=["s"])
+    done = result.add_columns(compute, read_columns=["s"])
     assert seen == [0, 20, 40, 60, 80]
     assert done.to_table(["z"])["z"].to_pylist() == list(range(100))
     assert not (tmp_path / "kept.sqlite").exists()
     (tmp_path / "other").write_text("no database, and long enough to be seen as none")
     other = spark_lance.batch_udf(checkpoint_file=tmp_path / "other")(compute.func)
     with pytest.raises(OptionError, match="not a file of checkpoints"):
-        made.add_columns(other)
+        result.add_columns(other)

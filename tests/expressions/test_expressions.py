@@ -186,11 +186,11 @@ ASKED = st.builds(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_numbers_in_conditions_do_not_overflow(reference: lance.LanceDataset, sql: str) -> None:
     try:
-        found = compile_predicate(sql, TABLE.schema).filter(TABLE)["n"].to_pylist()
+        rows = compile_predicate(sql, TABLE.schema).filter(TABLE)["n"].to_pylist()
     except ExpressionError as error:
         assume("overflow" not in str(error))
         raise
-    assert found == reference.to_table(columns=["n"], filter=sql)["n"].to_pylist()
+    assert rows == reference.to_table(columns=["n"], filter=sql)["n"].to_pylist()
 
 
 SHIFTS = st.builds(
@@ -281,8 +281,8 @@ COMPARED = st.builds(
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_negative_nan_is_below_everything(reference: lance.LanceDataset, sql: str, inverted: bool) -> None:
     sql = f"not ({sql})" if inverted else sql
-    found = compile_predicate(sql, TABLE.schema).filter(TABLE)["n"].to_pylist()
-    assert found == reference.to_table(columns=["n"], filter=sql)["n"].to_pylist()
+    rows = compile_predicate(sql, TABLE.schema).filter(TABLE)["n"].to_pylist()
+    assert rows == reference.to_table(columns=["n"], filter=sql)["n"].to_pylist()
     for name in ("greatest", "least"):
         same_as_pylance(reference, f"{name}(x, y)")
 
@@ -294,8 +294,8 @@ def test_negative_nan_is_below_everything(reference: lance.LanceDataset, sql: st
      "arrow_cast(i4, 'Utf8') = '3'", "try_cast(s as int) > 0", "f4 + 0.1 = 2.1", "f4 = 0.1", "f4 * 1 = 0.1"],
 )  # fmt: skip
 def test_functions_in_conditions(reference: lance.LanceDataset, sql: str) -> None:
-    found = compile_predicate(sql, TABLE.schema).filter(TABLE)["n"].to_pylist()
-    assert found == reference.to_table(columns=["n"], filter=sql)["n"].to_pylist()
+    rows = compile_predicate(sql, TABLE.schema).filter(TABLE)["n"].to_pylist()
+    assert rows == reference.to_table(columns=["n"], filter=sql)["n"].to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -327,6 +327,6 @@ def test_updates_are_those_of_pylance(tmp_path: Path, column: str, sql: str) -> 
     spark_lance.write_dataset(TABLE, tmp_path / "ours.lance").update({column: sql})
     ours = spark_lance.dataset(tmp_path / "ours.lance")
     expected = reference.to_table(columns=[column])[column]
-    found = ours.to_table(columns=[column])[column]
-    assert found.type == expected.type
-    assert str(found.to_pylist()) == str(expected.to_pylist())
+    result = ours.to_table(columns=[column])[column]
+    assert result.type == expected.type
+    assert str(result.to_pylist()) == str(expected.to_pylist())

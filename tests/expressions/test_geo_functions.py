@@ -42,14 +42,14 @@ OTHERWISE = ("st_x", "st_y", "st_xmin", "st_ymin", "st_xmax", "st_ymax", "st_len
 def test_measures(tmp_path: Path, layout: str) -> None:
     shapes = random_shapes(layout, 60, np.random.default_rng(2))
     ours = spark_lance.write_dataset(geometry_table(layout, shapes), tmp_path / "t")
-    found = ours.to_table({name: f"{name}(g)" for name in [*MEASURES, "st_astext"]})
+    result = ours.to_table({name: f"{name}(g)" for name in [*MEASURES, "st_astext"]})
     for name, measure in MEASURES.items():
         right: list[Any] = [None if shape is None else measure(shape) for shape in shapes]
-        got = found[name].to_pylist()
+        got = result[name].to_pylist()
         assert [value is None for value in got] == [value is None for value in right], name
         for value, other in zip(got, right, strict=True):
             assert value == other or math.isclose(value, other, rel_tol=1e-12), name
-    for text, shape in zip(found["st_astext"].to_pylist(), shapes, strict=True):
+    for text, shape in zip(result["st_astext"].to_pylist(), shapes, strict=True):
         assert (text is None) == (shape is None)
         assert text is None or shapely.equals_identical(shapely.from_wkt(text), shapely.from_wkt(shape.wkt))
 
@@ -59,10 +59,10 @@ def test_measures_are_those_of_pylance(tmp_path: Path, layout: str) -> None:
     rng = np.random.default_rng(3)
     shapes = [shape for shape in random_shapes(layout, 60, rng) if shape is not None and not shape.is_empty]
     rows = geometry_table(layout, shapes)
-    asked = [name for name in [*MEASURES, "st_astext"] if layout != "wkt" or name not in OTHERWISE]
+    requests = [name for name in [*MEASURES, "st_astext"] if layout != "wkt" or name not in OTHERWISE]
     if layout == "wkt":
-        asked.remove("st_astext")
-    columns = {name: f"{name}(g)" for name in asked}
+        requests.remove("st_astext")
+    columns = {name: f"{name}(g)" for name in requests}
     if layout != "point":
         # They are null for others, which pylance has no column for.
         columns = {name: text for name, text in columns.items() if name not in ("st_x", "st_y")}
@@ -118,12 +118,12 @@ def test_columns_keep_what_they_are(tmp_path: Path) -> None:
             path = str(tmp_path / f"{number}{module.__name__}")
             module.write_dataset(rows, path)
             for reader in (spark_lance, lance):
-                found = reader.dataset(path).to_table()
-                assert found.equals(rows.cast(found.schema)), layout
+                result = reader.dataset(path).to_table()
+                assert result.equals(rows.cast(result.schema)), layout
                 if "interleaved" not in layout:
                     # The format has no name for what is in lists of a fixed size.
-                    assert found.schema.field("g").type == rows.schema.field("g").type
-                assert found.schema.field("g").metadata == rows.schema.field("g").metadata
+                    assert result.schema.field("g").type == rows.schema.field("g").type
+                assert result.schema.field("g").metadata == rows.schema.field("g").metadata
 
 
 def test_columns_in_structs(tmp_path: Path) -> None:
@@ -132,25 +132,25 @@ def test_columns_in_structs(tmp_path: Path) -> None:
     struct = pa.StructArray.from_arrays(
         [inner["g"].combine_chunks()], fields=[inner.schema.field("g").with_name("shape")]
     )
-    made = spark_lance.write_dataset(pa.table({"id": inner["id"], "s": struct}), tmp_path / "t")
-    made = made.create_scalar_index("s.shape", "RTREE")
+    ds = spark_lance.write_dataset(pa.table({"id": inner["id"], "s": struct}), tmp_path / "t")
+    ds = ds.create_scalar_index("s.shape", "RTREE")
     condition = "ST_Within(s.shape, 'POLYGON((2 0,5 0,5 3,2 3,2 0))')"
-    assert "s.shape_idx" in made.scanner(filter=condition).explain_plan()
-    assert made.to_table(["id"], condition)["id"].to_pylist() == [3, 4]
+    assert "s.shape_idx" in ds.scanner(filter=condition).explain_plan()
+    assert ds.to_table(["id"], condition)["id"].to_pylist() == [3, 4]
 
 
 def test_changes_by_conditions(tmp_path: Path) -> None:
     shapes = [shapely.Point(number, 1) for number in range(50)]
-    made = spark_lance.write_dataset(geometry_table("wkb", shapes), tmp_path / "t")
-    made = made.create_scalar_index("g", "RTREE")
-    made = made.delete("st_x(g) < 10")
-    made.update({"g": "st_asbinary(st_point(100, 100))"}, where=f"st_within(g, '{WINDOW}')")
-    made = spark_lance.dataset(tmp_path / "t")
-    moved = made.to_table(["id"], "st_equals(g, 'POINT(100 100)')")["id"].to_pylist()
+    ds = spark_lance.write_dataset(geometry_table("wkb", shapes), tmp_path / "t")
+    ds = ds.create_scalar_index("g", "RTREE")
+    ds = ds.delete("st_x(g) < 10")
+    ds.update({"g": "st_asbinary(st_point(100, 100))"}, where=f"st_within(g, '{WINDOW}')")
+    ds = spark_lance.dataset(tmp_path / "t")
+    moved = ds.to_table(["id"], "st_equals(g, 'POINT(100 100)')")["id"].to_pylist()
     window = shapely.from_wkt(WINDOW)
     assert moved == [number for number in range(10, 20) if shapely.within(shapes[number], window)]
-    made = made.add_columns({"far": "st_distance(g, 'POINT(0 1)')"})
-    assert made.to_table(["far"], "id = 30")["far"].to_pylist() == [30.0]
+    ds = ds.add_columns({"far": "st_distance(g, 'POINT(0 1)')"})
+    assert ds.to_table(["far"], "id = 30")["far"].to_pylist() == [30.0]
 
 
 @pytest.mark.parametrize(
@@ -167,24 +167,24 @@ def test_changes_by_conditions(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(tmp_path: Path, condition: str, message: str) -> None:
-    made = spark_lance.write_dataset(geometry_table("wkb", [shapely.Point(1, 1)]), tmp_path / "t")
+    ds = spark_lance.write_dataset(geometry_table("wkb", [shapely.Point(1, 1)]), tmp_path / "t")
     with pytest.raises(ExpressionError, match=message):
-        made.to_table(filter=condition)
+        ds.to_table(filter=condition)
 
 
 def test_damaged_values(tmp_path: Path) -> None:
     field = pa.field("g", pa.binary(), metadata={"ARROW:extension:name": "geoarrow.wkb"})
     rows = pa.table([pa.array([b"\x01\x07"], pa.binary())], schema=pa.schema([field]))
-    made = spark_lance.write_dataset(rows, tmp_path / "t")
+    ds = spark_lance.write_dataset(rows, tmp_path / "t")
     with pytest.raises(ExpressionError, match="invalid geometry"):
-        made.count_rows("st_isempty(g)")
+        ds.count_rows("st_isempty(g)")
 
 
 def test_without_shapely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns are read and written all the same; functions say what to install."""
     geo_functions.shapes.cache_clear()
     monkeypatch.setitem(sys.modules, "shapely", None)
-    made = spark_lance.write_dataset(geometry_table("point", []), tmp_path / "t")
-    assert made.to_table().num_rows == 0
+    ds = spark_lance.write_dataset(geometry_table("point", []), tmp_path / "t")
+    assert ds.to_table().num_rows == 0
     with pytest.raises(OptionError, match=r"spark-lance\[geo\]"):
-        made.count_rows("st_isempty(g)")
+        ds.count_rows("st_isempty(g)")

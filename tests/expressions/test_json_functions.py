@@ -101,10 +101,10 @@ VALUES = [
 def computed(expression: str, table: pa.Table) -> list[Any]:
     documents = [json_documents(chunk.storage) for chunk in table["j"].chunks]
     stored = pa.table({"j": pa.chunked_array(documents, pa.large_binary())})
-    made = compile_expression(expression, SCHEMA)
-    found = made.evaluate(stored)
-    assert found.type == made.type
-    return list(found.to_pylist())
+    actual = compile_expression(expression, SCHEMA)
+    result = actual.evaluate(stored)
+    assert result.type == actual.type
+    return list(result.to_pylist())
 
 
 def random_value(rng: random.Random, depth: int = 0) -> Any:
@@ -129,8 +129,8 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, Any]:
 
 def same(expression: str, documents: tuple[pa.Table, Any]) -> None:
     table, theirs = documents
-    wanted = theirs.to_table(columns={"r": expression})["r"].to_pylist()
-    assert computed(expression, table) == wanted, expression
+    expected = theirs.to_table(columns={"r": expression})["r"].to_pylist()
+    assert computed(expression, table) == expected, expression
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -163,14 +163,14 @@ def test_values_in_types(tmp_path: Path) -> None:
         for kind in ("int", "float", "string", "bool"):
             call = f"json_get_{kind}(j, 'a')"
             try:
-                wanted = theirs.to_table(columns={"r": call}, filter=f"i = {number}")["r"].to_pylist()
+                expected = theirs.to_table(columns={"r": call}, filter=f"i = {number}")["r"].to_pylist()
             except (ValueError, OSError):
-                wanted = ["fails"]
+                expected = ["fails"]
             try:
-                found = computed(call, table.slice(number, 1))
+                result = computed(call, table.slice(number, 1))
             except ExpressionError:
-                found = ["fails"]
-            assert repr(found) == repr(wanted), (text, kind)
+                result = ["fails"]
+            assert repr(result) == repr(expected), (text, kind)
 
 
 def test_many_rows_of_mixed_values() -> None:
@@ -244,9 +244,9 @@ def test_in_filters_updates_and_added_columns(tmp_path: Path) -> None:
         "j is not null and json_get_string(j, 's') in ('x', 'z')",
     ):
         theirs = lance.dataset(str(tmp_path / "t"))
-        wanted = theirs.to_table(columns=["i"], filter=condition).to_pylist()
-        assert ours.to_table(["i"], filter=condition).to_pylist() == wanted, condition
-        assert ours.count_rows(condition) == len(wanted)
+        expected = theirs.to_table(columns=["i"], filter=condition).to_pylist()
+        assert ours.to_table(["i"], filter=condition).to_pylist() == expected, condition
+        assert ours.count_rows(condition) == len(expected)
     ours.add_columns({"a": "json_get_int(j, 'a')", "s": "json_get_string(j, 's')"})
     ours = spark_lance.dataset(tmp_path / "t")
     ours.update({"j": "json_get(j, 'l')"}, where="json_exists(j, '$.l')")

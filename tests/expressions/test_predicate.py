@@ -44,8 +44,8 @@ SCHEMA = TABLE.schema
 
 
 def rows(sql: str) -> list[int]:
-    found: list[int] = compile_predicate(sql, SCHEMA).filter(TABLE)["n"].to_pylist()
-    return found
+    values: list[int] = compile_predicate(sql, SCHEMA).filter(TABLE)["n"].to_pylist()
+    return values
 
 
 @pytest.fixture(scope="module")

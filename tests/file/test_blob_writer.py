@@ -130,8 +130,8 @@ def test_random_blobs(data: st.DataObject, version: str, tmp_path_factory: pytes
 
 
 def places(path: str) -> list[tuple[int, int, int, int]]:
-    found = spark_lance.dataset(path).to_table().column("b").to_pylist()
-    return [(each["kind"], each["position"], each["size"], each["blob_id"]) for each in found]
+    rows = spark_lance.dataset(path).to_table().column("b").to_pylist()
+    return [(each["kind"], each["position"], each["size"], each["blob_id"]) for each in rows]
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ def rows(section: str) -> dict[str, list[str]]:
     ],
 )
 def test_every_name_has_a_row(section: str, table: dict[str, object]) -> None:
-    found = rows(section)
-    assert sorted(found) == sorted(table)
-    for name, cells in found.items():
+    result = rows(section)
+    assert sorted(result) == sorted(table)
+    for name, cells in result.items():
         refused = table[name] is None or table[name] == Codec()
         said = cells[0].startswith("refused")
         assert said == refused, f"tests/file/encodings.md says of {name}: {'refused' if said else 'decoded'}"

@@ -41,7 +41,7 @@ def write(
 def batches(seed: int, count: int = 5, rows: int = 20_000) -> list[pa.RecordBatch]:
     """Return batches of numbers, nulls, text and lists that make many pages."""
     random = np.random.default_rng(seed)
-    made = []
+    results = []
     for _ in range(count):
         sizes = np.append(0, np.cumsum(random.integers(0, 4, rows)))
         items = pa.array(random.integers(0, 1000, int(sizes[-1])), pa.int32())
@@ -52,8 +52,8 @@ def batches(seed: int, count: int = 5, rows: int = 20_000) -> list[pa.RecordBatc
             "d": pa.ListArray.from_arrays(pa.array(sizes, pa.int32()), items),
             "e": pa.array(random.integers(0, 3, rows)).cast(pa.string()),
         }
-        made.append(pa.RecordBatch.from_pydict(columns))
-    return made
+        results.append(pa.RecordBatch.from_pydict(columns))
+    return results
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
@@ -79,9 +79,9 @@ def test_batches_may_change_once_they_were_written(tmp_path: Path) -> None:
         writer.write(pa.record_batch([pa.array(memory), pa.array(memory)], schema=schema))
         memory[:] = -1
     writer.finish()
-    found = FileReader(store, path).read()
+    result = FileReader(store, path).read()
     for name in "ab":
-        assert np.array_equal(found[name].to_numpy(), np.concatenate(expected))
+        assert np.array_equal(result[name].to_numpy(), np.concatenate(expected))
 
 
 def test_an_error_of_a_thread_is_raised_and_nothing_stays(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def expected(path: str, done: list[str]) -> tuple[dict[str, Any], pa.Table]:
         condition: dataset.to_table(columns=["id"], filter=condition).column("id").to_pylist()
         for condition in CONDITIONS
     }
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "release": RELEASE,
         "steps": done,
         "version": dataset.version,
@@ -142,11 +142,11 @@ def expected(path: str, done: list[str]) -> tuple[dict[str, Any], pa.Table]:
     }
     if "IVF_PQ vec" in done:
         nearest = {"column": "vec", "q": QUERY, "k": 3, "nprobes": 2, "refine_factor": 50}
-        found["nearest"] = dataset.to_table(columns=["id"], nearest=nearest).column("id").to_pylist()
+        results["nearest"] = dataset.to_table(columns=["id"], nearest=nearest).column("id").to_pylist()
     if "INVERTED words" in done:
         answer = dataset.to_table(columns=["id"], full_text_query="quince")
-        found["text"] = {"quince": sorted(answer.column("id").to_pylist())}
-    return found, table
+        results["text"] = {"quince": sorted(answer.column("id").to_pylist())}
+    return results, table
 
 
 def make(kind: str) -> None:
@@ -157,10 +157,10 @@ def make(kind: str) -> None:
         done = []
         for step in steps(path, kind):
             done.append(step)
-        found, table = expected(path, done)
+        result, table = expected(path, done)
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
-        (target / "expected.json").write_text(json.dumps(found, separators=(",", ":")) + "\n")
+        (target / "expected.json").write_text(json.dumps(result, separators=(",", ":")) + "\n")
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         with pa.ipc.new_file(str(target / "expected.arrow"), table.schema, options=options) as writer:
             writer.write_table(table.combine_chunks())

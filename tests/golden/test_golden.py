@@ -64,14 +64,14 @@ def same_for_both(path: str, conditions: tuple[str, ...] = SOME) -> list[dict[st
 
 
 def _meets(row: dict[str, Any], condition: str) -> bool:
-    found: dict[str, bool] = {
+    results: dict[str, bool] = {
         "id = 17": row["id"] == 17,
         "id in (3, 206, 705)": row["id"] in (3, 206, 705),
         "kind = 102": row["kind"] == 102,
         "kind is null": row["kind"] is None,
         "place.x > 99.0": row["place"] is not None and row["place"]["x"] > 99.0,
     }
-    return found[condition]
+    return results[condition]
 
 
 def nearest_exactly(rows: list[dict[str, Any]], k: int) -> list[int]:
@@ -116,8 +116,8 @@ def test_filters_and_searches_answer_as_the_maker_did(golden: Golden) -> None:
         assert sorted(ids(dataset.to_table(columns=["id"], filter=condition))) == sorted(expected), condition
         assert dataset.count_rows(condition) == len(expected)
     if "nearest" in golden.said:
-        asked = {"column": "vec", "q": QUERY, "k": 3, "nprobes": 2, "refine_factor": 50}
-        assert ids(dataset.to_table(columns=["id"], nearest=asked)) == golden.said["nearest"]
+        request = {"column": "vec", "q": QUERY, "k": 3, "nprobes": 2, "refine_factor": 50}
+        assert ids(dataset.to_table(columns=["id"], nearest=request)) == golden.said["nearest"]
     for word, said in golden.said.get("text", {}).items():
         expected = with_word(golden.rows.to_pylist(), word)
         assert sorted(ids(dataset.to_table(columns=["id"], full_text_query=word))) == sorted(expected)
@@ -128,11 +128,11 @@ def test_filters_and_searches_answer_as_the_maker_did(golden: Golden) -> None:
 
 @pytest.mark.parametrize("golden", NAMES, indirect=True)
 def test_indices_are_listed_by_their_kinds(golden: Golden) -> None:
-    found = {index.name: index for index in spark_lance.dataset(golden.path).describe_indices()}
-    made = [BUILT[step] for step in golden.said["steps"] if step in BUILT]
-    assert set(found) == {name for name, _ in made}
-    for name, kind in made:
-        assert found[name].index_type in kind
+    results = {index.name: index for index in spark_lance.dataset(golden.path).describe_indices()}
+    rows = [BUILT[step] for step in golden.said["steps"] if step in BUILT]
+    assert set(results) == {name for name, _ in rows}
+    for name, kind in rows:
+        assert results[name].index_type in kind
 
 
 @pytest.mark.parametrize("golden", WRITABLE, indirect=True)
@@ -184,13 +184,13 @@ def _sorted(rows: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
 
 def searches_agree(path: str, rows: list[dict[str, Any]]) -> None:
     """Compare searches of both with what the rows say."""
-    asked = {"column": "vec", "q": QUERY, "k": 3, "nprobes": 2, "refine_factor": 100}
+    request = {"column": "vec", "q": QUERY, "k": 3, "nprobes": 2, "refine_factor": 100}
     for reader in (spark_lance, lance):
         dataset = reader.dataset(path)
-        assert ids(dataset.to_table(columns=["id"], nearest=asked)) == nearest_exactly(rows, 3)
+        assert ids(dataset.to_table(columns=["id"], nearest=request)) == nearest_exactly(rows, 3)
         if any(index.name == "words_idx" for index in dataset.describe_indices()):
-            found = dataset.to_table(columns=["id"], full_text_query="quince", limit=1000)
-            assert sorted(ids(found)) == with_word(rows, "quince")
+            result = dataset.to_table(columns=["id"], full_text_query="quince", limit=1000)
+            assert sorted(ids(result)) == with_word(rows, "quince")
 
 
 @pytest.mark.parametrize("golden", LEGACY, indirect=True)

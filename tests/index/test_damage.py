@@ -80,12 +80,12 @@ def answer(path: str, kind: str) -> list[int]:
     CACHE.clear()
     table = dataset(path)
     if kind.startswith("IVF"):
-        found = table.to_table(["id"], nearest={"column": "v", "q": QUERY, "k": 9, "nprobes": 2})
+        result = table.to_table(["id"], nearest={"column": "v", "q": QUERY, "k": 9, "nprobes": 2})
     elif kind == "INVERTED":
-        found = table.to_table(["id"], full_text_query={"query": "word3 number", "column": "t"})
+        result = table.to_table(["id"], full_text_query={"query": "word3 number", "column": "t"})
     else:
-        found = table.to_table(["id"], ASKED[kind][1])
-    ids: list[int] = found["id"].to_pylist()
+        result = table.to_table(["id"], ASKED[kind][1])
+    ids: list[int] = result["id"].to_pylist()
     return ids
 
 
@@ -147,14 +147,14 @@ def check(path: str, kind: str, times: int, seed: int) -> None:
             replace(file, damage())
             try:
                 with in_time():
-                    found = answer(path, kind)
+                    result = answer(path, kind)
             except (FormatError, UnsupportedFormatError):
                 refused += 1
                 continue
             if kind != "INVERTED":
-                assert len(found) == len(set(found))
+                assert len(result) == len(set(result))
             if kind not in VECTOR and kind != "INVERTED":
-                assert set(found) <= set(right)
+                assert set(result) <= set(right)
         replace(file, data)
     assert refused
     assert answer(path, kind) == right

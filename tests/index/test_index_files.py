@@ -47,11 +47,11 @@ def test_spans_are_what_reads_return(tmp_path: Path, version: str) -> None:
             writer.write([column.combine_chunks() for column in table.slice(start, 20_000).columns])
         writer.finish({})
     for _ in range(20):
-        wanted = spans(rng)
+        expected = spans(rng)
         names = rng.sample(table.column_names, rng.randint(1, 3))
-        found = IndexFile(store, path).read_spans(names, wanted)
-        assert [piece.num_rows for piece in found] == [min(stop, ROWS) - start for start, stop in wanted]
-        for piece, (start, stop) in zip(found, wanted, strict=True):
+        result = IndexFile(store, path).read_spans(names, expected)
+        assert [piece.num_rows for piece in result] == [min(stop, ROWS) - start for start, stop in expected]
+        for piece, (start, stop) in zip(result, expected, strict=True):
             assert piece.equals(table.select(names).slice(start, stop - start))
 
 

@@ -56,5 +56,5 @@ def named(tree: ast.AST) -> Iterator[str]:
 
 
 def test_nothing_else_knows_the_kinds_of_index() -> None:
-    found = {str(path.relative_to(PACKAGE)): set(named(ast.parse(path.read_text()))) for path in MODULES}
-    assert not {path: names for path, names in found.items() if names}
+    results = {str(path.relative_to(PACKAGE)): set(named(ast.parse(path.read_text()))) for path in MODULES}
+    assert not {path: names for path, names in results.items() if names}

@@ -230,20 +230,20 @@ def agree(path: str, *, few: bool = False) -> None:
     words = matching(there, pc.match_substring(pc.field("t"), "word3"))
     for table in (ours, theirs):
         nearest = {"column": "v", "q": QUERY, "k": 15, "nprobes": 4}
-        found = table.to_table(["id", "_distance"], nearest=nearest)["id"].to_pylist()
-        assert found == (near[: len(found)] if few and found and table is theirs else near)
+        values = table.to_table(["id", "_distance"], nearest=nearest)["id"].to_pylist()
+        assert values == (near[: len(values)] if few and values and table is theirs else near)
         for text, condition in conditions.items():
-            found = table.to_table(["id"], text)["id"].to_pylist()
-            assert sorted(found) == matching(there, condition), text
-        asked: dict[str, int] = {"limit": 1000} if table is theirs else {}
+            values = table.to_table(["id"], text)["id"].to_pylist()
+            assert sorted(values) == matching(there, condition), text
+        request: dict[str, int] = {"limit": 1000} if table is theirs else {}
         query = {"query": "word3", "columns": ["t"]}
-        found = table.to_table(["id", "_score"], full_text_query=query, **asked)["id"].to_pylist()
-        assert sorted(found) == words
+        values = table.to_table(["id", "_score"], full_text_query=query, **request)["id"].to_pylist()
+        assert sorted(values) == words
 
 
 def coverage(path: str) -> dict[str, tuple[int, int] | None]:
     """Return rows with and without each index, as both say it; None where there is no such index."""
-    found: dict[str, tuple[int, int] | None] = {}
+    results: dict[str, tuple[int, int] | None] = {}
     theirs = lance.dataset(path)
     names = {index.name for index in theirs.describe_indices()}
     for column in KINDS:
@@ -252,12 +252,12 @@ def coverage(path: str) -> dict[str, tuple[int, int] | None]:
             facts = dataset(path).index_statistics(name)
         except IndexNotFoundError:
             assert name not in names
-            found[column] = None
+            results[column] = None
             continue
         stats = theirs.stats.index_stats(name)
-        found[column] = (facts["num_indexed_rows"], facts["num_unindexed_rows"])
-        assert found[column] == (stats["num_indexed_rows"], stats["num_unindexed_rows"]), column
-    return found
+        results[column] = (facts["num_indexed_rows"], facts["num_unindexed_rows"])
+        assert results[column] == (stats["num_indexed_rows"], stats["num_unindexed_rows"]), column
+    return results
 
 
 def check(path: str, operation: str, by: str, *, stable: bool) -> str:
@@ -268,8 +268,8 @@ def check(path: str, operation: str, by: str, *, stable: bool) -> str:
     covered = coverage(place)
     assert {column for column, rows in covered.items() if rows is None} == gone
     if not operation.startswith("compact"):
-        found = {column: rows[1] for column, rows in covered.items() if rows is not None and rows[1]}
-        assert found == unindexed(operation, by, stable=stable)
+        results = {column: rows[1] for column, rows in covered.items() if rows is not None and rows[1]}
+        assert results == unindexed(operation, by, stable=stable)
     return place
 
 

@@ -41,8 +41,8 @@ def table(rows: int = ROWS, first: int = 0) -> pa.Table:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = str(tmp_path_factory.mktemp("searches") / "t.lance")
-    made = lance.write_dataset(table(), root, max_rows_per_file=25)
-    made.create_scalar_index("s", "INVERTED", with_position=True)
+    ds = lance.write_dataset(table(), root, max_rows_per_file=25)
+    ds.create_scalar_index("s", "INVERTED", with_position=True)
     return root
 
 
@@ -62,11 +62,11 @@ COLUMNS: list[list[str] | None] = [
 
 @pytest.mark.parametrize("score", ["_distance", "_score"])
 def test_columns_come_in_the_order_of_pylance(root: str, score: str) -> None:
-    asked = {"nearest": {**NEAREST, "k": 4}} if score == "_distance" else {"full_text_query": "york city"}
+    request = {"nearest": {**NEAREST, "k": 4}} if score == "_distance" else {"full_text_query": "york city"}
     for names, row_id, address in itertools.product(COLUMNS, [False, True], [False, True]):
         columns = None if names is None else [score if name == "*" else name for name in names]
         call: dict[str, Any] = {
-            **asked,
+            **request,
             "columns": columns,
             "with_row_id": row_id,
             "with_row_address": address,
@@ -108,12 +108,12 @@ QUERIES += ['"runs"', '"the foxes of"', '"New  York!"', 'big "apple', '"city the
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_query_in_quotes_is_a_phrase(root: str, query: str) -> None:
-    for asked in (query, {"query": query, "columns": ["s"]}):
-        call: dict[str, Any] = {"full_text_query": asked, "columns": ["n", "_score"]}
+    for request in (query, {"query": query, "columns": ["s"]}):
+        call: dict[str, Any] = {"full_text_query": request, "columns": ["n", "_score"]}
         expected = lance.dataset(root).to_table(**call)
-        found = spark_lance.dataset(root).to_table(**call)
-        assert sorted(found["n"].to_pylist()) == sorted(expected["n"].to_pylist())
-        assert np.allclose(np.sort(found["_score"]), np.sort(expected["_score"]), rtol=1e-4)
+        result = spark_lance.dataset(root).to_table(**call)
+        assert sorted(result["n"].to_pylist()) == sorted(expected["n"].to_pylist())
+        assert np.allclose(np.sort(result["_score"]), np.sort(expected["_score"]), rtol=1e-4)
 
 
 def answers(found: pa.Table, score: str) -> dict[int, float]:
@@ -128,11 +128,11 @@ def assert_same_answers(root: str, scores: bool = False) -> None:
         ({"nearest": nearest}, "_distance"),
         ({"full_text_query": {"query": "york runs", "columns": ["o.d.e"]}}, "_score"),
     ):
-        found = ours.to_table(columns=["n", score], **call)
+        result = ours.to_table(columns=["n", score], **call)
         expected = theirs.to_table(columns=["n", score], **call)
-        assert answers(found, score).keys() == answers(expected, score).keys()
+        assert answers(result, score).keys() == answers(expected, score).keys()
         if scores or score == "_distance":
-            found_scores, expected_scores = answers(found, score).values(), answers(expected, score).values()
+            found_scores, expected_scores = answers(result, score).values(), answers(expected, score).values()
             assert np.allclose(sorted(found_scores), sorted(expected_scores), atol=2e-3)
 
 
@@ -141,10 +141,10 @@ def test_fields_of_structs_are_indexed_and_searched(tmp_path: Path, builder: str
     root = str(tmp_path / "t.lance")
     lance.write_dataset(table(), root, max_rows_per_file=25)
     assert_same_vectors_without_index(root)
-    made: Any = spark_lance.dataset(root) if builder == "ours" else lance.dataset(root)
-    made.create_index("o.d.v", "IVF_FLAT", num_partitions=3)
-    made = spark_lance.dataset(root) if builder == "ours" else lance.dataset(root)
-    made.create_scalar_index("o.d.e", "INVERTED")
+    result: Any = spark_lance.dataset(root) if builder == "ours" else lance.dataset(root)
+    result.create_index("o.d.v", "IVF_FLAT", num_partitions=3)
+    result = spark_lance.dataset(root) if builder == "ours" else lance.dataset(root)
+    result.create_scalar_index("o.d.e", "INVERTED")
     assert {index.name for index in lance.dataset(root).describe_indices()} == {"o.d.v_idx", "o.d.e_idx"}
     assert_same_answers(root, scores=True)
     lance.write_dataset(table(first=ROWS), root, mode="append")
@@ -171,9 +171,9 @@ def assert_same_vectors_without_index(root: str) -> None:
 
 
 def test_fields_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    made = spark_lance.write_dataset(table(), tmp_path / "t.lance")
+    ds = spark_lance.write_dataset(table(), tmp_path / "t.lance")
     for wrong in ("o.x", "s.x", "o.d.v.z"):
         with pytest.raises(SchemaError):
-            made.create_index(wrong, "IVF_FLAT", num_partitions=1)
+            ds.create_index(wrong, "IVF_FLAT", num_partitions=1)
     with pytest.raises((SchemaError, OptionError)):
-        made.to_table(nearest={"column": "o.d.e", "q": [1.0], "k": 1})
+        ds.to_table(nearest={"column": "o.d.e", "q": [1.0], "k": 1})

@@ -196,11 +196,11 @@ CASES = [
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_rows_are_found_as_reads_find_them(version: str, kind: str, tmp_path: Path, made: Made) -> None:
-    found = made(tmp_path / "t", version, kind)
+    result = made(tmp_path / "t", version, kind)
     with counting() as reads:
-        changes = find_rows(found.snapshot, f"id = {ids()[ROW]}")
+        changes = find_rows(result.snapshot, f"id = {ids()[ROW]}")
     assert changes.rows == {ROW // PART: BitMap([ROW % PART])}
-    check(reads, found)
+    check(reads, result)
 
 
 @pytest.mark.parametrize(("change", "version", "kind"), CASES)
@@ -208,11 +208,11 @@ def test_changes_read_what_their_condition_leaves(
     change: Change, version: str, kind: str, tmp_path: Path, made: Made
 ) -> None:
     made(tmp_path / "t", version, kind)
-    found = dataset(tmp_path / "t")
+    ds = dataset(tmp_path / "t")
     value = int(ids()[ROW])
     with counting() as reads:
-        after = change(found, value)
-    check(reads, found)
+        after = change(ds, value)
+    check(reads, ds)
     assert reads.indices
     left = lance.dataset(str(tmp_path / "t"), version=after.version)
     rows = left.to_table(columns=["id", "x"])
@@ -222,9 +222,9 @@ def test_changes_read_what_their_condition_leaves(
 
 
 def test_pages_of_legacy_files_are_left_out_by_their_statistics(tmp_path: Path, made: Made) -> None:
-    found = made(tmp_path / "t", "0.1", None)
+    result = made(tmp_path / "t", "0.1", None)
     with counting() as reads:
-        changes = find_rows(found.snapshot, f"id = {ids()[ROW]}")
+        changes = find_rows(result.snapshot, f"id = {ids()[ROW]}")
     # Of the other fragments no more than what describes them.
     assert sum(reads.data.values()) < 8 * ROWS // 3
     assert changes.rows == {ROW // PART: BitMap([ROW % PART])}
@@ -232,10 +232,10 @@ def test_pages_of_legacy_files_are_left_out_by_their_statistics(tmp_path: Path, 
 
 @pytest.mark.parametrize("version", VERSIONS[1:])
 def test_rows_by_number_are_found_without_reading(version: str, tmp_path: Path, made: Made) -> None:
-    found = made(tmp_path / "t", version, None)
+    result = made(tmp_path / "t", version, None)
     address = (ROW // PART) << 32 | ROW % PART
     with counting() as reads:
-        after = found.delete(f"_rowaddr = {address} or _rowid in ({address + 1})").snapshot
+        after = result.delete(f"_rowaddr = {address} or _rowid in ({address + 1})").snapshot
     assert reads.data == {}
     assert after.live_rows() == ROWS - 2
     left = lance.dataset(str(tmp_path / "t"), version=after.version)
@@ -256,30 +256,30 @@ def test_searches_read_what_their_filter_leaves(version: str, kind: str, tmp_pat
         dataset(path).create_scalar_index("word", "INVERTED")
     condition = f"id = {ids()[ROW]}"
     query = {"column": "v", "q": [0.5] * DIM, "k": 3}
-    found = dataset(path)
+    ds = dataset(path)
     with counting() as reads:
-        rows = found.to_table(["x"], filter=condition, nearest=query, prefilter=True)
+        rows = ds.to_table(["x"], filter=condition, nearest=query, prefilter=True)
     assert rows["x"].to_pylist() == [ROW]
-    check(reads, found)
+    check(reads, ds)
     with counting() as reads:
-        rows = found.to_table(["x"], filter=condition, full_text_query=f"w{ROW % 7}", prefilter=True)
+        rows = ds.to_table(["x"], filter=condition, full_text_query=f"w{ROW % 7}", prefilter=True)
     assert rows["x"].to_pylist() == [ROW]
-    check(reads, found, cached=True)
+    check(reads, ds, cached=True)
     with counting() as reads:
-        plan = pickle.loads(pickle.dumps(plan_search(found.snapshot, VectorQuery.parse(query), condition)))
+        plan = pickle.loads(pickle.dumps(plan_search(ds.snapshot, VectorQuery.parse(query), condition)))
         answers = [part for task in plan.tasks for part in run_task(plan, task)]
     assert [int(a) for part in answers for a in part.addresses] == [(ROW // PART) << 32 | ROW % PART]
-    check(reads, found)
+    check(reads, ds)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, None])
 def test_a_merge_of_many_keys_reads_every_key_once(kind: str | None, tmp_path: Path, made: Made) -> None:
     """Too many keys to look up, but only those between the first and the last can match."""
-    found = made(tmp_path / "t", "2.2", kind)
+    result = made(tmp_path / "t", "2.2", kind)
     keys = ids()[PART : PART + 5000]
     with counting() as reads:
         done = (
-            found.merge_insert("id")
+            result.merge_insert("id")
             .when_matched_update_all()
             .when_not_matched_insert_all()
             .execute(pa.table({"id": [*keys, 5], "x": [-1] * 5001}))
@@ -291,26 +291,26 @@ def test_a_merge_of_many_keys_reads_every_key_once(kind: str | None, tmp_path: P
 
 
 def test_an_empty_source_reads_no_keys(tmp_path: Path, made: Made) -> None:
-    found = made(tmp_path / "t", "2.2", None)
+    result = made(tmp_path / "t", "2.2", None)
     with counting() as reads:
         source = pa.table({"id": pa.array([], pa.int64()), "x": pa.array([], pa.int64())})
-        done = found.merge_insert("id").when_matched_update_all().execute(source)
+        done = result.merge_insert("id").when_matched_update_all().execute(source)
     assert (done.num_updated_rows, reads.data) == (0, {})
 
 
 def test_snapshots_travel(tmp_path: Path, made: Made) -> None:
-    found = made(tmp_path / "t", "2.2", "BTREE")
-    snapshot = found.snapshot
+    result = made(tmp_path / "t", "2.2", "BTREE")
+    snapshot = result.snapshot
     assert snapshot.pruner_factory is index_pruners
     rows = list(snapshot.scan(["x"]).tables(f"id = {ids()[ROW]}"))
     for other in (
         pickle.loads(pickle.dumps(snapshot)),
         pickle.loads(pickle.dumps(snapshot.ref())).load(),
-        found.delete("x < 0").snapshot,
+        result.delete("x < 0").snapshot,
     ):
         with counting() as reads:
             assert list(other.scan(["x"]).tables(f"id = {ids()[ROW]}")) == rows
-        check(reads, found)
+        check(reads, result)
         assert other.live_rows() == ROWS
         assert [other.physical_rows(part) for part in other.fragments] == [PART] * 3
         assert [len(other.deletions(part)) for part in other.fragments] == [0] * 3

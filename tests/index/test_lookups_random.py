@@ -65,9 +65,9 @@ def kept(table: pa.Table, condition: str) -> pa.ChunkedArray:
 
 def check_found(path: Path, condition: str) -> None:
     """What is found with the help of indices is what is found without."""
-    found = dataset(path)
-    bare = Snapshot(found.table, found.manifest)
-    with_help, without = find_rows(found.snapshot, condition), find_rows(bare, condition)
+    ds = dataset(path)
+    bare = Snapshot(ds.table, ds.manifest)
+    with_help, without = find_rows(ds.snapshot, condition), find_rows(bare, condition)
     assert with_help.rows == without.rows
 
 

@@ -112,8 +112,8 @@ def check_nearest(path: Path, kind: str, metric: str = "l2", *, stable: bool = F
     wide = {**nearest, "ef": 400} if "HNSW" in kind else nearest
     table = theirs(path)
     exact = table.to_table(columns=["id", "_distance"], nearest={**nearest, "use_index": False})
-    found = table.to_table(columns=["id", "_distance"], nearest=wide)
-    assert found["id"].to_pylist() == exact["id"].to_pylist()
+    result = table.to_table(columns=["id", "_distance"], nearest=wide)
+    assert result["id"].to_pylist() == exact["id"].to_pylist()
     assert "ANN" in table.scanner(columns=["id", "_distance"], nearest=wide).explain_plan(True)
     assert dataset(path).to_table(["id"], nearest=wide)["id"].to_pylist() == exact["id"].to_pylist()
     if stable:
@@ -196,8 +196,8 @@ def check_text(path: Path, *, stable: bool = False) -> None:
     table = theirs(path)
     texts = table.to_table(columns=["id", "t"]).to_pylist()
     exact = sorted(row["id"] for row in texts if {"sun", "moon"} & set((row["t"] or "").split()))
-    found = table.to_table(columns=["id", "_score"], full_text_query="sun moon")
-    assert sorted(found["id"].to_pylist()) == exact
+    result = table.to_table(columns=["id", "_score"], full_text_query="sun moon")
+    assert sorted(result["id"].to_pylist()) == exact
     ours = dataset(path).to_table(["id"], full_text_query="sun moon")
     assert sorted(ours["id"].to_pylist()) == exact
     # Rows that are gone take nobody's place among the best.
@@ -229,10 +229,12 @@ def test_the_long_tails_of_posting_lists_survive(tmp_path: Path) -> None:
     assert uncovered(path, "i") == 0
     for word in ("often", "rare", "word"):
         exact = [n for n in range(3000) if n % 5 != 1 and word in texts[n].split()]
-        found = theirs(path).to_table(columns=["id", "_score"], full_text_query=word)
+        result = theirs(path).to_table(columns=["id", "_score"], full_text_query=word)
         ours = dataset(path).to_table(["id"], full_text_query=word)
-        assert sorted(found["id"].to_pylist()) == sorted(ours["id"].to_pylist()) == exact
-        assert np.allclose(sorted(found["_score"].to_pylist()), sorted(ours["_score"].to_pylist()), rtol=1e-3)
+        assert sorted(result["id"].to_pylist()) == sorted(ours["id"].to_pylist()) == exact
+        assert np.allclose(
+            sorted(result["_score"].to_pylist()), sorted(ours["_score"].to_pylist()), rtol=1e-3
+        )
 
 
 def test_an_entry_keeps_what_it_says_of_the_index(tmp_path: Path) -> None:
@@ -249,8 +251,8 @@ def test_an_entry_keeps_what_it_says_of_the_index(tmp_path: Path) -> None:
     store, root = after.store, after.root
     sizes = {f.path: f.size_bytes for f in new.files}
     folder = f"{root}/_indices/"
-    found = {o.name: o.size for o in store.list_objects(folder, recursive=True) if str_uuid(new) in o.path}
-    assert found == sizes
+    results = {o.name: o.size for o in store.list_objects(folder, recursive=True) if str_uuid(new) in o.path}
+    assert results == sizes
     # The fragment that is not indexed was not mixed with the others.
     assert uncovered(path, "i") == 150
 
@@ -284,7 +286,7 @@ def test_rows_that_moved_before_are_followed(tmp_path: Path) -> None:
 
 
 def index_files(table: LanceDataset) -> set[str]:
-    return {found.path for found in table.store.list_objects(f"{table.root}/_indices", recursive=True)}
+    return {result.path for result in table.store.list_objects(f"{table.root}/_indices", recursive=True)}
 
 
 def test_files_of_a_failed_attempt_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,8 +436,8 @@ def check_history(path: Path, stable: bool) -> None:
         assert table.to_table(columns=["id", "_distance"], nearest=nearest)["id"] == exact["id"]
     assert dataset(path).to_table(["id"], nearest=nearest)["id"].to_pylist() == exact["id"].to_pylist()
     condition = SCALARS["BTREE"][1]
-    wanted = sorted(
+    expected = sorted(
         table.to_table(columns=["id"], filter=condition, use_scalar_index=False)["id"].to_pylist()
     )
-    assert sorted(table.to_table(columns=["id"], filter=condition)["id"].to_pylist()) == wanted
-    assert sorted(dataset(path).to_table(["id"], condition)["id"].to_pylist()) == wanted
+    assert sorted(table.to_table(columns=["id"], filter=condition)["id"].to_pylist()) == expected
+    assert sorted(dataset(path).to_table(["id"], condition)["id"].to_pylist()) == expected

@@ -64,9 +64,9 @@ def test_two_text_indices_give_every_row_once(tmp_path: Path, stable: bool, thei
         else:
             table = table.create_scalar_index("t", "INVERTED", name=name)
     table = dataset(tmp_path / "t")
-    found = table.to_table(["id"], full_text_query="fox")
-    assert len(ids(found)) == len(having("fox"))
-    assert set(ids(found)) == having("fox")
+    result = table.to_table(["id"], full_text_query="fox")
+    assert len(ids(result)) == len(having("fox"))
+    assert set(ids(result)) == having("fox")
     some = ids(table.to_table(["id"], full_text_query="fox", limit=10))
     assert len(set(some)) == len(some) == 10
     assert ids(table.to_table(["id"], full_text_query="fox", limit=5, offset=5)) == some[5:]
@@ -119,8 +119,8 @@ def test_a_text_index_that_covers_nothing_gives_way_to_another(tmp_path: Path) -
         table = table.drop_index(name)
     add_entry(table, late)
     add_entry(table, whole)
-    asked = {"query": "fox", "fast_search": True}
-    assert set(ids(dataset(tmp_path / "t").to_table(["id"], full_text_query=asked))) == having("fox")
+    request = {"query": "fox", "fast_search": True}
+    assert set(ids(dataset(tmp_path / "t").to_table(["id"], full_text_query=request))) == having("fox")
 
 
 def add_entry(table: LanceDataset, entry: Any) -> None:
@@ -134,8 +134,8 @@ def test_a_fragment_in_two_segments_counts_once(tmp_path: Path) -> None:
     table = table.drop_index("two")
     second.name = "one"
     add_entry(table, second)
-    found = dataset(tmp_path / "t").to_table(["id"], full_text_query="fox")
-    assert sorted(ids(found)) == sorted(having("fox"))
+    result = dataset(tmp_path / "t").to_table(["id"], full_text_query="fox")
+    assert sorted(ids(result)) == sorted(having("fox"))
     assert warnings_of(tmp_path / "t") == ["index one several segments cover fragments [0, 1, 2]"]
 
 
@@ -144,15 +144,15 @@ def test_vector_indices_of_one_and_of_two_metrics(tmp_path: Path, stable: bool) 
     table = table_of(tmp_path / "t", stable=stable)
     for name, metric in (("a", "cosine"), ("b", "l2"), ("c", "l2")):
         table = table.create_index("v", "IVF_FLAT", name=name, metric=metric, num_partitions=2)
-    asked = rows()["v"].combine_chunks().flatten().to_numpy()[:4]
+    request = rows()["v"].combine_chunks().flatten().to_numpy()[:4]
     for asked_metric in (None, "cosine", "l2", "dot"):
-        query = {"column": "v", "q": asked, "k": 50, "metric": asked_metric, "nprobes": 2}
-        found = table.to_table(["id"], nearest=query)
+        query = {"column": "v", "q": request, "k": 50, "metric": asked_metric, "nprobes": 2}
+        result = table.to_table(["id"], nearest=query)
         exact = table.to_table(
             ["id"], nearest={**query, "metric": asked_metric or "cosine", "use_index": False}
         )
-        assert ids(found) == ids(exact)
-        assert len(set(ids(found))) == 50
+        assert ids(result) == ids(exact)
+        assert len(set(ids(result))) == 50
     assert warnings_of(tmp_path / "t") == [
         "column v has several L2 indexes, and a search uses one of them: drop all but one of b, c"
     ]

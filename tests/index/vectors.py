@@ -39,8 +39,8 @@ def write_pylance(path: Path, vectors: Matrix, **options: Any) -> lance.LanceDat
 def pylance_neighbours(path: Path, query: Matrix, k: int, **options: Any) -> tuple[list[int], list[float]]:
     """Return ids and distances of the rows that pylance finds."""
     nearest = {"column": "v", "q": query, "k": k, **options}
-    found = lance.dataset(str(path)).to_table(columns=["id", "_distance"], nearest=nearest)
-    return found["id"].to_pylist(), found["_distance"].to_pylist()
+    result = lance.dataset(str(path)).to_table(columns=["id", "_distance"], nearest=nearest)
+    return result["id"].to_pylist(), result["_distance"].to_pylist()
 
 
 def exact_neighbours(vectors: Matrix, query: Matrix, k: int, metric: Metric) -> list[int]:

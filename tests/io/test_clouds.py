@@ -70,9 +70,9 @@ class Cloud:
         names, prefixes = [], set()
         for name in sorted(self.objects):
             if name.startswith(prefix):
-                head, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else (name, "", "")
-                if found:
-                    prefixes.add(prefix + head + found)
+                head, result, _ = name[len(prefix) :].partition(delimiter) if delimiter else (name, "", "")
+                if result:
+                    prefixes.add(prefix + head + result)
                 else:
                     names.append(name)
         return names, sorted(prefixes)

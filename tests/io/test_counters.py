@@ -43,10 +43,13 @@ def test_threads_lose_no_count() -> None:
 def test_a_scan_tells_what_it_read(tmp_path: Path) -> None:
     table = pa.table({"id": range(10_000), "wide": [b"x" * 100] * 10_000})
     ds = lance.write_dataset(table, tmp_path / "t")
-    told: list[lance.ScanStatistics] = []
-    ds.scanner(columns=["id"], scan_stats_callback=told.append).to_table()
-    assert sum(batch.num_rows for batch in ds.scanner(scan_stats_callback=told.append).to_batches()) == 10_000
-    few, all_columns = told
+    messages: list[lance.ScanStatistics] = []
+    ds.scanner(columns=["id"], scan_stats_callback=messages.append).to_table()
+    assert (
+        sum(batch.num_rows for batch in ds.scanner(scan_stats_callback=messages.append).to_batches())
+        == 10_000
+    )
+    few, all_columns = messages
     assert 0 < few.bytes_read < all_columns.bytes_read
     assert few.all_counts == {"iops": few.iops, "requests": few.requests, "bytes_read": few.bytes_read}
     assert lance.iops_counter() >= few.iops + all_columns.iops

@@ -98,16 +98,16 @@ def test_kinds(error: Exception, kind: Kind | None) -> None:
 
 @pytest.mark.parametrize(("error", "kind"), KINDS, ids=lambda value: str(value)[:40])
 def test_everything_becomes_an_error_of_the_store(error: Exception, kind: Kind | None) -> None:
-    told = translated(error, "reading s3://b/x", {})
-    assert isinstance(told, OSError)
+    message = translated(error, "reading s3://b/x", {})
+    assert isinstance(message, OSError)
     if kind is Kind.TAKEN:
-        assert isinstance(told, FileExistsError)
+        assert isinstance(message, FileExistsError)
     elif kind in (Kind.ACCESS, Kind.EXPIRED, Kind.NO_CREDENTIALS, Kind.CLOCK):
-        assert isinstance(told, StoreAccessError)
-        assert isinstance(told, PermissionError)
+        assert isinstance(message, StoreAccessError)
+        assert isinstance(message, PermissionError)
     elif not isinstance(error, StoreError):
-        assert isinstance(told, StoreError)
-        assert str(told).startswith("reading s3://b/x: ")
+        assert isinstance(message, StoreError)
+        assert str(message).startswith("reading s3://b/x: ")
 
 
 def test_a_missing_object_is_no_missing_bucket() -> None:
@@ -143,11 +143,11 @@ def test_secrets_are_left_out() -> None:
 def test_a_cause_that_quotes_secrets_is_left_out() -> None:
     assert safe_cause(OSError("no secret"), OPTIONS) is not None
     assert safe_cause(caused(OSError("x"), ValueError("hunter2hunter2")), OPTIONS) is None
-    told = str(translated(OSError("bad hunter2hunter2"), "reading x", OPTIONS))
-    assert told == "reading x: bad ***"
+    message = str(translated(OSError("bad hunter2hunter2"), "reading x", OPTIONS))
+    assert message == "reading x: bad ***"
 
 
 @given(st.text(min_size=6, alphabet=st.characters(exclude_characters="*", exclude_categories=["C", "Z"])))
 def test_no_secret_survives(secret: str) -> None:
-    told = translated(OSError(f"before {secret} after {secret}"), "reading", {"secret": secret})
-    assert secret not in str(told).removeprefix("reading: before").replace(" after", "")
+    message = translated(OSError(f"before {secret} after {secret}"), "reading", {"secret": secret})
+    assert secret not in str(message).removeprefix("reading: before").replace(" after", "")

@@ -95,11 +95,11 @@ INDICES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
 def test_an_index_that_one_user_has_read_is_read_again_for_another(kind: str) -> None:
     column, name, settings, ask = INDICES[kind]
     uri = f"counted://{kind}"
-    made = write_dataset(table(), uri, storage_options=A)
+    ds = write_dataset(table(), uri, storage_options=A)
     if "IVF" in kind:
-        made.create_index(column, name, **settings)
+        ds.create_index(column, name, **settings)
     else:
-        made.create_scalar_index(column, name, **settings)
+        ds.create_scalar_index(column, name, **settings)
     CACHE.clear()
     CountedStore.reads.clear()
     answers = [ask(dataset(uri, storage_options=owner)) for owner in (A, B)]
@@ -118,12 +118,12 @@ def test_a_manifest_is_kept_for_those_who_have_read_it() -> None:
 
 def test_open_files_are_kept_for_one_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table on a disk may have base paths elsewhere, which the options of its store open."""
-    found: list[bool] = []
+    results: list[bool] = []
     take = scan_task._OPEN_FRAGMENTS.take
 
     def noted(key: Any) -> Any:
         rows = take(key)
-        found.append(rows is not None)
+        results.append(rows is not None)
         return rows
 
     monkeypatch.setattr(scan_task._OPEN_FRAGMENTS, "take", noted)
@@ -131,7 +131,7 @@ def test_open_files_are_kept_for_one_identity(tmp_path: Path, monkeypatch: pytes
     write_dataset(table(), uri).create_scalar_index("n", "BTREE")
     for options in (A, A, B):
         assert dataset(uri, storage_options=options).to_table(filter="n = 7").num_rows == 1
-    assert found == [False, True, False]
+    assert results == [False, True, False]
 
 
 def test_identities() -> None:

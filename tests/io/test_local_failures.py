@@ -24,14 +24,14 @@ TINY = pa.table({"a": [1, 2, 3]})
 @pytest.mark.parametrize("number", LOCAL)
 def test_every_number_has_its_words(number: int) -> None:
     raised = OSError(number, os.strerror(number), "/tmp/.tmp123.x")
-    found = local_failure(raised, "writing /table/x")
-    assert isinstance(found, StoreError)
-    assert isinstance(found, StoreAccessError) == (number in (errno.EACCES, errno.EPERM))
-    assert isinstance(found, PermissionError) == isinstance(raised, PermissionError)
-    assert found.errno == number
-    assert str(found).startswith("writing /table/x: ")
-    assert "\n" not in str(found)
-    assert ".tmp" not in str(found)
+    result = local_failure(raised, "writing /table/x")
+    assert isinstance(result, StoreError)
+    assert isinstance(result, StoreAccessError) == (number in (errno.EACCES, errno.EPERM))
+    assert isinstance(result, PermissionError) == isinstance(raised, PermissionError)
+    assert result.errno == number
+    assert str(result).startswith("writing /table/x: ")
+    assert "\n" not in str(result)
+    assert ".tmp" not in str(result)
 
 
 def test_what_callers_ask_for_stays_as_it_is() -> None:

@@ -214,7 +214,7 @@ def test_uploads_in_parts(server: Server, place: tuple[Store, str], s3: tuple[Se
     assert out.tell() == 25 << 20
     assert not store.exists(path)
     out.close()
-    assert [found.size for found in store.list_objects(root)] == [25 << 20]
+    assert [result.size for result in store.list_objects(root)] == [25 << 20]
     assert store.read(path) == DATA * 25
     assert server.count("PUT", "partNumber=3") >= 1
     assert server.count("PUT", "partNumber=4") == 0

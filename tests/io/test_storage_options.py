@@ -99,15 +99,15 @@ def test_azures_other_endpoints_become_connection_strings() -> None:
     place = "http://127.0.0.1:10000/n"
     given = {"account_name": "n", "account_key": "k", "azure_storage_endpoint": place}
     said = f"DefaultEndpointsProtocol=http;BlobEndpoint={place};"
-    found = fsspec_options("az", given)
-    assert found == {
+    result = fsspec_options("az", given)
+    assert result == {
         "account_name": "n",
         "account_key": "k",
         "connection_string": f"{said}AccountName=n;AccountKey=k;",
     }
-    assert fsspec_options("az", found) == found
-    found = fsspec_options("az", {"sas_token": "?sig=x", "endpoint": place})
-    assert found["connection_string"] == f"{said}SharedAccessSignature=sig=x;"
+    assert fsspec_options("az", result) == result
+    result = fsspec_options("az", {"sas_token": "?sig=x", "endpoint": place})
+    assert result["connection_string"] == f"{said}SharedAccessSignature=sig=x;"
     emulated = fsspec_options("az", {"azure_storage_use_emulator": "true"})
     assert "BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1;" in emulated["connection_string"]
     assert fsspec_options("az", {"use_emulator": "false"}) == {}

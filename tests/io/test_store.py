@@ -63,7 +63,7 @@ class StoreTests:
         assert before <= flat.modified <= datetime.now(timezone.utc) + timedelta(seconds=2)
         assert store.look_up(flat.path).modified == flat.modified
         deep = store.list_objects(join(root, "f"), recursive=True)
-        assert sorted((found.name, found.size) for found in deep) == [("a", 2), ("c", 3)]
+        assert sorted((result.name, result.size) for result in deep) == [("a", 2), ("c", 3)]
         assert set(store.first_objects(join(root, "f"), 100)) == {"a", "deeper/c"}
         assert len(store.first_objects(join(root, "f"), 1)) <= 1
         assert store.first_objects(join(root, "no-folder"), 100) == []
@@ -94,8 +94,8 @@ class StoreTests:
         path = join(root, "r")
         data = bytes(range(256)) * 4
         store.put(path, data)
-        asked = [(1000, 24), (0, 1), (5, 0), (4, 10), (4, 10), (600, 300)]
-        assert [bytes(b) for b in store.read_ranges(path, asked)] == [data[o : o + n] for o, n in asked]
+        requests = [(1000, 24), (0, 1), (5, 0), (4, 10), (4, 10), (600, 300)]
+        assert [bytes(b) for b in store.read_ranges(path, requests)] == [data[o : o + n] for o, n in requests]
         assert store.read_ranges(path, []) == []
 
     def test_a_range_beyond_the_end_is_an_error(self, place: tuple[Store, str]) -> None:

@@ -31,18 +31,18 @@ assert folder.exists()
 
 
 def test_the_folder_of_a_process_is_deleted_when_it_ends(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    (kept / "file").write_text("x")
+    remaining = tmp_path / "kept"
+    remaining.mkdir()
+    (remaining / "file").write_text("x")
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    command = [sys.executable, "-c", PROGRAM, str(kept)]
+    command = [sys.executable, "-c", PROGRAM, str(remaining)]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     folders = {Path(line) for line in done.stdout.split()}
     assert len(folders) == 2
     assert all(folder.parent == temporary and not folder.exists() for folder in folders)
-    assert (kept / "file").read_text() == "x"
+    assert (remaining / "file").read_text() == "x"
 
 
 def test_a_folder_that_was_replaced_is_not_deleted(tmp_path: Path) -> None:

@@ -98,13 +98,13 @@ def one_by_one(texts: list[str]) -> list[bytes]:
 @pytest.mark.parametrize("seed", range(60))
 def test_bytes_are_those_of_single_documents(seed: int) -> None:
     texts = to_json_texts(seed)
-    found = json_documents(pa.array(texts, pa.string() if seed % 2 else pa.large_string()))
-    assert found.to_pylist() == one_by_one(texts)
+    result = json_documents(pa.array(texts, pa.string() if seed % 2 else pa.large_string()))
+    assert result.to_pylist() == one_by_one(texts)
     alike = together(texts)
     if alike is not None:
         same, documents = alike
-        wanted = [text for text, is_same in zip(texts, same, strict=True) if is_same]
-        assert documents.to_pylist() == one_by_one(wanted)
+        expected = [text for text, is_same in zip(texts, same, strict=True) if is_same]
+        assert documents.to_pylist() == one_by_one(expected)
 
 
 def one_or_none(text: str) -> bytes | None:
@@ -132,8 +132,8 @@ def check_changed(seed: int, count: int) -> None:
     alike = together(texts, like)
     if alike is not None:
         same, documents = alike
-        wanted = [one_or_none(text) for text, is_same in zip(texts, same, strict=True) if is_same]
-        assert documents.to_pylist() == wanted
+        expected = [one_or_none(text) for text, is_same in zip(texts, same, strict=True) if is_same]
+        assert documents.to_pylist() == expected
 
 
 @pytest.mark.parametrize("seed", range(20000, 20060))
@@ -219,13 +219,13 @@ def test_what_no_document_holds_is_refused_in_any_number(text: str) -> None:
 
 def test_most_texts_of_a_shape_are_encoded_together() -> None:
     texts = [json.dumps({"b": number, "a": [str(number), None], "c": {"x": 0.5}}) for number in range(1000)]
-    found = together(texts)
-    assert found is not None
-    assert found[0].all()
+    result = together(texts)
+    assert result is not None
+    assert result[0].all()
     texts[10] = '{"b": 1}'
-    found = together(texts)
-    assert found is not None
-    assert np.flatnonzero(~found[0]).tolist() == [10]
+    result = together(texts)
+    assert result is not None
+    assert np.flatnonzero(~result[0]).tolist() == [10]
     assert together(texts, '{"a":1,"a":2}') is None
     assert together(texts, "no json") is None
     assert together(texts, json.dumps(list(range(500)))) is None
@@ -240,16 +240,16 @@ def test_all_types_of_text(kind: pa.DataType, count: int, distinct: int) -> None
     texts = [f'{{"a":{number % distinct},"b":"{"x" * (number % 5)}"}}' for number in range(count)]
     assert json_documents(pa.array(texts, kind)).to_pylist() == one_by_one(texts)
     some = [None if number % 7 == 2 else text for number, text in enumerate(texts)]
-    found = json_documents(pa.array(some, kind)[1:-1]).to_pylist()
-    assert found == [None if text is None else one_by_one([text])[0] for text in some[1:-1]]
+    rows = json_documents(pa.array(some, kind)[1:-1]).to_pylist()
+    assert rows == [None if text is None else one_by_one([text])[0] for text in some[1:-1]]
 
 
 def test_nulls_and_no_texts() -> None:
     assert json_documents(pa.array([], pa.string())).to_pylist() == []
     texts = [None if number % 3 else f"[{number}]" for number in range(200)]
-    found = json_documents(pa.array(texts)).to_pylist()
-    assert [document is None for document in found] == [text is None for text in texts]
-    assert found[0] == one_by_one(["[0]"])[0]
+    rows = json_documents(pa.array(texts)).to_pylist()
+    assert [document is None for document in rows] == [text is None for text in texts]
+    assert rows[0] == one_by_one(["[0]"])[0]
 
 
 def test_texts_far_inside_a_long_column() -> None:

@@ -65,8 +65,8 @@ def test_text_is_that_of_reading_value_by_value(seed: int, monkeypatch: pytest.M
     texts = documents(seed, 500)
     stored = json_documents(pa.array([*texts, None, texts[0]]))
     by_columns = json_texts(stored)
-    for text, made in zip(texts, by_columns.to_pylist(), strict=False):
-        assert json.loads(made) == json.loads(text)
+    for text, result in zip(texts, by_columns.to_pylist(), strict=False):
+        assert json.loads(result) == json.loads(text)
     monkeypatch.setattr(json_binary, "_LEAST_ALIKE", 1 << 60)
     assert json_texts(stored).equals(by_columns)
 
@@ -75,10 +75,10 @@ def test_the_first_decides_the_shape() -> None:
     values = JsonValues.of(
         json_documents(pa.array(['{"a":1,"b":"x"}', '{"a":null,"b":[1]}', '{"a":1}', "[1,2]"]))
     )
-    found = find_same_shape(values)
-    assert found is not None
-    assert found.same.tolist() == [True, True, False, False]
-    assert [len(column) for column in found.columns] == [2, 2]
+    result = find_same_shape(values)
+    assert result is not None
+    assert result.same.tolist() == [True, True, False, False]
+    assert [len(column) for column in result.columns] == [2, 2]
     wide = json.dumps(dict.fromkeys(map(str, range(300))))
     assert find_same_shape(JsonValues.of(json_documents(pa.array([wide])))) is None
 

@@ -63,9 +63,9 @@ def seen(path: Path | str) -> Rows:
 
 def plain(path: Path | str) -> Rows:
     """What a read of the table alone sees, which both implementations must agree on."""
-    found = as_rows(spark_lance.dataset(path).to_table())
-    assert as_rows(lance.dataset(str(path)).to_table()) == found
-    return found
+    result = as_rows(spark_lance.dataset(path).to_table())
+    assert as_rows(lance.dataset(str(path)).to_table()) == result
+    return result
 
 
 def by_pylance(path: Path | str) -> Rows:

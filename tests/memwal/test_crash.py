@@ -46,10 +46,10 @@ def test_a_killed_writer_leaves_a_prefix_of_its_writes(tmp_path: Path, stride: i
     reached = 0
     tables = crash("log", tmp_path / "base", tmp_path, stride)
     for path, whole in tables.items():
-        found = STATES.index(seen(path))
-        assert found >= reached, "a later crash left less"
-        reached = found
-        assert not whole or found == len(STATES) - 1
+        result = STATES.index(seen(path))
+        assert result >= reached, "a later crash left less"
+        reached = result
+        assert not whole or result == len(STATES) - 1
         # Whoever comes next goes on, pylance too.
         if int(path.name) % 2:
             crash_worker.log(str(path))

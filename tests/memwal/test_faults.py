@@ -103,10 +103,10 @@ def run(seed: int, steps: int) -> int:
             assert not isinstance(failure, WriterFencedError), "nobody else is there"
             unknown += isinstance(failure, CommitOutcomeUnknownError)
             store.share[0] = 0.0
-            found = seen(dataset)
+            result = seen(dataset)
             # The call that failed was done as a whole, or not at all.
-            assert found in (certain, certain | added), failure
-            certain = found
+            assert result in (certain, certain | added), failure
+            certain = result
             if writer is not None:
                 writer.abandon()
             writer = None

@@ -92,7 +92,7 @@ def test_filters_see_no_old_values(tmp_path: Path, index: bool) -> None:
     if index:
         dataset = dataset.create_scalar_index("val", "BITMAP").create_scalar_index("id", "BTREE")
     fresh = dataset.fresh()
-    for condition, kept in (
+    for condition, remaining in (
         ("val = 'base'", lambda key, val: val == "base"),
         ("val in ('old', 'gen 1')", lambda key, val: val in ("old", "gen 1")),
         ("id in (3, 4, 5, 7, 8, 20)", lambda key, val: key in (3, 4, 5, 7, 8, 20)),
@@ -100,7 +100,7 @@ def test_filters_see_no_old_values(tmp_path: Path, index: bool) -> None:
         ("_rowid is null", lambda key, val: val != "base"),
         ("id > 100", lambda key, val: False),
     ):
-        expected = {key: val for key, val in EXPECTED.items() if kept(key, val)}
+        expected = {key: val for key, val in EXPECTED.items() if remaining(key, val)}
         assert as_rows(fresh.to_table(filter=condition)) == expected, condition
         assert fresh.count_rows(condition) == len(expected)
         assert sorted(fresh.to_table(["x"], filter=condition)["x"].to_pylist()) == [
@@ -110,10 +110,10 @@ def test_filters_see_no_old_values(tmp_path: Path, index: bool) -> None:
 
 def test_rows_are_looked_up_by_key(tmp_path: Path) -> None:
     fresh = layers(tmp_path).fresh()
-    asked = [20, 8, 0, 5, 7, 100, 4, 5]
-    found = fresh.lookup(asked)
-    assert found["id"].to_pylist() == [key for key in asked if key in EXPECTED]
-    assert found["val"].to_pylist() == [EXPECTED[key] for key in asked if key in EXPECTED]
+    requests = [20, 8, 0, 5, 7, 100, 4, 5]
+    result = fresh.lookup(requests)
+    assert result["id"].to_pylist() == [key for key in requests if key in EXPECTED]
+    assert result["val"].to_pylist() == [EXPECTED[key] for key in requests if key in EXPECTED]
     assert fresh.lookup({"id": [3]}, columns=["val"]).to_pydict() == {"val": ["gen 1"]}
     assert fresh.lookup([{"id": 8}]).num_rows == 0
     assert fresh.lookup([]).schema.names == SCHEMA.names
@@ -167,10 +167,10 @@ def test_the_nearest_rows(tmp_path: Path, index: str | None) -> None:
     schema = pa.schema([SCHEMA.field("id"), pa.field("tag", pa.int32()), pa.field("v", kind)])
 
     def table(keys: list[int]) -> tuple[pa.Table, dict[int, Any]]:
-        made = rng.random((len(keys), 8), np.float32)
-        values = pa.FixedSizeListArray.from_arrays(pa.array(made.ravel()), type=kind)
+        actual = rng.random((len(keys), 8), np.float32)
+        values = pa.FixedSizeListArray.from_arrays(pa.array(actual.ravel()), type=kind)
         data = pa.table({"id": keys, "tag": [key % 3 for key in keys], "v": values}, schema=schema)
-        return data, dict(zip(keys, made, strict=True))
+        return data, dict(zip(keys, actual, strict=True))
 
     base, known = table(list(range(300)))
     dataset = spark_lance.write_dataset(base, tmp_path).initialize_mem_wal(unsharded=True)
@@ -193,10 +193,12 @@ def test_the_nearest_rows(tmp_path: Path, index: str | None) -> None:
         best = sorted(distances, key=lambda key: distances[key])[:10]
         if condition and not prefilter:
             best = [key for key in best if key % 3 == 1]
-        asked = {"column": "v", "q": query, "k": 10, "nprobes": 4}
-        found = fresh.to_table(["id"], filter=condition, nearest=asked, prefilter=prefilter, with_row_id=True)
-        assert found["id"].to_pylist() == best
-        assert np.allclose(found["_distance"].to_numpy(), [distances[key] for key in best], rtol=1e-4)
+        request = {"column": "v", "q": query, "k": 10, "nprobes": 4}
+        result = fresh.to_table(
+            ["id"], filter=condition, nearest=request, prefilter=prefilter, with_row_id=True
+        )
+        assert result["id"].to_pylist() == best
+        assert np.allclose(result["_distance"].to_numpy(), [distances[key] for key in best], rtol=1e-4)
     both = fresh.to_table(nearest={"column": "v", "q": rng.random((2, 8), np.float32), "k": 3})
     assert both["query_index"].to_pylist() == [0, 0, 0, 1, 1, 1]
     with pytest.raises(OptionError, match="cannot be used with fresh"):
@@ -245,7 +247,7 @@ def test_all_kinds_of_columns(tmp_path: Path) -> None:
     )
 
     def table(keys: list[int]) -> pa.Table:
-        made = [
+        results = [
             {
                 "id": key,
                 "p": {"x": key, "y": ["a", None]} if key % 2 else None,
@@ -258,7 +260,7 @@ def test_all_kinds_of_columns(tmp_path: Path) -> None:
             }
             for key in keys
         ]
-        arrays = [pa.array([row[field.name] for row in made], field.type) for field in schema]
+        arrays = [pa.array([row[field.name] for row in results], field.type) for field in schema]
         return pa.Table.from_arrays(arrays, schema=schema)
 
     dataset = spark_lance.write_dataset(table([1, 2, 3]), tmp_path).initialize_mem_wal(unsharded=True)
@@ -332,11 +334,11 @@ def test_what_happens_while_shards_are_read(tmp_path: Path, monkeypatch: pytest.
             count["left"] = 3
             for name in real:
                 patch.setattr(fresh_module, name, meddled(name))
-            found = as_rows(dataset.fresh().to_table())
+            result = as_rows(dataset.fresh().to_table())
         # Every key that was there before is still there, with what it had or something newer.
-        assert found.keys() >= state.keys()
+        assert result.keys() >= state.keys()
         after = seen(tmp_path)
-        for key, value in found.items():
+        for key, value in result.items():
             assert value in (state.get(key), after[key]) or str(value).startswith("v")
     with dataset.mem_wal_writer(SHARD):
         pass

@@ -134,8 +134,8 @@ class History:
         assert as_rows(fresh.to_table()) == self.rows
         assert fresh.count_rows() == len(self.rows)
         key = self.random.randrange(KEYS)
-        found = fresh.lookup([key, KEYS + 1])
-        assert as_rows(found) == ({key: self.rows[key]} if key in self.rows else {})
+        result = fresh.lookup([key, KEYS + 1])
+        assert as_rows(result) == ({key: self.rows[key]} if key in self.rows else {})
         value = self.random.choice([*self.rows.values(), "base"])
         filtered = fresh.to_table(filter=f"val = '{value}' and id < {KEYS - 3}")
         assert as_rows(filtered) == {

@@ -57,11 +57,11 @@ def test_the_hash_of_34_is_that_of_iceberg() -> None:
 def schemas(tmp_path_factory: pytest.TempPathFactory) -> dict[pa.DataType, Any]:
     """Pylance's schema of a table with one column of each type."""
     path = tmp_path_factory.mktemp("schemas")
-    found = {}
+    results = {}
     for number, kind in enumerate(TYPES):
         table = pa.table({"v": pa.array([], kind)})
-        found[kind] = lance.write_dataset(table, path / str(number)).lance_schema
-    return found
+        results[kind] = lance.write_dataset(table, path / str(number)).lance_schema
+    return results
 
 
 @given(data=st.data())
@@ -157,11 +157,11 @@ def test_arguments_that_cannot_be_used(tmp_path: Path) -> None:
             dataset.initialize_mem_wal(**options)
     with pytest.raises(SchemaError, match="integers, text or booleans"):
         dataset.initialize_mem_wal(identity_column="x")
-    made = dataset.initialize_mem_wal()
+    result = dataset.initialize_mem_wal()
     with pytest.raises(OptionError, match="already has a MemWAL"):
-        made.initialize_mem_wal()
+        result.initialize_mem_wal()
     with pytest.raises(OptionError, match="does not assign rows to shards"):
-        made.upsert_log()
+        result.upsert_log()
     with pytest.raises(OSError, match="already"):
         lance.dataset(str(tmp_path)).initialize_mem_wal()
 
@@ -192,16 +192,16 @@ def test_nulls_are_in_bucket_0() -> None:
 def test_threads_share_a_log(tmp_path: Path) -> None:
     """Each sees its own rows when its call returns; what waits together becomes one entry of each shard."""
     path = tmp_path / "t"
-    made = make(path, bucket_column="id", num_buckets=3)
-    writing, failures = made.upsert_log(), []
+    actual = make(path, bucket_column="id", num_buckets=3)
+    writing, failures = actual.upsert_log(), []
 
     def work(number: int) -> None:
         try:
             for turn in range(12):
                 keys = range(number * 100, number * 100 + 5)
                 writing.put(rows(*((key, f"{turn}") for key in keys)))
-                found = as_rows(spark_lance.dataset(path).fresh().lookup(list(keys)))
-                assert found == dict.fromkeys(keys, f"{turn}")
+                result = as_rows(spark_lance.dataset(path).fresh().lookup(list(keys)))
+                assert result == dict.fromkeys(keys, f"{turn}")
         except BaseException as error:  # noqa: BLE001 (raised below)
             failures.append(error)
 
@@ -220,8 +220,8 @@ def test_threads_share_a_log(tmp_path: Path) -> None:
 
 
 def test_puts_that_wait_are_one_entry(tmp_path: Path) -> None:
-    made = make(tmp_path / "t", bucket_column="id", num_buckets=2)
-    log = made.upsert_log()
+    result = make(tmp_path / "t", bucket_column="id", num_buckets=2)
+    log = result.upsert_log()
     log.put(rows((1, "first"), (2, "first")))
     before = sum(writer.stats.wal_entries for writer in log.writers.values())
     with log._turn:  # somebody writes

@@ -173,17 +173,17 @@ def test_a_hole_in_the_log_is_told(tmp_path: Path, lost: int) -> None:
     ):
         with pytest.raises(WalHoleError, match=rf"log entry {lost} is missing before {later} later entries"):
             read()
-    kept = {key: "a" for key in range(1, 6) if key != lost}
-    found = dataset.fresh(accept_loss=True).to_table()
-    assert dict(zip(found["id"].to_pylist(), found["val"].to_pylist(), strict=True)) == kept
+    remaining = {key: "a" for key in range(1, 6) if key != lost}
+    result = dataset.fresh(accept_loss=True).to_table()
+    assert dict(zip(result["id"].to_pylist(), result["val"].to_pylist(), strict=True)) == remaining
     with dataset.mem_wal_writer(SHARD, accept_loss=True) as opened:
         # From here on nobody has to accept anything.
-        assert seen(tmp_path) == kept
+        assert seen(tmp_path) == remaining
         opened.put(rows((9, "b")))
-    assert seen(tmp_path) == by_pylance(tmp_path) == kept | {9: "b"}
+    assert seen(tmp_path) == by_pylance(tmp_path) == remaining | {9: "b"}
     with lance.dataset(str(tmp_path)).mem_wal_writer(str(SHARD)) as theirs:
         theirs.put(rows((10, "c")))
-    assert seen(tmp_path) == kept | {9: "b", 10: "c"}
+    assert seen(tmp_path) == remaining | {9: "b", 10: "c"}
 
 
 @pytest.mark.parametrize("left", [0, 1, 100, -8, -1])

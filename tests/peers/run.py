@@ -109,7 +109,7 @@ def run_pages(spark: SparkSession, pages: Sequence[Page], folder: Path) -> Itera
         session.sql("CREATE NAMESPACE IF NOT EXISTS prod.db")
         site = Site(session, place)
         values = values_of(site, page.name)
-        kept, block = {name: values[name] for name in ("df", "deltaTable")}, -1
+        remaining, block = {name: values[name] for name in ("df", "deltaTable")}, -1
         for statement in page.statements:
             owner = "lance"
             text = statement.text
@@ -119,12 +119,12 @@ def run_pages(spark: SparkSession, pages: Sequence[Page], folder: Path) -> Itera
                 owner = "spark_catalog"
             session.sql(f"USE {owner}.default")
             if statement.block != block:
-                values["df"], block = kept["df"], statement.block
+                values["df"], block = remaining["df"], statement.block
                 # A block about defaults of properties is not about the tables of the next blocks.
                 for name in ("appendOnly", "enableRowTracking"):
                     session.conf.unset(f"spark.databricks.delta.properties.defaults.{name}")
             if _KEYED.search(text):
-                values["deltaTable"] = kept["deltaTable"]
+                values["deltaTable"] = remaining["deltaTable"]
             began = time.monotonic()
             yield _run(site, values, page, statement)
             if time.monotonic() - began > 20:

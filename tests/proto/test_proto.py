@@ -73,7 +73,7 @@ def unknown_fields(message: Message, place: str = "") -> list[str]:
     """Return the dotted places of all undeclared fields in ``message`` and everything below it."""
     place = place or message.DESCRIPTOR.name
     strays = UnknownFieldSet(message)
-    found = [f"{place}.{strays[number].field_number}" for number in range(len(strays))]
+    results = [f"{place}.{strays[number].field_number}" for number in range(len(strays))]
     for descriptor, value in message.ListFields():
         inside = f"{place}.{descriptor.name}"
         if descriptor.message_type is None:
@@ -81,13 +81,13 @@ def unknown_fields(message: Message, place: str = "") -> list[str]:
         if descriptor.message_type.GetOptions().map_entry:
             if descriptor.message_type.fields_by_name["value"].message_type is not None:
                 for key, entry in value.items():
-                    found += unknown_fields(entry, f"{inside}[{key}]")
+                    results += unknown_fields(entry, f"{inside}[{key}]")
         elif isinstance(value, Message):
-            found += unknown_fields(value, inside)
+            results += unknown_fields(value, inside)
         else:
             for number, entry in enumerate(value):
-                found += unknown_fields(entry, f"{inside}[{number}]")
-    return found
+                results += unknown_fields(entry, f"{inside}[{number}]")
+    return results
 
 
 def has_default_map_entry(message: Message) -> bool:
@@ -525,9 +525,9 @@ def test_stubs_and_messages_agree(module: ModuleType) -> None:
     assert set(classes) == {*messages, *module.DESCRIPTOR.enum_types_by_name}
     for name, message in messages.items():
         targets = [part.target for part in classes[name].body if isinstance(part, ast.AnnAssign)]
-        told = {target.id for target in targets if isinstance(target, ast.Name)}
-        assert {field.name for field in message.fields} == told - {
-            target for target in told if target.isupper() or target.endswith("_FIELD_NUMBER")
+        results = {target.id for target in targets if isinstance(target, ast.Name)}
+        assert {field.name for field in message.fields} == results - {
+            target for target in results if target.isupper() or target.endswith("_FIELD_NUMBER")
         }
         assert getattr(module, name).__module__ == module.__name__
 

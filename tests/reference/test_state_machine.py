@@ -494,8 +494,8 @@ class History(RuleBasedStateMachine):
             older_than=timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
         )
         newest = max(self.past)
-        kept = {newest, *self.tags.values()}
-        self.past = {version: model for version, model in self.past.items() if version in kept}
+        remaining = {newest, *self.tags.values()}
+        self.past = {version: model for version, model in self.past.items() if version in remaining}
         self.stale.clear()
 
     # What must hold after each step.
@@ -522,8 +522,8 @@ class History(RuleBasedStateMachine):
         marks = theirs.to_table(columns=names)
         assert ours.to_table(names).equals(marks)
         if self.stable:
-            found = {row["id"]: [row[name] for name in SYSTEM] for row in marks.to_pylist()}
-            assert found == self.model.marks
+            results = {row["id"]: [row[name] for name in SYSTEM] for row in marks.to_pylist()}
+            assert results == self.model.marks
 
     def filters_find_the_same_rows(self) -> None:
         theirs: Any = lance.dataset(str(self.path))
@@ -574,9 +574,9 @@ class History(RuleBasedStateMachine):
         assert table.schema == other.schema
         assert table.schema.names == ["id", *(c.name for c in model.columns)]
         assert table.equals(other)
-        found = {row[0]: row[1:] for row in zip(*(c.to_pylist() for c in table.columns), strict=True)}
-        assert found == model.content()
-        assert len(found) == table.num_rows
+        results = {row[0]: row[1:] for row in zip(*(c.to_pylist() for c in table.columns), strict=True)}
+        assert results == model.content()
+        assert len(results) == table.num_rows
 
 
 def _some(keys: list[int], few: set[int]) -> list[int]:

@@ -147,8 +147,8 @@ def feed(path: Path | str, first: int | str, last: int | None = None, **options:
 def read_feed(parsed: ReadOptions) -> list[dict[str, Any]]:
     """Return the rows of a change feed, by parsed options."""
     place, schema = describe(parsed, None)
-    made = reader(parsed, schema, place)
-    return [row for part in made.partitions() for batch in made.read(part) for row in batch.to_pylist()]
+    result = reader(parsed, schema, place)
+    return [row for part in result.partitions() for batch in result.read(part) for row in batch.to_pylist()]
 
 
 def rows_at(path: Path, version: int, names: Sequence[str]) -> Counter[tuple[Any, ...]]:

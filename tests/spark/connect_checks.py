@@ -53,8 +53,8 @@ def load(spark: SparkSession, path: str, **options: object) -> DataFrame:
 
 def stored(path: str) -> list[int]:
     """Return the ids in a table, ascending."""
-    found: list[int] = sorted(spark_lance.dataset(path).to_table(columns=["id"])["id"].to_pylist())
-    return found
+    result: list[int] = sorted(spark_lance.dataset(path).to_table(columns=["id"])["id"].to_pylist())
+    return result
 
 
 def refusal(action: Callable[[], object]) -> str:
@@ -183,8 +183,8 @@ def check_changes(spark: SparkSession, folder: Path) -> None:
     path = made(folder, stable=True)
     spark_lance.dataset(path).delete("id = 12")
     feed = load(spark, path, readChangeFeed="true", startingVersion=2)
-    found = feed.groupBy("_commit_version", "_change_type").count().orderBy("_commit_version")
-    assert found.collect() == [(2, "insert", 5), (3, "delete", 1)]
+    result = feed.groupBy("_commit_version", "_change_type").count().orderBy("_commit_version")
+    assert result.collect() == [(2, "insert", 5), (3, "delete", 1)]
 
 
 def check_streams(spark: SparkSession, folder: Path) -> None:
@@ -236,10 +236,10 @@ def check_upserts(spark: SparkSession, folder: Path) -> None:
         assert query.exception() is None
     else:
         table.upsertLog().upsert(spark.createDataFrame([(1, "stream"), (7, "stream")], "id long, val string"))
-    found = {row.id: row.val for row in load(spark, path, fresh=True).collect()}
-    assert found == {0: "base", 1: "stream", 2: "base", 4: "base", 7: "stream"}
+    results = {row.id: row.val for row in load(spark, path, fresh=True).collect()}
+    assert results == {0: "base", 1: "stream", 2: "base", 4: "base", 7: "stream"}
     assert table.compactWal(flush=True).rows_deleted == 1
-    assert {row.id: row.val for row in load(spark, path).collect()} == found
+    assert {row.id: row.val for row in load(spark, path).collect()} == results
 
 
 def check_which_version_a_frame_sees(spark: SparkSession, folder: Path) -> None:
@@ -298,8 +298,8 @@ def check_clustering_of_a_table_object(spark: SparkSession, folder: Path) -> Non
     rows = spark.range(40).selectExpr("id", "concat('n', pmod(id * 7, 10)) AS name", "id / 2 AS x")
     rows.write.format("lance").mode("append").save(table.path)
     table.optimize().where("id >= 0").executeSortBy("name", "id")
-    found = spark_lance.dataset(table.path).to_table()
-    keys = list(zip(found["name"].to_pylist(), found["id"].to_pylist(), strict=True))
+    result = spark_lance.dataset(table.path).to_table()
+    keys = list(zip(result["name"].to_pylist(), result["id"].to_pylist(), strict=True))
     assert keys == sorted(keys)
     table.optimize(targetRowsPerFragment=10).executeZOrderBy("name", "x")
     assert stored(table.path) == list(range(40))
@@ -333,8 +333,8 @@ def check_indices_of_a_table_object(spark: SparkSession, folder: Path) -> None:
     covered = {row.name: (row.type, row.rows_not_indexed) for row in table.indices().collect()}
     assert covered["v_idx"] == ("IVF_FLAT", 0)
     assert covered["id_idx"] == ("BTree", 0)
-    found = table.search(vectors[41], "v", 2, filter="id > 40", columns=["id"], nprobes=3)
-    assert [row.id for row in found.collect()] == [41, 42]
+    result = table.search(vectors[41], "v", 2, filter="id > 40", columns=["id"], nprobes=3)
+    assert [row.id for row in result.collect()] == [41, 42]
     queries = spark.createDataFrame([(i, vectors[i]) for i in (3, 200)], "id long, vector array<double>")
     best = table.searchBatch(queries, "v", 1, nprobes=3, columns=["id"])
     assert sorted((row.query_id, row.id) for row in best.collect()) == [(3, 3), (200, 200)]
@@ -384,8 +384,8 @@ LONG |= {f"{name}_of_a_table_object" for name in ("rows", "columns", "upkeep", "
 
 def tell(name: str, start: float, error: str | None) -> None:
     """Print what came of a check."""
-    found = {"name": name, "seconds": time.monotonic() - start, "error": error}
-    sys.stdout.write(json.dumps(found) + "\n")
+    results = {"name": name, "seconds": time.monotonic() - start, "error": error}
+    sys.stdout.write(json.dumps(results) + "\n")
     sys.stdout.flush()
 
 

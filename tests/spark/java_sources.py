@@ -16,8 +16,8 @@ def changed_sources(folder: Path, texts: Mapping[str, str]) -> Path:
         folder: gets a folder `jvm`, which is returned.
         texts: sources by the names of their classes, with packages.
     """
-    made = folder / "jvm"
-    shutil.copytree(java_classes.FOLDER, made)
+    result = folder / "jvm"
+    shutil.copytree(java_classes.FOLDER, result)
     for name, text in texts.items():
-        (made / f"{name.replace('.', '/')}.java").write_text(text)
-    return made
+        (result / f"{name.replace('.', '/')}.java").write_text(text)
+    return result

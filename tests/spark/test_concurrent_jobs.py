@@ -88,8 +88,8 @@ def test_jobs_that_append_at_the_same_time_lose_nothing(
         append(first + 10, first + 20)
 
     at_once(spark, [partial(append_twice, first) for first in (10, 30, 50)])
-    found = sorted(spark_lance.dataset(path).to_table().column("id").to_pylist())
-    assert found == list(range(0 if created else 10, 70))
+    result = sorted(spark_lance.dataset(path).to_table().column("id").to_pylist())
+    assert result == list(range(0 if created else 10, 70))
     assert spark_lance.dataset(path).version == 6 + created
 
 

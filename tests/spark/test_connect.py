@@ -38,9 +38,9 @@ def environment() -> dict[str, str]:
     prepare_environment()
     places = [str(ROOT), str(PRELOADING), *filter(None, [os.environ.get("PYTHONPATH")])]
     # A classic session of the tests leaves a gateway here that is not for other processes.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
+    remaining = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
     return {
-        **kept,
+        **remaining,
         "PYTHONPATH": os.pathsep.join(places),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_HOME": str(Path(pyspark.__file__).parent),

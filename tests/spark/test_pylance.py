@@ -65,8 +65,8 @@ def test_spark_reads_what_pylance_wrote_and_writes_it_back(
     lance.write_dataset(data, theirs, data_storage_version=version, max_rows_per_file=120)
     frame = spark.read.format("lance").load(theirs)
     expected = sorted(data.to_pylist(), key=lambda row: row["id"])
-    found = rows(frame.drop("at", "bytes"))
-    assert found == [{k: v for k, v in row.items() if k not in ("at", "bytes")} for row in expected]
+    result = rows(frame.drop("at", "bytes"))
+    assert result == [{k: v for k, v in row.items() if k not in ("at", "bytes")} for row in expected]
     assert [row["n"] for row in rows(frame.selectExpr("id", "unix_micros(at) AS n"))] == [
         None if row["at"] is None else round(row["at"].timestamp() * 1e6) for row in expected
     ]
@@ -90,11 +90,11 @@ def test_spark_and_pylance_take_turns(spark: SparkSession, tmp_path: Path) -> No
     lance.dataset(path).delete("id < 5")
     lance.dataset(path).create_scalar_index("id", "BTREE")
     spark.range(15, 16).write.format("lance").mode("append").save(path)
-    found = lance.dataset(path)
-    assert sorted(found.to_table().column("id").to_pylist()) == list(range(5, 16))
-    assert found.to_table(filter="id = 15").num_rows == 1
-    assert [index.name for index in found.describe_indices()] == ["id_idx"]
-    found.validate()  # type: ignore[no-untyped-call]
+    ds = lance.dataset(path)
+    assert sorted(ds.to_table().column("id").to_pylist()) == list(range(5, 16))
+    assert ds.to_table(filter="id = 15").num_rows == 1
+    assert [index.name for index in ds.describe_indices()] == ["id_idx"]
+    ds.validate()  # type: ignore[no-untyped-call]
     assert_df_equality(
         spark.read.format("lance").load(path).select("id"),
         spark.createDataFrame([(n,) for n in range(5, 16)], "id long"),

@@ -55,9 +55,9 @@ def path(tmp_path: Path) -> str:
 
 
 def partitions(reader: LanceReader) -> list[LancePartition]:
-    found = reader.partitions()
-    assert all(isinstance(partition, LancePartition) for partition in found)
-    return found  # type: ignore[return-value]
+    result = reader.partitions()
+    assert all(isinstance(partition, LancePartition) for partition in result)
+    return result  # type: ignore[return-value]
 
 
 def pickled(thing: Any) -> bytes:
@@ -74,8 +74,8 @@ def sent(thing: Any) -> Any:
 def planned(path: str, schema: StructType | None = None, **options: Any) -> LanceReader:
     """Plan a read the way Spark does: by way of a pickled source."""
     source = LanceDataSource({"path": path, **{key: str(value) for key, value in options.items()}})
-    asked = source.schema() if schema is None else schema
-    reader = sent(source).reader(asked)
+    request = source.schema() if schema is None else schema
+    reader = sent(source).reader(request)
     assert isinstance(reader, LanceReader)
     return reader
 
@@ -136,10 +136,10 @@ def test_a_source_without_a_table_can_be_pickled_and_then_says_what_is_missing(t
 
 
 def shared(reader: LanceReader) -> ScanTask:
-    found = pickle.loads(pickle.dumps(reader))
-    assert isinstance(found, TaskRows)
-    assert found.shared is not None
-    return found.shared
+    result = pickle.loads(pickle.dumps(reader))
+    assert isinstance(result, TaskRows)
+    assert result.shared is not None
+    return result.shared
 
 
 def test_an_asked_version_must_exist(path: str) -> None:
@@ -150,8 +150,8 @@ def test_an_asked_version_must_exist(path: str) -> None:
 
 def test_small_fragments_share_a_partition_if_there_is_room(path: str) -> None:
     for reader, fragments in ((planned(path), [2]), (planned(path, partition_bytes=1), [1, 1])):
-        found = partitions(reader)
-        assert [len(partition.pieces) for partition in found] == fragments
+        result = partitions(reader)
+        assert [len(partition.pieces) for partition in result] == fragments
         assert [row["id"] for row in rows(reader)] == list(range(15))
 
 
@@ -180,9 +180,9 @@ def test_a_large_fragment_is_cut(tmp_path: Path) -> None:
     spark_lance.write_dataset(pa.table({"id": ids, "s": [f"s{i}" for i in range(50_000)]}), location)
     spark_lance.dataset(location).delete("id % 3 = 1")
     reader = planned(location, partition_bytes=200_000, columns="id,_rowoffset")
-    found = partitions(reader)
-    assert len(found) >= 3
-    assert {len(partition.pieces) for partition in found} == {1}
+    result = partitions(reader)
+    assert len(result) >= 3
+    assert {len(partition.pieces) for partition in result} == {1}
     read = pa.Table.from_batches(batches(reader))
     assert read["id"].to_pylist() == [i for i in range(50_000) if i % 3 != 1]
     assert read["_rowoffset"].to_pylist() == list(range(read.num_rows))
@@ -202,11 +202,11 @@ def test_option_columns_chooses_and_orders(path: str, columns: str, names: list[
 
 
 def test_only_chosen_columns_are_fetched(path: str) -> None:
-    wanted = {"id", "st"}
+    expected = {"id", "st"}
     schema = LanceDataSource({"path": path}).schema()
-    part = StructType([field for field in schema if field.name in wanted])
+    part = StructType([field for field in schema if field.name in expected])
     for reader in (planned(path, columns="st,id"), planned(path, part)):
-        assert {field.name for field in shared(reader).fields} == wanted
+        assert {field.name for field in shared(reader).fields} == expected
 
 
 def test_a_schema_may_ask_for_a_part_of_a_struct(path: str) -> None:
@@ -220,9 +220,9 @@ def test_a_schema_may_ask_for_a_part_of_a_struct(path: str) -> None:
 @pytest.mark.skipif(not COUNTS_WITHOUT_COLUMNS, reason="Spark 4.0 loses such rows")
 def test_reads_without_columns_count_rows(path: str) -> None:
     for reader in (planned(path, columns="[]"), planned(path, StructType())):
-        found = batches(reader)
-        assert sum(batch.num_rows for batch in found) == 15
-        assert all(batch.num_columns == 0 for batch in found)
+        result = batches(reader)
+        assert sum(batch.num_rows for batch in result) == 15
+        assert all(batch.num_columns == 0 for batch in result)
     assert len(batches(planned(path, columns="[]", batch_size=4))) == 1
 
 
@@ -321,8 +321,8 @@ def test_chosen_fragments_are_read_whole(tmp_path: Path) -> None:
         rows = pa.table({"id": range(start, start + 20_000)})
         spark_lance.write_dataset(rows, location, mode="append")
     reader = planned(location, partition_bytes=10_000, columns="id", fragments="0,2-7")
-    asked = partitions(reader)
-    pieces = [[piece.task(shared(reader)) for piece in partition.pieces] for partition in asked]
+    request = partitions(reader)
+    pieces = [[piece.task(shared(reader)) for piece in partition.pieces] for partition in request]
     assert [[task.message.id for task in some] for some in pieces] == [[0], [2]]
     assert all(task.span is None for some in pieces for task in some)
     assert len(partitions(planned(location, partition_bytes=10_000, columns="id"))) > 3

@@ -61,8 +61,8 @@ def _folder() -> Path:
     folder = jar.parent / "unpacked"
     if not folder.exists():
         with zipfile.ZipFile(jar) as archive:
-            wanted = ("sql-tests/inputs/", "test-data/postgresql/")
-            archive.extractall(folder, [name for name in archive.namelist() if name.startswith(wanted)])
+            expected = ("sql-tests/inputs/", "test-data/postgresql/")
+            archive.extractall(folder, [name for name in archive.namelist() if name.startswith(expected)])
     return folder
 
 

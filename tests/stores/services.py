@@ -52,10 +52,10 @@ _skipped: Counter[tuple[str, str]] = Counter()
 
 def gap(service: Service, lacking: str) -> None:
     """Skip the test if the server lacks something that it needs."""
-    found = GAPS.get((service.name, lacking))
-    if found is not None:
+    result = GAPS.get((service.name, lacking))
+    if result is not None:
         _skipped[service.name, lacking] += 1
-        pytest.skip(f"{service.name}: {found.reason}")
+        pytest.skip(f"{service.name}: {result.reason}")
 
 
 def is_known(reason: str) -> bool:

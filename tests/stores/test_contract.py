@@ -52,7 +52,7 @@ def test_names_with_special_characters(place: tuple[Store, str]) -> None:
         assert [bytes(part) for part in store.read_ranges(path, [(1, 3)])] == [data[1:4]]
         assert store.size(path) == len(data)
         assert store.list(join(root, "n")) == [name]
-        assert [found.path for found in store.list_objects(root, recursive=True)] == [path]
+        assert [result.path for result in store.list_objects(root, recursive=True)] == [path]
         store.copy(path, copy)
         assert store.read(copy) == data
         with pytest.raises(FileExistsError):
@@ -77,8 +77,8 @@ def test_folders_with_special_characters(place: tuple[Store, str]) -> None:
         store.put(join(root, name, "deeper", "y"), b"1")
     for name in NAMES:
         assert store.list(join(root, name)) == ["x"]
-        found = [entry.path for entry in store.list_objects(join(root, name), recursive=True)]
-        assert sorted(found) == [join(root, name, "deeper", "y"), join(root, name, "x")]
+        results = [entry.path for entry in store.list_objects(join(root, name), recursive=True)]
+        assert sorted(results) == [join(root, name, "deeper", "y"), join(root, name, "x")]
 
 
 def test_a_folder_is_not_a_prefix(place: tuple[Store, str]) -> None:
@@ -127,8 +127,10 @@ def test_ranges_at_the_end(place: tuple[Store, str]) -> None:
     store, root = place
     path, data = join(root, "x"), os.urandom(1000)
     store.put(path, data)
-    asked = [(999, 1), (0, 1000), (1000, 0), (990, 10)]
-    assert [bytes(part) for part in store.read_ranges(path, asked)] == [data[o : o + n] for o, n in asked]
+    requests = [(999, 1), (0, 1000), (1000, 0), (990, 10)]
+    assert [bytes(part) for part in store.read_ranges(path, requests)] == [
+        data[o : o + n] for o, n in requests
+    ]
     with pytest.raises(StoreError, match=r"ends after 1000 bytes, but bytes up to 1001 were requested"):
         store.read_ranges(path, [(999, 2)])
     for offset in (1000, 1001, 5000):

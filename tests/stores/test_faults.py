@@ -72,8 +72,8 @@ def named(service: Service, fault: str) -> Fault:
         "slow": slow(0.3),
         "cut_short": cut_short,
     }
-    found: Fault = own[fault] if fault in own else getattr(service.faults, fault)
-    return found
+    result: Fault = own[fault] if fault in own else getattr(service.faults, fault)
+    return result
 
 
 def ours(uri: str, service: Service) -> Any:

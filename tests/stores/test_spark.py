@@ -31,10 +31,10 @@ def judged(service: Service, uri: str, folder: Path) -> pa.Table:
         return lance.dataset(uri, storage_options=service.options).to_table()
     store, root = open_store(uri, service.options)
     copy = folder / uuid.uuid4().hex
-    for found in store.list_objects(root, recursive=True):
-        target = copy / found.path.removeprefix(f"{root}/")
+    for result in store.list_objects(root, recursive=True):
+        target = copy / result.path.removeprefix(f"{root}/")
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(store.read(found.path))
+        target.write_bytes(store.read(result.path))
     return lance.dataset(str(copy)).to_table()
 
 
@@ -49,9 +49,9 @@ def test_an_etl_job(spark: SparkSession, service: Service, tmp_path: Path) -> No
         return spark.createDataFrame(rows, "id long, note string, value double").repartition(3)
 
     def check() -> None:
-        found = spark.read.format("lance").options(**options).load(uri)
-        assert {row.id: (row.note, row.value) for row in found.collect()} == expected
-        assert found.count() == len(expected)
+        result = spark.read.format("lance").options(**options).load(uri)
+        assert {row.id: (row.note, row.value) for row in result.collect()} == expected
+        assert result.count() == len(expected)
         theirs = judged(service, uri, tmp_path).to_pylist()
         assert {row["id"]: (row["note"], row["value"]) for row in theirs} == expected
         assert len(theirs) == len(expected)
@@ -92,5 +92,5 @@ def test_an_etl_job(spark: SparkSession, service: Service, tmp_path: Path) -> No
     check()
     assert len(spark_lance.dataset(uri, storage_options=service.options).versions()) == 1
     store, root = open_store(uri, service.options)
-    left = [found.path for found in store.list_objects(root, recursive=True)]
+    left = [result.path for result in store.list_objects(root, recursive=True)]
     assert sum("/data/" in path for path in left) <= 4, "vacuum left old files"

@@ -69,12 +69,12 @@ def files(path: Path) -> dict[str, list[str]]:
         "read+delete": deletions,
         "look": [*path.glob("_refs/*/*.json")],
     }
-    return {kind: [str(file.relative_to(path)) for file in found] for kind, found in kinds.items()}
+    return {kind: [str(file.relative_to(path)) for file in result] for kind, result in kinds.items()}
 
 
 def check(path: Path, stride: int) -> None:
     chosen = files(path)
-    arguments = [f"{work}={file}" for work, found in chosen.items() for file in found]
+    arguments = [f"{work}={file}" for work, result in chosen.items() for file in result]
     outcomes = damaged(path, stride, arguments)
     newest, previous = chosen["read+commit"]
     assert outcomes[newest]["read error"] > outcomes[newest].get("read fine", 0) / 4

@@ -56,8 +56,8 @@ def make_link(place: Path, target: Path) -> None:
 
 
 def make_table(place: Path) -> spark_lance.LanceDataset:
-    made = spark_lance.write_dataset(ROWS, str(place))
-    return spark_lance.write_dataset(ROWS, made, mode="append")
+    ds = spark_lance.write_dataset(ROWS, str(place))
+    return spark_lance.write_dataset(ROWS, ds, mode="append")
 
 
 FOLDERS = ("data", "_deletions", "_indices", "_transactions", "_column_jobs")
@@ -223,7 +223,7 @@ def test_a_folder_that_becomes_a_link_is_not_followed(tmp_path: Path, victim: Pa
     (tmp_path / "t" / "data").rename(tmp_path / "moved")
     make_link(tmp_path / "t" / "data", victim)
     with pytest.raises(StoreError, match=r"t/data is a link"):
-        store.delete_many([found.path for found in listed], root)
+        store.delete_many([result.path for result in listed], root)
     assert content(victim) == before
 
 

@@ -77,8 +77,8 @@ def same_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def random_document(rng: random.Random) -> str | None:
-    made: Any = {"n": rng.randrange(100), "t": rng.choice("abc"), "l": list(range(rng.randrange(4)))}
-    return rng.choice([None, json.dumps(made), "[]", "null", str(rng.random())])
+    results: Any = {"n": rng.randrange(100), "t": rng.choice("abc"), "l": list(range(rng.randrange(4)))}
+    return rng.choice([None, json.dumps(results), "[]", "null", str(rng.random())])
 
 
 @pytest.mark.parametrize("stable", [False, True])
@@ -120,9 +120,9 @@ def test_histories_in_turns(tmp_path: Path, stable: bool) -> None:
             changed.add_columns({f"n{step}": "json_get_int(j, 'u')"})
             changed = module.dataset(str(path))
             changed.drop_columns([f"n{step}"])
-        found = same_rows(path)
-        parsed = {row["i"]: None if row["j"] is None else json.loads(row["j"]) for row in found}
-        assert len(found) == len(parsed)
+        result = same_rows(path)
+        parsed = {row["i"]: None if row["j"] is None else json.loads(row["j"]) for row in result}
+        assert len(result) == len(parsed)
         assert parsed == model, (step, action)
 
 
@@ -149,10 +149,10 @@ def test_columns_are_added_and_renamed(tmp_path: Path) -> None:
 
 
 def same_column(path: Path, name: str) -> list[Any]:
-    found = spark_lance.dataset(path).to_table([name])[name]
-    assert found.type == pa.json_()
-    assert found.to_pylist() == lance.dataset(str(path)).to_table([name])[name].to_pylist()
-    return list(found.to_pylist())
+    result = spark_lance.dataset(path).to_table([name])[name]
+    assert result.type == pa.json_()
+    assert result.to_pylist() == lance.dataset(str(path)).to_table([name])[name].to_pylist()
+    return list(result.to_pylist())
 
 
 def test_expressions_of_pyarrow_see_text(tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_chosen_columns_stay_json(tmp_path: Path) -> None:
     ours = spark_lance.write_dataset(table(), tmp_path / "t")
     theirs = lance.dataset(str(tmp_path / "t"))
     columns = {"x": "j", "a": "json_extract(j, '$.a')"}
-    found, wanted = ours.to_table(columns), theirs.to_table(columns=columns)
-    assert found.equals(wanted)
-    assert found.schema.field("x").type == pa.json_()
+    result, expected = ours.to_table(columns), theirs.to_table(columns=columns)
+    assert result.equals(expected)
+    assert result.schema.field("x").type == pa.json_()
     mixed = ours.to_table(["j", "s.k", "l"])
     assert mixed["s.k"].to_pylist() == mixed["j"].to_pylist()
     assert mixed.schema.types[0] == mixed.schema.types[1] == pa.json_()

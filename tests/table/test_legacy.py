@@ -60,8 +60,8 @@ def test_deleted_rows_added_columns_and_versions(tmp_path: Path) -> None:
         assert got.to_pylist() == expected.to_pylist()
     rows = [0, 1999, 7, 1200]
     assert ours.take(rows).to_pylist() == dataset.take(rows).to_pylist()
-    kept = ours.to_table(["twice"], filter=pc.field("id") > 2990)
-    assert kept.to_pylist() == dataset.to_table(["twice"], filter="id > 2990").to_pylist()
+    remaining = ours.to_table(["twice"], filter=pc.field("id") > 2990)
+    assert remaining.to_pylist() == dataset.to_table(["twice"], filter="id > 2990").to_pylist()
     assert ours.count_rows() == dataset.count_rows()
 
 

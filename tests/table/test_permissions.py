@@ -94,9 +94,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
     ds = ds.create_index("v", "IVF_FLAT", num_partitions=2).delete("id = 3")
     ds.tags.create("first", 1)
     ds.create_branch("dev")
-    found = {case: Path(shutil.copytree(path, root / f"{number}")) for number, case in enumerate(CLOSED)}
-    found["read-only"] = path
-    yield found
+    results = {case: Path(shutil.copytree(path, root / f"{number}")) for number, case in enumerate(CLOSED)}
+    results["read-only"] = path
+    yield results
     set_modes(root, 0o755, 0o644)
 
 
@@ -108,17 +108,17 @@ def refused(tables: dict[str, Path]) -> dict[str, dict[str, str]]:
             set_modes(path, 0o555, 0o444)
         else:
             (path / case).chmod(0)
-    told = answer_of(PROGRAM, *tables.values())
+    message = answer_of(PROGRAM, *tables.values())
     for path in tables.values():
         path.chmod(0o755)
         set_modes(path, 0o755, 0o644)
-    return {case: told[str(path)] for case, path in tables.items()}
+    return {case: message[str(path)] for case, path in tables.items()}
 
 
 def test_a_table_that_may_only_be_read(tables: dict[str, Path], refused: dict[str, dict[str, str]]) -> None:
-    path, told = tables["read-only"], refused["read-only"]
-    assert set(told) == WRITES | NAMES
-    for text in told.values():
+    path, message = tables["read-only"], refused["read-only"]
+    assert set(message) == WRITES | NAMES
+    for text in message.values():
         assert text.startswith((f"writing {path}/", f"creating {path}/"))
         assert "this user may not do that: change the owner or the permissions of the path" in text
         assert "\n" not in text
@@ -130,10 +130,10 @@ def test_a_table_that_may_only_be_read(tables: dict[str, Path], refused: dict[st
 def test_what_is_closed_is_neither_passed_over_nor_harmed(
     case: str, tables: dict[str, Path], refused: dict[str, dict[str, str]]
 ) -> None:
-    path, told = tables[case], refused[case]
-    assert CLOSED[case] <= set(told)
+    path, message = tables[case], refused[case]
+    assert CLOSED[case] <= set(message)
     closed = str(path if case == "." else path / case)
-    for step, text in told.items():
+    for step, text in message.items():
         assert closed in text, step
     assert spark_lance.dataset(path, version=5).to_table().num_rows == 199
     assert spark_lance.dataset(path, version="first").to_table().num_rows == 200

@@ -469,8 +469,8 @@ def test_a_table_in_the_place_of_another_is_not_taken_for_it(
     uri = f"s3://bucket/{name}"
     write_dataset(ROWS, uri, storage_options=options)
     write_dataset(ROWS, uri, mode="append", storage_options=options)
-    for found in s3.list_objects_v2(Bucket="bucket", Prefix=name)["Contents"]:
-        s3.delete_object(Bucket="bucket", Key=found["Key"])
+    for result in s3.list_objects_v2(Bucket="bucket", Prefix=name)["Contents"]:
+        s3.delete_object(Bucket="bucket", Key=result["Key"])
     other = pa.table({"c": pa.array([1.5, 2.5])})
     for mode in ("create", "append"):
         lance.write_dataset(other, uri, mode=mode, storage_options=options)

@@ -209,10 +209,10 @@ def theirs(path: Path) -> Any:
 
 def assert_same(path: Path) -> None:
     """Compare what both read."""
-    expected, found = theirs(path).to_table(), spark_lance.dataset(path).to_table()
-    assert found.schema == expected.schema
+    expected, result = theirs(path).to_table(), spark_lance.dataset(path).to_table()
+    assert result.schema == expected.schema
     for name in expected.column_names:
-        assert canonical(found[name]) == canonical(expected[name]), name
+        assert canonical(result[name]) == canonical(expected[name]), name
 
 
 def test_trap_01_top_level_fields_have_the_parent_minus_one(tmp_path: Path) -> None:
@@ -337,11 +337,11 @@ def test_trap_15_rows_keep_their_ids_wherever_they_go(tmp_path: Path) -> None:
     def ids() -> dict[int, int]:
         counters.append(latest(path).next_row_id)
         table = theirs(path).to_table(columns=["a", "_rowid"])
-        found = dict(zip(table["a"].to_pylist(), table["_rowid"].to_pylist(), strict=True))
-        assert len(set(found.values())) == len(found) == theirs(path).count_rows()
+        result = dict(zip(table["a"].to_pylist(), table["_rowid"].to_pylist(), strict=True))
+        assert len(set(result.values())) == len(result) == theirs(path).count_rows()
         mine = spark_lance.dataset(path).to_table(["a", "_rowid"])
-        assert dict(zip(mine["a"].to_pylist(), mine["_rowid"].to_pylist(), strict=True)) == found
-        return found
+        assert dict(zip(mine["a"].to_pylist(), mine["_rowid"].to_pylist(), strict=True)) == result
+        return result
 
     known = ids()
     spark_lance.dataset(path).update({"b": "b + 100"}, "a % 3 = 1")
@@ -437,10 +437,10 @@ def test_trap_18_columns_without_a_file_are_null(tmp_path: Path) -> None:
     assert_same(path)
     theirs(path).add_columns(pa.field("s", pa.struct([("x", pa.int8()), ("l", pa.list_(pa.string()))])))
     assert_same(path)
-    found = spark_lance.dataset(path).to_table()
-    assert found["a"].to_pylist() == [*range(10), *[None] * 10]
-    assert found["t"].null_count == 10
-    assert found["s"].to_pylist() == [None] * 20
+    result = spark_lance.dataset(path).to_table()
+    assert result["a"].to_pylist() == [*range(10), *[None] * 10]
+    assert result["t"].null_count == 10
+    assert result["s"].to_pylist() == [None] * 20
     dataset = theirs(path)
     source = pa.table({"a": [6, 8], "t": ["six", "eight"]})
     updated, changed = dataset.get_fragment(1).update_columns(source, left_on="a", right_on="a")
@@ -448,8 +448,8 @@ def test_trap_18_columns_without_a_file_are_null(tmp_path: Path) -> None:
     lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
     assert -2 in latest(path).fragments[1].files[0].fields
     assert_same(path)
-    found = spark_lance.dataset(path).to_table(["t"], filter=pc.field("a") >= 5)
-    assert found["t"].to_pylist() == ["text 5", "six", "text 7", "eight", "text 9"]
+    result = spark_lance.dataset(path).to_table(["t"], filter=pc.field("a") >= 5)
+    assert result["t"].to_pylist() == ["text 5", "six", "text 7", "eight", "text 9"]
     spark_lance.write_dataset(pa.table({"t": ["ours"]}), path, "append")
     assert_same(path)
 

@@ -61,10 +61,10 @@ def _run(command: list[str]) -> None:
 
 def _tool(name: str, how: str) -> str:
     beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
+    result = str(beside) if beside.exists() else shutil.which(name)
+    if result is None:
         raise MissingToolError(f"{name} is missing: {how}")
-    return found
+    return result
 
 
 def _maven(name: str, parts: tuple[tuple[str, str, str, str], ...]) -> Path:

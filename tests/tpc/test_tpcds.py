@@ -33,13 +33,13 @@ def schemas(spark: Any) -> dict[str, StructType]:
     parent = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     loader = jvm.java.net.URLClassLoader(urls, parent)
     helper = loader.loadClass(SCHEMAS).getField("MODULE$").get(None)
-    found = {}
+    results = {}
     columns = helper.getTableColumns().iterator()
     while columns.hasNext():
         entry = columns.next()
         schema = StructType.fromJson(json.loads(entry._2().json()))
-        found[entry._1()] = StructType([plain(field) for field in schema.fields])
-    return found
+        results[entry._1()] = StructType([plain(field) for field in schema.fields])
+    return results
 
 
 def plain(field: StructField) -> StructField:

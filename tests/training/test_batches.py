@@ -82,10 +82,10 @@ def test_blobs_come_as_bytes(tmp_path: Path) -> None:
     table = pa.table(
         [pa.array(range(40)), pa.array(data, pa.large_binary())], pa.schema([("n", pa.int64()), blob])
     )
-    made = spark_lance.write_dataset(
+    result = spark_lance.write_dataset(
         table, str(tmp_path / "t"), data_storage_version="2.1", max_rows_per_file=15
     )
-    batches = Batches(made, 7, shuffle=True, piece_rows=5, buffer_pieces=2)
+    batches = Batches(result, 7, shuffle=True, piece_rows=5, buffer_pieces=2)
     for part, _ in batches.epoch():
         assert part["b"].to_pylist() == [data[n] for n in part["n"].to_pylist()]
 

@@ -50,12 +50,12 @@ def test_rows_that_are_streamed(shards: int, ds: LanceDataset, tmp_path: Path) -
 
     rows = as_iterable(ds, ["n", "v"], "n >= 100", shards=shards)
     assert rows.num_shards == shards
-    found = sorted(rows, key=lambda row: row["n"])
-    assert found == ds.to_table(["n", "v"], "n >= 100").to_pylist()
+    result = sorted(rows, key=lambda row: row["n"])
+    assert result == ds.to_table(["n", "v"], "n >= 100").to_pylist()
     shuffled = [row["n"] for row in rows.shuffle(seed=1, buffer_size=50)]
-    assert sorted(shuffled) == [row["n"] for row in found] != shuffled
+    assert sorted(shuffled) == [row["n"] for row in result] != shuffled
     again = spark_lance.write_dataset(rows, tmp_path / "t")
-    assert sorted(again.to_table()["n"].to_pylist()) == [row["n"] for row in found]
+    assert sorted(again.to_table()["n"].to_pylist()) == [row["n"] for row in result]
     with pytest.raises(OptionError, match="shards"):
         as_iterable(ds, shards=0)
 

@@ -71,12 +71,12 @@ def test_rows_are_those_that_take_gives(kind: pa.DataType, nulls: bool) -> None:
         column = pa.chunked_array(chunks, kind)
         table = pa.table({"c": column, "n": np.arange(len(column))})
         order = chance.permutation(len(column))
-        found = permute_rows(table, order)
-        found.validate(full=True)
-        assert found.schema == table.schema
-        assert found["n"].to_pylist() == order.tolist()
-        assert found["c"].to_pylist() == [column[i].as_py() for i in order]
-        assert pa.types.is_dictionary(kind) or found["c"].num_chunks <= 1
+        result = permute_rows(table, order)
+        result.validate(full=True)
+        assert result.schema == table.schema
+        assert result["n"].to_pylist() == order.tolist()
+        assert result["c"].to_pylist() == [column[i].as_py() for i in order]
+        assert pa.types.is_dictionary(kind) or result["c"].num_chunks <= 1
 
 
 def test_a_table_without_chunks() -> None:

@@ -103,8 +103,8 @@ def test_blobs_come_decoded(workers: int, tmp_path: Path) -> None:
     for version in ("2.1", "2.2"):
         path = str(tmp_path / version)
         table = spark_lance.write_dataset(rows, path, max_rows_per_file=25, data_storage_version=version)
-        made = LanceIterable(table, 16, shuffle=True, piece_rows=10, decode={"b": first_bytes})
-        loader = torch.utils.data.DataLoader(made, batch_size=None, num_workers=workers)
+        result = LanceIterable(table, 16, shuffle=True, piece_rows=10, decode={"b": first_bytes})
+        loader = torch.utils.data.DataLoader(result, batch_size=None, num_workers=workers)
         pairs = [pair for part in loader for pair in zip(part["n"].tolist(), part["b"].tolist(), strict=True)]
         assert sorted(pairs) == [(n, n) for n in range(60)]
         by_number = LanceMap(table, columns=["n", "b"], decode={"b": first_bytes})
@@ -169,13 +169,13 @@ def test_rows_by_number(ds: LanceDataset) -> None:
 def test_nulls_are_refused(tmp_path: Path) -> None:
     from spark_lance.training.torch import LanceIterable
 
-    made = spark_lance.write_dataset({"x": [1.0, None]}, str(tmp_path / "t"))
+    result = spark_lance.write_dataset({"x": [1.0, None]}, str(tmp_path / "t"))
     with pytest.raises(OptionError, match="'x' has nulls"):
-        next(iter(LanceIterable(made)))
-    kept = LanceIterable(made, filter="x is not null")
-    assert next(iter(kept))["x"].tolist() == [1.0]
+        next(iter(LanceIterable(result)))
+    remaining = LanceIterable(result, filter="x is not null")
+    assert next(iter(remaining))["x"].tolist() == [1.0]
     with pytest.raises(OptionError, match="together"):
-        LanceIterable(made, rank=1)
+        LanceIterable(result, rank=1)
 
 
 def test_program_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

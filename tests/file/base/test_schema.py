@@ -174,12 +174,12 @@ def test_paths_lead_to_fields_and_back(kinds: list[pa.DataType]) -> None:
         field for field in schema.walk() if list(schema.paths.values()).count(schema.path_of(field.id)) == 1
     ]
     for field in named:
-        found = schema.find(schema.path_of(field.id))
-        assert found[-1] == field
-        assert [part.id for part in found] == sorted({part.id for part in found})
-        names = [part.name for part in found]
-        through_structs = all(part.kind == "struct" for part in found[:-1])
-        assert schema.find_path(names) == (found if through_structs else None)
+        result = schema.find(schema.path_of(field.id))
+        assert result[-1] == field
+        assert [part.id for part in result] == sorted({part.id for part in result})
+        names = [part.name for part in result]
+        through_structs = all(part.kind == "struct" for part in result[:-1])
+        assert schema.find_path(names) == (result if through_structs else None)
         if not through_structs:
             with pytest.raises(ColumnNotFoundError, match="there is no field"):
                 schema.find(schema.path_of(field.id), only_structs=True)

@@ -43,9 +43,9 @@ def mode(name: str) -> Iterator[None]:
 
 
 def kernel(name: str) -> Any:
-    found = Accelerator("on").kernel(name, 0)
-    assert found is not None
-    return found
+    result = Accelerator("on").kernel(name, 0)
+    assert result is not None
+    return result
 
 
 class Guarded:

@@ -57,8 +57,8 @@ def matching(
 
     def rows(start: int, stop: int) -> list[int]:
         values = reader.open_field(field).read(start, stop).combine_chunks()
-        found = pc.fill_null(function(values, pa.scalar(value)), False)
-        numbers: list[int] = (np.flatnonzero(found.to_numpy(zero_copy_only=False)) + start).tolist()
+        result = pc.fill_null(function(values, pa.scalar(value)), False)
+        numbers: list[int] = (np.flatnonzero(result.to_numpy(zero_copy_only=False)) + start).tolist()
         return numbers
 
     ranges = reader.page_ranges_maybe(field, comparison, value)

@@ -196,8 +196,8 @@ def test_statistics(tmp_path: Path) -> None:
     assert reader.statistics(reader.schema.field("l").id) is None
     assert reader.statistics(99) is None
     for field in reader.schema.walk():
-        found = reader.statistics(field.id)
-        assert found is None or found.num_rows == 3
+        result = reader.statistics(field.id)
+        assert result is None or result.num_rows == 3
 
 
 def test_files_are_not_taken_for_another_version(tmp_path: Path) -> None:

@@ -215,11 +215,11 @@ def test_values_picked_from_runs(bits: int, parts: list[list[tuple[int, int]]], 
     whole = [struct.pack("<Q", len(v)) + v + n for v, n in zip(values, lengths, strict=True)]
     expanded = [[v for v, n in runs for _ in range(n)] for runs in parts]
     everything = [(chunk, place) for chunk, each in enumerate(expanded) for place in range(len(each))]
-    wanted = sorted(data.draw(st.sets(st.sampled_from(everything), min_size=1)))
-    homes = np.array([chunk for chunk, _ in wanted])
-    places = np.array([place for _, place in wanted])
+    expected_rows = sorted(data.draw(st.sets(st.sampled_from(everything), min_size=1)))
+    homes = np.array([chunk for chunk, _ in expected_rows])
+    places = np.array([place for _, place in expected_rows])
     counts = np.array([len(each) for each in expanded])[homes]
-    expected = [expanded[chunk][place] for chunk, place in wanted]
+    expected = [expanded[chunk][place] for chunk, place in expected_rows]
     message = pb.Rle(values=flat(bits), run_lengths=flat(8))
     two = [pieces(part).select(homes) for part in (values, lengths)]
     assert numbers(rle.pick_mini_block(message, two[0], two[1], counts, places)) == expected

@@ -485,8 +485,8 @@ def test_pruned_fields(tmp_path: Path) -> None:
     values = lists(lambda i: maybe(i, {"p": point(i), "q": [point(i)] * (i % 3), "r": i % 100}), kind)
     reader = open_file(pylance_file(one_column(values), "2.2", tmp_path))
     names = {field.id: field.name for field in reader.schema.walk()}
-    for wanted in ({"y"}, {"x", "r"}, {"r"}):
-        pruned = reader.schema.prune({number for number, name in names.items() if name in wanted})
+    for expected in ({"y"}, {"x", "r"}, {"r"}):
+        pruned = reader.schema.prune({number for number, name in names.items() if name in expected})
         got = reader.read(pruned.fields)["a"].to_pylist()
         assert got == [keep(row, pruned.fields[0].arrow_type()) for row in values.to_pylist()]
 

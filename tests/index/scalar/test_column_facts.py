@@ -62,60 +62,60 @@ def same(one: list[Any], other: list[Any]) -> bool:
 
 def read(snapshot: Snapshot, path: list[str], selection: Any) -> list[Any]:
     """The values of chosen rows that are alive."""
-    found: list[Any] = []
+    results: list[Any] = []
     for task in snapshot.scan([path[0]]).select_tasks(selection):
         for table in task.tables(1 << 20):
-            found += table[path[0]].to_pylist()
+            results += table[path[0]].to_pylist()
     for name in path[1:]:
-        found = [None if value is None else value[name] for value in found]
-    return found
+        results = [None if value is None else value[name] for value in results]
+    return results
 
 
 def check(snapshot: Snapshot, path: list[str], live: list[Any]) -> set[str]:
     """Compare all that is told of a column with its values; return what was told."""
-    told = set()
+    message = set()
     there = sorted((value for value in live if value is not None), key=order_key)
     empty: list[Any] = [None] * (len(live) - len(there))
     for descending in (False, True):
         values = there[::-1] if descending else there
         for nulls, ordered in (("first", empty + values), ("last", values + empty), ("none", values)):
             for count in (1, 3, len(live) // 5):
-                found = leading_rows(snapshot, path, count, descending=descending, nulls=nulls)
-                if found is None:
+                result = leading_rows(snapshot, path, count, descending=descending, nulls=nulls)
+                if result is None:
                     continue
-                told.add("leading")
-                got = [v for v in read(snapshot, path, found) if nulls != "none" or v is not None]
+                message.add("leading")
+                got = [v for v in read(snapshot, path, result) if nulls != "none" or v is not None]
                 # Those that were wanted are among them, and the order puts them in front.
                 got.sort(key=lambda v: (v is not None, () if v is None else order_key(v)))
                 filled = [v for v in got if v is not None]
                 filled = filled[::-1] if descending else filled
                 blank = [None] * (len(got) - len(filled))
                 got = blank + filled if nulls == "first" else filled + blank
-                wanted = ordered[:count]
-                assert len(got) >= len(wanted)
-                assert [v is None for v in got[: len(wanted)]] == [v is None for v in wanted]
+                expected = ordered[:count]
+                assert len(got) >= len(expected)
+                assert [v is None for v in got[: len(expected)]] == [v is None for v in expected]
                 assert same(
-                    [v for v in got[: len(wanted)] if v is not None], [v for v in wanted if v is not None]
+                    [v for v in got[: len(expected)] if v is not None], [v for v in expected if v is not None]
                 )
     if (nulls_told := null_count(snapshot, path)) is not None:
-        told.add("nulls")
+        message.add("nulls")
         assert nulls_told == len(empty)
     if (groups := value_counts(snapshot, path, 1000, 1 << 20)) is not None:
-        told.add("groups")
+        message.add("groups")
         found_values = groups[0].to_pylist()
         assert len(set(found_values)) == len(found_values)
         assert dict(zip(found_values, groups[1].tolist(), strict=True)) == {
             v: live.count(v) for v in set(live)
         }
     if (bounds := column_bounds(snapshot, path)) is not None:
-        told.add("bounds")
+        message.add("bounds")
         assert bounds.nulls >= len(empty)
         if there:
             assert bounds.low is not None
             assert bounds.high is not None
             assert order_key(bounds.low[0].as_py()) <= order_key(there[0])
             assert order_key(bounds.high[0].as_py()) >= order_key(there[-1])
-    return told
+    return message
 
 
 def index_all(place: Path, kind: Any, by_reference: bool) -> None:
@@ -160,16 +160,16 @@ def run(tmp_path: Path, seed: int, kind: str, stable: bool, by_reference: bool) 
     if draw.random() < 0.3:
         change(draw, place)
     index_all(place, kind, by_reference)
-    told: dict[str, set[str]] = {}
+    messages: dict[str, set[str]] = {}
     for _ in range(4):
         snapshot = opened(place)
         live = spark_lance.dataset(str(place)).to_table().to_pydict()
         for name in VALUES:
-            told.setdefault(name, set()).update(check(snapshot, [name], live[name]))
+            messages.setdefault(name, set()).update(check(snapshot, [name], live[name]))
         inside = [None if value is None else value["y"] for value in live["st"]]
-        told.setdefault("st.y", set()).update(check(snapshot, ["st", "y"], inside))
+        messages.setdefault("st.y", set()).update(check(snapshot, ["st", "y"], inside))
         change(draw, place)
-    return told
+    return messages
 
 
 # Each kind with and without stable row ids, and by either builder; the slow test takes all in all.
@@ -197,12 +197,12 @@ def test_all_is_told_of_a_table_that_is_covered(tmp_path: Path, by_reference: bo
         spark_lance.write_dataset(rows(draw, 20000, 0.2), str(place), mode="append")
         index_all(place, kind, by_reference)
         live = spark_lance.dataset(str(place)).to_table(columns=["i"])["i"].to_pylist()
-        told = check(opened(place), ["i"], live)
+        message = check(opened(place), ["i"], live)
         expected = {
             "BTREE": {"leading", "nulls", "bounds"},
             "BITMAP": {"leading", "nulls", "groups", "bounds"},
         }
-        assert told >= expected.get(kind, {"nulls", "bounds"}), kind
+        assert message >= expected.get(kind, {"nulls", "bounds"}), kind
 
 
 def test_nothing_is_told_of_rows_that_no_index_covers(tmp_path: Path) -> None:
@@ -226,9 +226,9 @@ def test_zones_that_cannot_hold_the_first_rows_are_left_out(tmp_path: Path) -> N
     spark_lance.write_dataset(pa.table({"a": np.arange(100_000)}), str(place))
     spark_lance.dataset(str(place)).create_scalar_index("a", "ZONEMAP")
     spark_lance.dataset(str(place)).delete("a >= 99990 and a < 99995")
-    found = leading_rows(opened(place), ["a"], 3, descending=True)
-    assert found is not None
-    (chosen,) = found.values()
+    result = leading_rows(opened(place), ["a"], 3, descending=True)
+    assert result is not None
+    (chosen,) = result.values()
     assert chosen is not None
     assert len(chosen) <= 2 * 8192
-    assert sorted(read(opened(place), ["a"], found))[-3:] == [99997, 99998, 99999]
+    assert sorted(read(opened(place), ["a"], result))[-3:] == [99997, 99998, 99999]

@@ -30,11 +30,11 @@ CONDITIONS = {
 
 
 def documents(kind: str, rng: random.Random, count: int = 400) -> list[str | None]:
-    made: list[str | None] = []
+    results: list[str | None] = []
     for _ in range(count):
         value = rng.choice(VALUES[kind])
         inner = {"p": rng.choice(VALUES[kind])}
-        made.append(
+        results.append(
             rng.choice(
                 [
                     json.dumps({"a": value, "o": inner}),
@@ -45,7 +45,7 @@ def documents(kind: str, rng: random.Random, count: int = 400) -> list[str | Non
                 ]
             )
         )
-    return made
+    return results
 
 
 def answers(path: Path, kind: str) -> None:
@@ -92,8 +92,8 @@ def test_either_builds_and_both_use(tmp_path: Path, target: str, kind: str) -> N
         plan = theirs.scanner(filter=text).explain_plan(True)
         assert "ScalarIndexQuery" in plan
         assert "mine" in plan
-        wanted = spark_lance.dataset(path).to_table(["i"], filter=text)["i"].to_pylist()
-        assert theirs.to_table(["i"], filter=text)["i"].to_pylist() == wanted
+        expected = spark_lance.dataset(path).to_table(["i"], filter=text)["i"].to_pylist()
+        assert theirs.to_table(["i"], filter=text)["i"].to_pylist() == expected
     # Rows come, go and move; the new ones are indexed, and the index is written anew.
     spark_lance.dataset(path).delete("i % 7 = 0")
     spark_lance.dataset(path).update({"j": "'{\"a\": null}'"}, where="i % 11 = 0")
@@ -167,9 +167,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ColumnTypeError):
         ours.create_scalar_index("j", "BTREE")
     ours.create_scalar_index("j", "JSON", "words", path="s", target_index_type="ngram")
-    found = spark_lance.dataset(tmp_path / "t")
-    assert found.count_rows("contains(json_get_string(j, 's'), 'x')") == 1
-    assert found.describe_indices()[0].index_type == "Json"
+    ds = spark_lance.dataset(tmp_path / "t")
+    assert ds.count_rows("contains(json_get_string(j, 's'), 'x')") == 1
+    assert ds.describe_indices()[0].index_type == "Json"
 
 
 def test_what_others_index_so_is_left_alone(tmp_path: Path) -> None:

@@ -46,23 +46,23 @@ def test_random_points(tmp_path: Path, name: str, index: str) -> None:
         (-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1)) if pa.types.is_integer(kind) else (0, 0)
     )
     values: list[Any] = [draw(rng) for _ in range(ROWS)]
-    kept = [v if isinstance(v, str) or low <= v < high else None for v in values]
+    remaining = [v if isinstance(v, str) or low <= v < high else None for v in values]
     # Whole pages of null, and runs of one value.
-    kept[:5000] = [None] * 5000 if rng.random() < 0.5 else kept[:5000]
+    remaining[:5000] = [None] * 5000 if rng.random() < 0.5 else remaining[:5000]
     place = str(tmp_path / "t.lance")
-    table = pa.table({"x": pa.array(kept, kind), "id": range(ROWS)})
+    table = pa.table({"x": pa.array(remaining, kind), "id": range(ROWS)})
     spark_lance.write_dataset(table, place, max_rows_per_file=ROWS // 3)
     dataset = spark_lance.dataset(place)
     dataset.create_scalar_index("x", index)
     dataset.delete("id % 7 = 3")
     dataset = spark_lance.dataset(place)
     for size in (1, 2, 40, 400):
-        asked = [draw(rng) for _ in range(size)] + ([None] if rng.random() < 0.3 else [])
-        quoted = ["NULL" if a is None else f"'{a}'" if isinstance(a, str) else str(a) for a in asked]
-        wanted = {a for a in asked if a is not None}
-        expected = [i for i, value in enumerate(kept) if value in wanted and i % 7 != 3]
-        found = dataset.to_table(filter=f"x IN ({', '.join(quoted)})", columns=["id"])
-        assert found["id"].to_pylist() == expected
+        request = [draw(rng) for _ in range(size)] + ([None] if rng.random() < 0.3 else [])
+        quoted = ["NULL" if a is None else f"'{a}'" if isinstance(a, str) else str(a) for a in request]
+        expected_rows = {a for a in request if a is not None}
+        expected = [i for i, value in enumerate(remaining) if value in expected_rows and i % 7 != 3]
+        result = dataset.to_table(filter=f"x IN ({', '.join(quoted)})", columns=["id"])
+        assert result["id"].to_pylist() == expected
 
 
 def probe(*values: Any) -> ColumnPredicate:
@@ -89,12 +89,12 @@ def test_bounds_hold_a_point_as_they_do_one_by_one() -> None:
         pairs = [sorted((draw(), draw())) for _ in range(300)]
         low = pa.array([None if rng.random() < 0.1 else pair[0] for pair in pairs], kind)
         high = pa.array([None if rng.random() < 0.1 else pair[1] for pair in pairs], kind)
-        asked = probe(*(draw() for _ in range(9)))
-        found = asked.maybe_between(low, high)
-        one_by_one = asked._test_constants(low, high) & pc.is_valid(high).to_numpy(zero_copy_only=False)
-        assert found is not None
-        assert found.tolist() == one_by_one.tolist()
-        assert 0 < found.sum() < len(found)
+        request = probe(*(draw() for _ in range(9)))
+        result = request.maybe_between(low, high)
+        one_by_one = request._test_constants(low, high) & pc.is_valid(high).to_numpy(zero_copy_only=False)
+        assert result is not None
+        assert result.tolist() == one_by_one.tolist()
+        assert 0 < result.sum() < len(result)
 
 
 def test_values_that_are_not_in_order_are_looked_at_all() -> None:

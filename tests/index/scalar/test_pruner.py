@@ -31,12 +31,12 @@ def rows(start: int, count: int) -> pa.Table:
 def table(tmp_path: Path, request: pytest.FixtureRequest) -> spark_lance.LanceDataset:
     """Four fragments; `a` is indexed in the first two, `b` and `s.d` in all, `c` in none."""
     path = tmp_path / "t"
-    made = spark_lance.write_dataset(
+    ds = spark_lance.write_dataset(
         rows(0, 20), path, max_rows_per_file=ROWS, enable_stable_row_ids=request.param
     )
-    made.create_scalar_index("a", "BTREE")
-    made = spark_lance.write_dataset(rows(20, 20), path, max_rows_per_file=ROWS, mode="append")
-    return made.create_scalar_index("b", "BITMAP").create_scalar_index("s.d", "BITMAP")
+    ds.create_scalar_index("a", "BTREE")
+    ds = spark_lance.write_dataset(rows(20, 20), path, max_rows_per_file=ROWS, mode="append")
+    return ds.create_scalar_index("b", "BITMAP").create_scalar_index("s.d", "BITMAP")
 
 
 def condition(table: spark_lance.LanceDataset, text: str) -> Condition:
@@ -48,11 +48,11 @@ def known(
 ) -> Mapping[int, list[int] | None] | None:
     """Return what is known: fragment -> rows, None for all; None if nothing is known."""
     pruner = ScalarPruner(table.snapshot)
-    found = pruner(condition(table, text), table.manifest.fragments[fragments])
+    result = pruner(condition(table, text), table.manifest.fragments[fragments])
     return (
         None
-        if found is None
-        else {f: None if r is None else list(r) for f, r in found.items() if r is None or r}
+        if result is None
+        else {f: None if r is None else list(r) for f, r in result.items() if r is None or r}
     )
 
 
@@ -127,9 +127,9 @@ def test_rows_that_were_compacted_are_found_where_they_are(table: spark_lance.La
     table = spark_lance.dataset(table.uri)
     for text in ("a = 5", "b = 1", "a = 5 or b = 3"):
         assert table.to_table(["c"], text)["c"].to_pylist() == [n for n in range(40) if _holds(text, n)]
-    found = known(table, "b = 1 and a < 10")
-    assert found is not None
-    assert 0 not in found
+    result = known(table, "b = 1 and a < 10")
+    assert result is not None
+    assert 0 not in result
 
 
 def test_a_literal_that_does_not_fit_leaves_the_error_to_the_scan(table: spark_lance.LanceDataset) -> None:
@@ -145,10 +145,10 @@ def test_tables_without_indices_have_no_pruner(tmp_path: Path) -> None:
 def test_a_pruner_travels_without_what_it_opened(table: spark_lance.LanceDataset) -> None:
     pruner = ScalarPruner(table.snapshot)
     before = len(pickle.dumps(pruner))
-    asked = condition(table, "b = 1")
-    found = pruner(asked, table.manifest.fragments)
+    request = condition(table, "b = 1")
+    result = pruner(request, table.manifest.fragments)
     assert len(pickle.dumps(pruner)) == before
-    assert pickle.loads(pickle.dumps(pruner))(asked, table.manifest.fragments) == found
+    assert pickle.loads(pickle.dumps(pruner))(request, table.manifest.fragments) == result
 
 
 def test_the_newest_index_of_a_kind_answers_alone(table: spark_lance.LanceDataset) -> None:

@@ -67,8 +67,8 @@ def test_random_ranges(tmp_path: Path, index: str, kind: pa.DataType) -> None:
                 f"not (x >= {low} and x <= {high})",
             ]
         )
-        found = indexed.to_table(["id"], text)["id"].to_pylist()
-        assert found == plain.to_table(["id"], f"({text}) and id % 7 != 3")["id"].to_pylist(), text
+        rows = indexed.to_table(["id"], text)["id"].to_pylist()
+        assert rows == plain.to_table(["id"], f"({text}) and id % 7 != 3")["id"].to_pylist(), text
 
 
 def test_a_range_reads_what_lies_between_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

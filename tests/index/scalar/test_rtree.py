@@ -46,36 +46,37 @@ def conditions(shapes: dict[int, Any], rng: np.random.Generator) -> list[tuple[s
     window = shapely.box(*(rng.integers(0, 9, 2) / 2), *(rng.integers(10, 15, 2) / 2))
     there = [shape for shape in shapes.values() if shape is not None]
     known = there[int(rng.integers(0, len(there)))]
-    found: list[tuple[str, list[int], bool]] = []
+    results: list[tuple[str, list[int], bool]] = []
     has_empty = any(shape.is_empty for shape in there)
     for number, (name, test) in enumerate(PREDICATES.items()):
         other = known if (number + len(there)) % 2 else window
         text = f"ST_GeomFromText('{other.wkt}')"
         # Of what is empty or a collection, pylance says other things.
         plain = not has_empty and all(shape.geom_type != "GeometryCollection" for shape in (other, *there))
-        asked = plain and name in ("ST_Intersects", "ST_Within", "ST_Disjoint", "ST_CoveredBy")
-        found.append((f"{name}(g, {text})", wanted(shapes, lambda s, t=test, o=other: t(s, o)), asked))
-        found.append((f"{name}({text}, g)", wanted(shapes, lambda s, t=test, o=other: t(o, s)), False))
+        request = plain and name in ("ST_Intersects", "ST_Within", "ST_Disjoint", "ST_CoveredBy")
+        results.append((f"{name}(g, {text})", wanted(shapes, lambda s, t=test, o=other: t(s, o)), request))
+        results.append((f"{name}({text}, g)", wanted(shapes, lambda s, t=test, o=other: t(o, s)), False))
     point = shapely.Point(rng.integers(0, 10), 4)
     near = f"ST_Distance(g, ST_Point({point.x}, {point.y})) <= 1.5"
-    found.append((near, wanted(shapes, lambda s: not s.is_empty and s.distance(point) <= 1.5), False))
-    found.append(("g is null", sorted(number for number, shape in shapes.items() if shape is None), True))
+    results.append((near, wanted(shapes, lambda s: not s.is_empty and s.distance(point) <= 1.5), False))
+    results.append(("g is null", sorted(number for number, shape in shapes.items() if shape is None), True))
     both = wanted(shapes, lambda s: s.intersects(window))
-    found.append((f"st_intersects(g, '{window.wkt}') and id % 2 = 0", [n for n in both if n % 2 == 0], False))
+    even = [number for number in both if number % 2 == 0]
+    results.append((f"st_intersects(g, '{window.wkt}') and id % 2 = 0", even, False))
     nulls = [number for number, shape in shapes.items() if shape is None]
-    found.append((f"g is null or st_intersects(g, '{window.wkt}')", sorted([*nulls, *both]), False))
-    return found
+    results.append((f"g is null or st_intersects(g, '{window.wkt}')", sorted([*nulls, *both]), False))
+    return results
 
 
 def agree(
     path: Path, shapes: dict[int, Any], rng: np.random.Generator, *, both: bool = True, nulls: bool = True
 ) -> None:
     ours, theirs = spark_lance.dataset(path), lance.dataset(str(path))
-    for number, (condition, right, asked) in enumerate(conditions(shapes, rng)):
+    for number, (condition, right, request) in enumerate(conditions(shapes, rng)):
         for used in (True, False) if number % 3 == 0 else (True,):
-            found = ours.to_table(["id"], condition, use_scalar_index=used)["id"].to_pylist()
-            assert sorted(found) == right, (condition, used)
-        if asked and both and (nulls or condition != "g is null"):
+            rows = ours.to_table(["id"], condition, use_scalar_index=used)["id"].to_pylist()
+            assert sorted(rows) == right, (condition, used)
+        if request and both and (nulls or condition != "g is null"):
             assert sorted(theirs.to_table(["id"], condition)["id"].to_pylist()) == right, condition
 
 
@@ -102,8 +103,8 @@ def test_every_layout(tmp_path: Path, layout: str, builder: str) -> None:
         lance.write_dataset(geometry_table(layout, shapes), str(path), max_rows_per_file=40)
         lance.dataset(str(path)).create_scalar_index("g", "RTREE")
     else:
-        made = spark_lance.write_dataset(geometry_table(layout, shapes), path, max_rows_per_file=40)
-        made.create_scalar_index("g", "RTREE")
+        ds = spark_lance.write_dataset(geometry_table(layout, shapes), path, max_rows_per_file=40)
+        ds.create_scalar_index("g", "RTREE")
     ours = spark_lance.dataset(path)
     for name in INDEXED:
         assert "g_idx" in ours.scanner(filter=f"{name}(g, 'POINT(1 1)')").explain_plan()
@@ -135,9 +136,9 @@ def history(path: Path, layout: str, seed: int, steps: int, stable: bool) -> Non
             shapes |= dict(enumerate(new, top))
             top += 20
         elif step == "delete":
-            kept = choose.randrange(3, 7)
-            table.delete(f"id % {kept} = 1")
-            shapes = {number: shape for number, shape in shapes.items() if number % kept != 1}
+            remaining = choose.randrange(3, 7)
+            table.delete(f"id % {remaining} = 1")
+            shapes = {number: shape for number, shape in shapes.items() if number % remaining != 1}
         elif step == "merge":
             numbers = choose.sample(sorted(shapes), 12)
             new = random_shapes(layout, 12, rng)
@@ -188,13 +189,13 @@ def test_levels_are_those_of_pylance(tmp_path: Path, count: int) -> None:
         table.create_scalar_index("g", "RTREE")
         segment = next(Path(path, "_indices").iterdir())
         reader = lance.file.LanceFileReader(str(segment / "page_data.lance"))
-        made = reader.read_all().to_table()
+        result = reader.read_all().to_table()
         notes = {key.decode(): json.loads(value) for key, value in reader.metadata().schema.metadata.items()}
-        items = made.slice(0, notes["num_items"])
+        items = result.slice(0, notes["num_items"])
         boxes = items.sort_by("id").to_pylist()
         nulls = lance.file.LanceFileReader(str(segment / "nulls.lance")).read_all().to_table().to_pylist()
-        levels = [(row["id"], None) for row in made.slice(notes["num_items"]).to_pylist()]
-        files[builder] = (made.schema, notes, boxes, nulls, levels)
+        levels = [(row["id"], None) for row in result.slice(notes["num_items"]).to_pylist()]
+        files[builder] = (result.schema, notes, boxes, nulls, levels)
         # Neighbours on the curve lie close together.
         if count > 4096:
             sides = items["bbox"].combine_chunks().flatten()
@@ -215,7 +216,7 @@ def test_only_pages_that_meet_are_read(tmp_path: Path, monkeypatch: pytest.Monke
         ]
     )
     rows = pa.table([pa.array(range(60_000)), points], schema=schema)
-    made = spark_lance.write_dataset(rows, tmp_path / "t").create_scalar_index("g", "RTREE")
+    actual = spark_lance.write_dataset(rows, tmp_path / "t").create_scalar_index("g", "RTREE")
     read: list[int] = []
     plain = rtree._read_rows
 
@@ -224,36 +225,36 @@ def test_only_pages_that_meet_are_read(tmp_path: Path, monkeypatch: pytest.Monke
         return plain(file, start, stop)
 
     monkeypatch.setattr(rtree, "_read_rows", counted)
-    found = made.to_table(["id"], "ST_Within(g, 'POLYGON((10 10,12 10,12 12,10 12,10 10))')")
+    result = actual.to_table(["id"], "ST_Within(g, 'POLYGON((10 10,12 10,12 12,10 12,10 10))')")
     inside = ((values > 10) & (values < 12)).all(axis=1)
-    assert sorted(found["id"].to_pylist()) == np.flatnonzero(inside).tolist()
+    assert sorted(result["id"].to_pylist()) == np.flatnonzero(inside).tolist()
     assert 15 <= sum(read) < 30_000
 
 
 def test_parts_are_merged(tmp_path: Path) -> None:
     rng = np.random.default_rng(8)
     shapes = random_shapes("wkb", 200, rng)
-    made = spark_lance.write_dataset(geometry_table("wkb", shapes), tmp_path / "t", max_rows_per_file=60)
+    ds = spark_lance.write_dataset(geometry_table("wkb", shapes), tmp_path / "t", max_rows_per_file=60)
     entries = [
-        made.create_index_uncommitted("g", "RTREE", fragment_ids=[fragment.fragment_id])
-        for fragment in made.get_fragments()
+        ds.create_index_uncommitted("g", "RTREE", fragment_ids=[fragment.fragment_id])
+        for fragment in ds.get_fragments()
     ]
-    merged = made.merge_existing_index_segments(entries)
-    made.commit_existing_index_segments("g_idx", "g", [merged])
+    merged = ds.merge_existing_index_segments(entries)
+    ds.commit_existing_index_segments("g_idx", "g", [merged])
     assert lance.dataset(str(tmp_path / "t")).stats.index_stats("g_idx")["num_indexed_rows"] == 200
     agree(tmp_path / "t", dict(enumerate(shapes)), rng)
 
 
 def test_what_cannot_be_indexed(tmp_path: Path) -> None:
     rows = pa.table({"n": [1], "s": [{"x": 1.0, "y": 2.0}], "t": ["no geometry"]})
-    made = spark_lance.write_dataset(rows, tmp_path / "t")
+    ds = spark_lance.write_dataset(rows, tmp_path / "t")
     for column in ("n", "s"):
         with pytest.raises(ColumnTypeError, match="cannot have an index RTREE"):
-            made.create_scalar_index(column, "RTREE")
+            ds.create_scalar_index(column, "RTREE")
     with pytest.raises(ExpressionError, match="invalid geometry"):
-        made.create_scalar_index("t", "RTREE")
+        ds.create_scalar_index("t", "RTREE")
     with pytest.raises(OptionError, match="has no option"):
-        made.create_scalar_index("t", "RTREE", page_size=7)
+        ds.create_scalar_index("t", "RTREE", page_size=7)
     assert not (tmp_path / "t" / "_indices").exists() or not any((tmp_path / "t" / "_indices").iterdir())
 
 
@@ -268,8 +269,8 @@ def test_what_cannot_be_indexed(tmp_path: Path) -> None:
 )
 def test_numbers_that_do_not_fit(tmp_path: Path, note: str, old: str, new: str) -> None:
     shapes = [shapely.Point(number, 1) for number in range(7)]
-    made = spark_lance.write_dataset(geometry_table("wkb", shapes), tmp_path / "t")
-    made.create_scalar_index("g", "RTREE")
+    ds = spark_lance.write_dataset(geometry_table("wkb", shapes), tmp_path / "t")
+    ds.create_scalar_index("g", "RTREE")
     file = next(Path(tmp_path, "t", "_indices").rglob("page_data.lance"))
     # The value of an entry of a map in the message of the schema.
     before, after = (note.encode() + bytes([0x12, len(old)]) + text.encode() for text in (old, new))

@@ -70,14 +70,14 @@ def stops_of(language: str) -> tuple[str, ...]:
 
 
 def words(random: Random, language: str = "English") -> str:
-    made = [
+    results = [
         random.choice(STEMS) + random.choice(ENDS),
         random.choice(stops_of(language)),
         random.choice(stops_of(language)).title(),
         random.choice(OTHERS),
         f"w{random.randrange(30)}",
     ]
-    return random.choice(made)
+    return random.choice(results)
 
 
 def texts(rows: int, seed: int, language: str = "English") -> list[str | None]:
@@ -95,8 +95,8 @@ def built(path: Path, builder: str, language: str | None, seed: int) -> str:
     rows = texts(400, seed, language or "English")
     lance.write_dataset(pa.table({"n": range(len(rows)), "t": pa.array(rows)}), root, max_rows_per_file=150)
     options: dict[str, Any] = {} if language is None else {"language": language}
-    made: Any = lance.dataset(root) if builder == "theirs" else spark_lance.dataset(root)
-    made.create_scalar_index("t", "INVERTED", **options)
+    result: Any = lance.dataset(root) if builder == "theirs" else spark_lance.dataset(root)
+    result.create_scalar_index("t", "INVERTED", **options)
     return root
 
 
@@ -105,11 +105,11 @@ def known_words(root: str) -> dict[str, int]:
     table = spark_lance.dataset(root)
     segments = find_segments(table.snapshot, INVERTED_LABEL, INVERTED_NEWEST)
     parts = [part for segment in segments for part in text_parts(segment)]
-    found: dict[str, int] = {}
+    results: dict[str, int] = {}
     for part in parts:
         for word in part.words:
-            found[word] = found.get(word, 0) + len(part.postings(word)[0])
-    return found
+            results[word] = results.get(word, 0) + len(part.postings(word)[0])
+    return results
 
 
 def assert_same_answers(root: str, queries: list[str]) -> None:
@@ -154,8 +154,8 @@ def test_the_settings_of_an_index_are_those_of_pylance(tmp_path: Path) -> None:
 
 def test_an_index_keeps_the_settings_it_was_built_with(tmp_path: Path) -> None:
     root = str(tmp_path / "t.lance")
-    made = spark_lance.write_dataset(pa.table({"t": ["the runs", "running"]}), root)
-    made.create_scalar_index("t", "INVERTED", stem=False, remove_stop_words=False)
+    ds = spark_lance.write_dataset(pa.table({"t": ["the runs", "running"]}), root)
+    ds.create_scalar_index("t", "INVERTED", stem=False, remove_stop_words=False)
     spark_lance.write_dataset(pa.table({"t": ["runs of the"]}), root, mode="append")
     spark_lance.dataset(root).optimize.optimize_indices()
     for query, rows in (("runs", 2), ("the", 2), ("run", 0)):
@@ -167,7 +167,7 @@ def test_an_index_keeps_the_settings_it_was_built_with(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"language": "Klingon"}, {"base_tokenizer": "nope"}, {"nonsense": 1}])
 def test_wrong_settings_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    made = spark_lance.write_dataset(pa.table({"t": ["a"]}), tmp_path / "t.lance")
+    ds = spark_lance.write_dataset(pa.table({"t": ["a"]}), tmp_path / "t.lance")
     with pytest.raises(OptionError):
-        made.create_scalar_index("t", "INVERTED", **wrong)
-    assert json.dumps(made.describe_indices()) == "[]"
+        ds.create_scalar_index("t", "INVERTED", **wrong)
+    assert json.dumps(ds.describe_indices()) == "[]"

@@ -34,13 +34,13 @@ PHRASES = ["fox dog", "dog the fox", "quick of the fox", "naive quick quick", "f
 def texts(rows: int, seed: int) -> list[str | None]:
     """Random texts of few words, so that phrases occur; one is very long, some are empty or null."""
     chance = random.Random(seed)
-    found: list[str | None] = [
+    results: list[str | None] = [
         chance.choice([" ", ", ", " - "]).join(chance.choices(WORDS, k=chance.randrange(12)))
         for _ in range(rows)
     ]
-    found[rows // 2] = " ".join(chance.choices(WORDS, k=1500))
-    found[rows // 3] = None
-    return found
+    results[rows // 2] = " ".join(chance.choices(WORDS, k=1500))
+    results[rows // 3] = None
+    return results
 
 
 def table_of(rows: int, seed: int, first: int = 0) -> pa.Table:
@@ -49,7 +49,7 @@ def table_of(rows: int, seed: int, first: int = 0) -> pa.Table:
 
 def stored_positions(path: Path) -> dict[tuple[str, int], list[bytes]]:
     """Return what is stored of every word in every row."""
-    found = {}
+    results = {}
     table = dataset(path)
     field = table.manifest.schema.field("t").id
     for segment in find_segments(table.snapshot, INVERTED_LABEL, INVERTED_NEWEST, field):
@@ -58,18 +58,18 @@ def stored_positions(path: Path) -> dict[tuple[str, int], list[bytes]]:
             for word, number in part.words.items():
                 documents, _ = part.postings(word)
                 for document, stored in zip(documents.tolist(), lists[number], strict=True):
-                    found[word, int(part.row_ids[document])] = stored
-    return found
+                    results[word, int(part.row_ids[document])] = stored
+    return results
 
 
 def theirs(path: Path, phrase: str) -> set[int]:
-    found = lance.dataset(str(path)).to_table(["id"], full_text_query=PhraseQuery(phrase, "t"))
-    return set(found["id"].to_pylist())
+    result = lance.dataset(str(path)).to_table(["id"], full_text_query=PhraseQuery(phrase, "t"))
+    return set(result["id"].to_pylist())
 
 
 def ours(path: Path, phrase: str) -> set[int]:
-    found = dataset(path).to_table(["id"], full_text_query={"query": phrase, "column": "t", "phrase": True})
-    return set(found["id"].to_pylist())
+    result = dataset(path).to_table(["id"], full_text_query={"query": phrase, "column": "t", "phrase": True})
+    return set(result["id"].to_pylist())
 
 
 def assert_phrases_agree(path: Path) -> None:
@@ -84,9 +84,9 @@ def test_positions_are_those_that_pylance_stores(options: dict[str, Any], tmp_pa
     other.create_scalar_index("t", "INVERTED", with_position=True, format_version=1, **options)
     lance.write_dataset(table, str(tmp_path / "ours"), max_rows_per_file=100)
     dataset(tmp_path / "ours").create_scalar_index("t", "INVERTED", with_position=True, **options)
-    found = stored_positions(tmp_path / "ours")
-    assert any(len(stored) > 2 for stored in found.values())
-    assert found == stored_positions(tmp_path / "theirs")
+    result = stored_positions(tmp_path / "ours")
+    assert any(len(stored) > 2 for stored in result.values())
+    assert result == stored_positions(tmp_path / "theirs")
 
 
 @pytest.mark.parametrize("options", OPTIONS)

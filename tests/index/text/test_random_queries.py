@@ -87,9 +87,9 @@ class Model:
 
     def words(self, text: str) -> list[tuple[int, str]]:
         """Return places and words."""
-        found = enumerate(re.findall("[a-z]+", text))
-        kept = [(place, word) for place, word in found if not (self._stops and word in STOPS)]
-        return [(place, STEMS.get(word, word) if self._stem else word) for place, word in kept]
+        result = enumerate(re.findall("[a-z]+", text))
+        remaining = [(place, word) for place, word in result if not (self._stops and word in STOPS)]
+        return [(place, STEMS.get(word, word) if self._stem else word) for place, word in remaining]
 
     def answer(self, query: Query) -> set[int]:
         kind, *said = query
@@ -97,21 +97,21 @@ class Model:
             return self.answer(said[0])
         if kind == "bool":
             return self._combined([(how, self.answer(part)) for how, part in said[0]])
-        asked = self.words(said[0])
-        if not asked:
+        request = self.words(said[0])
+        if not request:
             return set()
         fits: Callable[[list[tuple[int, str]]], bool]
         if kind == "phrase":
-            fits = lambda words: self._has_phrase(words, asked, said[1])  # noqa: E731
+            fits = lambda words: self._has_phrase(words, request, said[1])  # noqa: E731
         else:
             every = all if said[1] == "AND" else any
-            fits = lambda words: every(word in {w for _, w in words} for _, word in asked)  # noqa: E731
+            fits = lambda words: every(word in {w for _, w in words} for _, word in request)  # noqa: E731
         return {row for row, words in self._words.items() if fits(words)}
 
     def _combined(self, parts: list[tuple[str, set[int]]]) -> set[int]:
         must = [rows for how, rows in parts if how == "MUST"]
-        found = set.intersection(*must) if must else set().union(*(r for how, r in parts if how == "SHOULD"))
-        return found - set().union(*(rows for how, rows in parts if how == "MUST_NOT"))
+        result = set.intersection(*must) if must else set().union(*(r for how, r in parts if how == "SHOULD"))
+        return result - set().union(*(rows for how, rows in parts if how == "MUST_NOT"))
 
     def _has_phrase(self, words: list[tuple[int, str]], asked: list[tuple[int, str]], slop: int) -> bool:
         ends = {place for place, word in words if word == asked[0][1]}
@@ -147,8 +147,8 @@ def rows_of(chance: random.Random, count: int, first: int = 0) -> pa.Table:
 
 
 def ids(table: Any, query: Any, filter: str | None) -> set[int]:
-    found = table.to_table(columns=["id", "_score"], full_text_query=query, filter=filter, prefilter=True)
-    numbers = found["id"].to_pylist()
+    result = table.to_table(columns=["id", "_score"], full_text_query=query, filter=filter, prefilter=True)
+    numbers = result["id"].to_pylist()
     assert len(set(numbers)) == len(numbers)
     return set(numbers)
 

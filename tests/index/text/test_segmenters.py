@@ -37,8 +37,8 @@ def by_hand(texts: list[str | None], shortest: int, longest: int, prefix_only: b
 @example([], 3, 0, False)
 @example([None, ""], 1, 0, True)
 def test_runs_of_letters(texts: list[str | None], shortest: int, more: int, prefix_only: bool) -> None:
-    found, owners = ngrams(pa.array(texts, pa.string()), shortest, shortest + more, prefix_only)
-    assert sorted(zip(owners.tolist(), found.to_pylist(), strict=True)) == by_hand(
+    result, owners = ngrams(pa.array(texts, pa.string()), shortest, shortest + more, prefix_only)
+    assert sorted(zip(owners.tolist(), result.to_pylist(), strict=True)) == by_hand(
         texts, shortest, shortest + more, prefix_only
     )
     assert owners.tolist() == sorted(owners.tolist())
@@ -93,9 +93,9 @@ def test_an_index_of_runs_is_extended_with_its_options(tmp_path: Path) -> None:
     ds, _ = both(tmp_path, ["lance database"], base_tokenizer="ngram", min_ngram_length=2, prefix_only=True)
     ds = ds.insert({"t": ["later", "a lamp"]})
     ds.optimize.optimize_indices()
-    found = ds.checkout_latest()
-    assert found.index_statistics("t_idx")["num_unindexed_rows"] == 0
-    assert [text for text, _ in answers(found, "la")] == ["lance database", "later"]
+    result = ds.checkout_latest()
+    assert result.index_statistics("t_idx")["num_unindexed_rows"] == 0
+    assert [text for text, _ in answers(result, "la")] == ["lance database", "later"]
 
 
 @pytest.mark.parametrize(

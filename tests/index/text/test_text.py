@@ -30,11 +30,11 @@ ROWS = 2000
 def texts(rows: int, seed: int = 0) -> list[str | None]:
     """Return random texts; some are null, empty, or have a word many times."""
     chance = random.Random(seed)
-    found: list[str | None] = []
+    results: list[str | None] = []
     for number in range(rows):
         words = [chance.choice([*WORDS, f"w{chance.randrange(300)}"]) for _ in range(chance.randrange(25))]
-        found.append(None if number % 50 == 7 else chance.choice([" ", ", ", "--"]).join(words))
-    return found
+        results.append(None if number % 50 == 7 else chance.choice([" ", ", ", "--"]).join(words))
+    return results
 
 
 def table_of(rows: int, seed: int = 0, first: int = 0) -> pa.Table:
@@ -42,13 +42,13 @@ def table_of(rows: int, seed: int = 0, first: int = 0) -> pa.Table:
 
 
 def theirs(path: Path, query: str, k: int) -> list[tuple[int, float]]:
-    found = lance.dataset(str(path)).to_table(["id", "_score"], full_text_query=query, limit=k)
-    return list(zip(found["id"].to_pylist(), found["_score"].to_pylist(), strict=True))
+    result = lance.dataset(str(path)).to_table(["id", "_score"], full_text_query=query, limit=k)
+    return list(zip(result["id"].to_pylist(), result["_score"].to_pylist(), strict=True))
 
 
 def ours(path: Path, query: Any, k: int | None, **options: Any) -> list[tuple[int, float]]:
-    found = dataset(path).to_table(["id"], full_text_query=query, limit=k, **options)
-    return list(zip(found["id"].to_pylist(), found["_score"].to_pylist(), strict=True))
+    result = dataset(path).to_table(["id"], full_text_query=query, limit=k, **options)
+    return list(zip(result["id"].to_pylist(), result["_score"].to_pylist(), strict=True))
 
 
 def assert_alike(path: Path, query: str) -> None:
@@ -97,22 +97,22 @@ def test_deleted_and_new_rows(tmp_path: Path) -> None:
     dataset(path).delete(f"id in ({', '.join(map(str, best))})")
     new = pa.table({"id": [9999], "t": ["zebra zebra"]})
     write_dataset(new, path, mode="append")
-    found = [number for number, _ in ours(path, "zebra", 20)]
-    assert len(found) == 20
-    assert not set(found) & set(best)
-    assert found[0] == 9999
+    results = [number for number, _ in ours(path, "zebra", 20)]
+    assert len(results) == 20
+    assert not set(results) & set(best)
+    assert results[0] == 9999
     assert 9999 not in [n for n, _ in ours(path, {"query": "zebra", "fast_search": True}, 20)]
     dataset(path).optimize.optimize_indices()
     assert ours(path, {"query": "zebra", "fast_search": True}, 1)[0][0] == 9999
 
 
 def matching(words: set[str], every: bool) -> set[int]:
-    found = set()
+    results = set()
     for number, text in enumerate(texts(ROWS)):
         there = {word.lower() for word in (text or "").replace(",", " ").replace("--", " ").split()}
         if words <= there if every else words & there:
-            found.add(number)
-    return found
+            results.add(number)
+    return results
 
 
 def test_all_words_or_one_of_them(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_all_words_or_one_of_them(tmp_path: Path) -> None:
         assert {n for n, _ in ours(path, column, None)} == matching({"fox", "dog"}, False)
         both = {n for n, _ in ours(path, {**column, "operator": "and"}, None)}
         assert both == matching({"fox", "dog"}, True)
-        kept = {n for n, _ in ours(path, column, None, filter="id < 100", prefilter=True)}
-        assert kept == {n for n in matching({"fox", "dog"}, False) if n < 100}
+        remaining = {n for n, _ in ours(path, column, None, filter="id < 100", prefilter=True)}
+        assert remaining == {n for n in matching({"fox", "dog"}, False) if n < 100}
         dataset(path).create_scalar_index("t", "INVERTED")
 
 
@@ -133,8 +133,8 @@ def test_phrases(tmp_path: Path) -> None:
     rows = ["the quick brown fox", "brown quick fox", "quick, BROWN", "a quick brown", "brown", None]
     write_dataset(pa.table({"id": range(6), "t": rows}), path)
     dataset(path).create_scalar_index("t", "INVERTED")
-    found = ours(path, {"query": "quick brown", "phrase": True}, None)
-    assert {number for number, _ in found} == {0, 2, 3}
+    result = ours(path, {"query": "quick brown", "phrase": True}, None)
+    assert {number for number, _ in result} == {0, 2, 3}
     assert ours(path, {"query": "quick brown", "phrase": True}, 1)[0][0] in (2, 3)
 
 

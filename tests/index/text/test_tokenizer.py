@@ -33,11 +33,11 @@ def value(rng: random.Random, depth: int) -> Any:
 
 def documents(seed: int, count: int) -> list[str | None]:
     rng = random.Random(seed)
-    made = [
+    results = [
         json.dumps({"a": value(rng, 0), "n": rng.randrange(4), **{rng.choice(KEYS): value(rng, 1)}})
         for _ in range(count)
     ]
-    return [*made, None, "null", '"red fish"', "7", "[]", "{}", '["two", [["dogs"]]]']
+    return [*results, None, "null", '"red fish"', "7", "[]", "{}", '["two", [["dogs"]]]']
 
 
 PATHS = ("a", "b", "a.b", "Key", "", "x.y")
@@ -62,9 +62,9 @@ def rows(docs: list[str | None], first: int = 0) -> pa.Table:
 
 
 def scores(table: Any, query: Any) -> dict[int, float]:
-    asked = {"query": query, "columns": ["j"]} if isinstance(query, str) else query
-    found = table.to_table(columns=["id", "_score"], full_text_query=asked, limit=1000)
-    return dict(zip(found["id"].to_pylist(), found["_score"].to_pylist(), strict=True))
+    request = {"query": query, "columns": ["j"]} if isinstance(query, str) else query
+    result = table.to_table(columns=["id", "_score"], full_text_query=request, limit=1000)
+    return dict(zip(result["id"].to_pylist(), result["_score"].to_pylist(), strict=True))
 
 
 def alike(path: Path, queries: list[Any], *, exact: bool = True) -> None:
@@ -72,8 +72,8 @@ def alike(path: Path, queries: list[Any], *, exact: bool = True) -> None:
     hits = 0
     for query in queries:
         # Calls of one class each of the two packages have, or text.
-        asked = [query if isinstance(query, str) else query(module) for module in (spark_lance, lance)]
-        mine, other = scores(ours, asked[0]), scores(theirs, asked[1])
+        requests = [query if isinstance(query, str) else query(module) for module in (spark_lance, lance)]
+        mine, other = scores(ours, requests[0]), scores(theirs, requests[1])
         assert mine.keys() == other.keys(), query
         assert not exact or mine == pytest.approx(other, rel=1e-4), query
         hits += len(mine)
@@ -126,23 +126,23 @@ def test_rows_that_are_not_indexed_and_histories(tmp_path: Path) -> None:
     alike(path, QUERIES, exact=False)
     lance.dataset(str(path)).optimize.optimize_indices()
     alike(path, QUERIES, exact=False)
-    found = scores(spark_lance.dataset(path), "a,str,again")
+    result = scores(spark_lance.dataset(path), "a,str,again")
     numbers = spark_lance.dataset(path).to_table(["id"])["id"].to_pylist()
-    assert found.keys() == {number for number in numbers if number % 7 == 1}
+    assert result.keys() == {number for number in numbers if number % 7 == 1}
 
 
 def test_without_an_index(tmp_path: Path) -> None:
-    made = spark_lance.write_dataset(rows(['{"a": "red fish"}', '{"b": "red"}', '{"a": 7}']), tmp_path / "t")
-    assert scores(made, "a,str,red").keys() == {0}
-    assert scores(made, "a,number,7").keys() == {2}
+    ds = spark_lance.write_dataset(rows(['{"a": "red fish"}', '{"b": "red"}', '{"a": 7}']), tmp_path / "t")
+    assert scores(ds, "a,str,red").keys() == {0}
+    assert scores(ds, "a,number,7").keys() == {2}
 
 
 @pytest.mark.parametrize("query", ["red", "a,red", "a,text,red", "a,str,red;", ""])
 def test_queries_that_are_no_triples(tmp_path: Path, query: str) -> None:
-    made = spark_lance.write_dataset(rows(['{"a": "red fish"}']), tmp_path / "t")
-    made = made.create_scalar_index("j", "INVERTED")
+    ds = spark_lance.write_dataset(rows(['{"a": "red fish"}']), tmp_path / "t")
+    ds = ds.create_scalar_index("j", "INVERTED")
     with pytest.raises(OptionError, match="path,type,value"):
-        scores(made, query)
+        scores(ds, query)
     with pytest.raises(Exception, match="Invalid triple"):
         scores(lance.dataset(str(tmp_path / "t")), query)
 
@@ -154,12 +154,12 @@ def test_damaged_documents(tmp_path: Path) -> None:
     for data in map(bytes.fromhex, damaged):
         path = str(tmp_path / f"t{data.hex()}")
         lance.write_dataset(pa.table([pa.array([data], pa.large_binary())], schema=schema), path)
-        made = spark_lance.dataset(path)
+        ds = spark_lance.dataset(path)
         with pytest.raises(LanceError):
-            made.create_scalar_index("j", "INVERTED")
+            ds.create_scalar_index("j", "INVERTED")
 
 
 def test_other_binary_has_no_words(tmp_path: Path) -> None:
-    made = spark_lance.write_dataset(pa.table({"b": pa.array([b"x"], pa.large_binary())}), tmp_path / "t")
+    ds = spark_lance.write_dataset(pa.table({"b": pa.array([b"x"], pa.large_binary())}), tmp_path / "t")
     with pytest.raises(ColumnTypeError):
-        made.create_scalar_index("b", "INVERTED")
+        ds.create_scalar_index("b", "INVERTED")

@@ -146,21 +146,21 @@ def test_estimates_are_near_the_distances(metric: Metric) -> None:
     raw, queries = clustered(1000, 32), clustered(8, 32, seed=1)
     exact = distances(queries, raw, metric)
     ivf = Ivf.train(Ivf(raw, metric).prepared(raw), 1, metric)
-    vectors, asked = ivf.prepared(raw), ivf.prepared(queries)
+    vectors, request = ivf.prepared(raw), ivf.prepared(queries)
     owners = ivf.assign(vectors)
     for quantizer in quantizers(metric, vectors, ivf):
         codes = quantizer.encode(vectors, owners, ivf)
         packed = quantizer.pack(codes)
         assert_same(quantizer.unpack(packed), codes)
         scorer = quantizer.scorer(packed)
-        one = quantizer.prepare(quantizer.queries(asked), ivf.centroids[0])
-        found = scorer.distances(one)
+        one = quantizer.prepare(quantizer.queries(request), ivf.centroids[0])
+        result = scorer.distances(one)
         if metric == "cosine" and quantizer.name != "FLAT":
-            found /= 2
-        off = float(np.abs(found - exact).mean() / exact.std())
+            result /= 2
+        off = float(np.abs(result - exact).mean() / exact.std())
         assert off <= close(metric, quantizer), (quantizer.name, off)
         some = np.array([5, 7])
-        alone = quantizer.prepare(quantizer.queries(asked[:1]), ivf.centroids[0])
+        alone = quantizer.prepare(quantizer.queries(request[:1]), ivf.centroids[0])
         assert np.allclose(
             scorer.select_distances(alone, some), scorer.distances(alone)[0][some], rtol=1e-4, atol=1e-4
         )
@@ -170,23 +170,23 @@ def test_estimates_are_near_the_distances(metric: Metric) -> None:
 def test_one_query_of_several_partitions(metric: Metric) -> None:
     raw, queries = clustered(600, 32), clustered(3, 32, seed=1)
     ivf = Ivf.train(Ivf(raw, metric).prepared(raw), 4, metric)
-    vectors, asked = ivf.prepared(raw), ivf.prepared(queries)
+    vectors, request = ivf.prepared(raw), ivf.prepared(queries)
     owners = ivf.assign(vectors)
     for quantizer in quantizers(metric, vectors, ivf):
         numbers = np.array([2, 0, 3])
-        for number in range(len(asked)):
-            one = quantizer.queries(asked)[number : number + 1]
+        for number in range(len(request)):
+            one = quantizer.queries(request)[number : number + 1]
             each = quantizer.prepare_each(one, ivf.centroids[numbers])
             assert len(each) == len(numbers)
             for place, together in zip(numbers, each, strict=True):
                 mine = owners == place
                 scorer = quantizer.scorer(quantizer.pack(quantizer.encode(vectors[mine], owners[mine], ivf)))
                 expected = scorer.distances(quantizer.prepare(one, ivf.centroids[place]))[0]
-                found = np.empty(len(expected), np.float32)
-                scorer.estimate(together, found)
-                assert np.allclose(found, expected, rtol=1e-4, atol=1e-3), quantizer.name
-                exact = scorer.select_distances(together, np.arange(len(found)))
-                off = np.abs(found - exact).max(initial=0)
+                result = np.empty(len(expected), np.float32)
+                scorer.estimate(together, result)
+                assert np.allclose(result, expected, rtol=1e-4, atol=1e-3), quantizer.name
+                exact = scorer.select_distances(together, np.arange(len(result)))
+                off = np.abs(result - exact).max(initial=0)
                 assert off <= (scorer.rounding(together) if scorer.direct else 1e-3), quantizer.name
 
 
@@ -195,14 +195,14 @@ def test_a_large_partition_is_compared_in_parts(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(base, "_ONE_THREAD", 100 * 32)
     points = clustered(size, 32)
     lengths = np.arange(size, dtype=np.float32)
-    asked = base.PreparedQuery(clustered(1, 32, seed=3), np.ones(1, np.float32))
+    request = base.PreparedQuery(clustered(1, 32, seed=3), np.ones(1, np.float32))
     scorer = base.Scorer(points, lengths, -2.0)
-    expected = -2 * (points @ asked.points[0]) + lengths + 1
+    expected = -2 * (points @ request.points[0]) + lengths + 1
     for most in (0, 1 << 23):
         monkeypatch.setattr(base, "_MAX_ONE_THREAD", most)
-        found = np.full(size, np.nan, np.float32)
-        scorer.estimate(asked, found)
-        assert np.allclose(found, expected, rtol=1e-4, atol=1e-3)
+        result = np.full(size, np.nan, np.float32)
+        scorer.estimate(request, result)
+        assert np.allclose(result, expected, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("afar", [False, True])
@@ -218,14 +218,14 @@ def test_estimates_of_rows_in_memory(dim: int, afar: bool) -> None:
         codes = quantizer.encode(vectors, owners, ivf)
         scorer = quantizer.scorer(quantizer.pack(codes))
         for number in range(len(queries)):
-            asked = quantizer.prepare(quantizer.queries(queries)[number : number + 1], ivf.centroids[0])
-            found, near = np.empty(len(vectors), np.float32), np.empty(len(vectors), np.float32)
-            scorer.estimate(asked, found, afar=afar)
-            scorer.estimate(asked, near)
-            exact = scorer.select_distances(asked, np.arange(len(found)))
-            allowed = scorer.rounding(asked) if scorer.direct else 1e-2
-            assert np.abs(found - exact).max() <= allowed, quantizer.name
-            assert scorer.direct or np.array_equal(found, near), quantizer.name
+            request = quantizer.prepare(quantizer.queries(queries)[number : number + 1], ivf.centroids[0])
+            result, near = np.empty(len(vectors), np.float32), np.empty(len(vectors), np.float32)
+            scorer.estimate(request, result, afar=afar)
+            scorer.estimate(request, near)
+            exact = scorer.select_distances(request, np.arange(len(result)))
+            allowed = scorer.rounding(request) if scorer.direct else 1e-2
+            assert np.abs(result - exact).max() <= allowed, quantizer.name
+            assert scorer.direct or np.array_equal(result, near), quantizer.name
 
 
 def test_whole_numbers_are_those_that_add_up() -> None:
@@ -246,11 +246,11 @@ def assert_same(one: Codes, other: Codes) -> None:
 @pytest.mark.parametrize("metric", METRICS)
 def test_distances_are_those_of_a_plain_loop(metric: Metric) -> None:
     vectors, queries = clustered(30, 5), clustered(3, 5, seed=2)
-    found = distances(queries, vectors, metric)
+    result = distances(queries, vectors, metric)
     for i, query in enumerate(queries.astype(np.float64)):
-        assert np.allclose(exact_distances(queries[i], vectors, metric), found[i], atol=1e-5)
+        assert np.allclose(exact_distances(queries[i], vectors, metric), result[i], atol=1e-5)
         for j, vector in enumerate(vectors.astype(np.float64)):
-            assert abs(found[i, j] - plain_distance(query, vector, metric)) < 1e-4
+            assert abs(result[i, j] - plain_distance(query, vector, metric)) < 1e-4
 
 
 def plain_distance(one: Any, other: Any, metric: Metric) -> float:

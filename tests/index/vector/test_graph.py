@@ -17,10 +17,10 @@ def recall(vectors: np.ndarray, graph: Graph, metric: str, ef: int = 60) -> floa
     hits = 0
     queries = clustered(20, vectors.shape[1], seed=5)
     for query in queries:
-        asked = flat.prepare(flat.queries(query[None]), query)
-        found, scores = search_graph(graph, scorer, asked, ef)
+        request = flat.prepare(flat.queries(query[None]), query)
+        result, scores = search_graph(graph, scorer, request, ef)
         assert (np.diff(scores) >= 0).all()
-        hits += len(set(found[:10].tolist()) & set(np.argsort(scorer.distances(asked)[0])[:10].tolist()))
+        hits += len(set(result[:10].tolist()) & set(np.argsort(scorer.distances(request)[0])[:10].tolist()))
     return hits / 10 / len(queries)
 
 
@@ -70,10 +70,10 @@ def test_tiny_graphs(count: int) -> None:
     vectors = clustered(count, 4)
     graph = build_graph(vectors, GraphParams())
     flat = Flat(4, np.dtype(np.float32), "l2")
-    found, _ = search_graph(
+    result, _ = search_graph(
         graph, flat.scorer({"flat": vectors}), flat.prepare(flat.queries(vectors[:1]), vectors[0]), 5
     )
-    assert sorted(found.tolist()) == list(range(count))
+    assert sorted(result.tolist()) == list(range(count))
 
 
 def test_rows_that_are_not_allowed_are_walked_over() -> None:
@@ -81,10 +81,10 @@ def test_rows_that_are_not_allowed_are_walked_over() -> None:
     graph = build_graph(vectors, GraphParams())
     flat = Flat(8, np.dtype(np.float32), "l2")
     allowed = np.arange(500) % 3 == 0
-    asked = flat.prepare(flat.queries(vectors[:1]), vectors[0])
-    found, _ = search_graph(graph, flat.scorer({"flat": vectors}), asked, 50, allowed)
-    assert len(found) == 50
-    assert allowed[found].all()
+    request = flat.prepare(flat.queries(vectors[:1]), vectors[0])
+    result, _ = search_graph(graph, flat.scorer({"flat": vectors}), request, 50, allowed)
+    assert len(result) == 50
+    assert allowed[result].all()
 
 
 @pytest.mark.parametrize("kind", ["random", "alike", "few", "infinite"])
@@ -96,11 +96,11 @@ def test_the_smallest_of_rows(kind: str) -> None:
     if kind == "infinite":
         block[:, ::2] = np.inf
         block[7] = np.inf
-    for wanted in (1, 8, 20):
-        places, values = graphs._smallest_values(block, wanted)
-        order = np.argsort(values, axis=1)[:, :wanted]
-        found = np.take_along_axis(values, order, axis=1)
-        assert np.array_equal(found, np.sort(block, axis=1)[:, :wanted])
+    for expected in (1, 8, 20):
+        places, values = graphs._smallest_values(block, expected)
+        order = np.argsort(values, axis=1)[:, :expected]
+        result = np.take_along_axis(values, order, axis=1)
+        assert np.array_equal(result, np.sort(block, axis=1)[:, :expected])
         chosen = np.take_along_axis(places, order, axis=1)
-        assert np.array_equal(np.take_along_axis(block, chosen, axis=1), found)
-        assert all(len(set(row)) == wanted for row in chosen.tolist())
+        assert np.array_equal(np.take_along_axis(block, chosen, axis=1), result)
+        assert all(len(set(row)) == expected for row in chosen.tolist())

@@ -25,19 +25,19 @@ def multi_table(rows: int, seed: int, kind: pa.DataType | None = None) -> pa.Tab
     rng = np.random.default_rng(seed)
     kind = kind or pa.float32()
     topics = np.random.default_rng(99).normal(size=(12, DIM))
-    made: list[Any] = []
+    results: list[Any] = []
     for number in range(rows):
         if number % 37 == 5:
-            made.append(None if number % 2 else [])
+            results.append(None if number % 2 else [])
             continue
         about = topics[rng.integers(0, 12, rng.integers(1, 7))]
-        made.append((about + 0.3 * rng.normal(size=about.shape)).astype(kind.to_pandas_dtype()).tolist())
-    return pa.table({"id": range(rows), "mv": pa.array(made, pa.list_(pa.list_(kind, DIM)))})
+        results.append((about + 0.3 * rng.normal(size=about.shape)).astype(kind.to_pandas_dtype()).tolist())
+    return pa.table({"id": range(rows), "mv": pa.array(results, pa.list_(pa.list_(kind, DIM)))})
 
 
 def reference(table: pa.Table, query: Matrix, metric: str) -> dict[int, float]:
     """Return the distance of each row that has vectors, computed row by row."""
-    found = {}
+    results = {}
     for key, vectors in zip(table["id"].to_pylist(), table["mv"].to_pylist(), strict=True):
         if not vectors:
             continue
@@ -49,8 +49,8 @@ def reference(table: pa.Table, query: Matrix, metric: str) -> dict[int, float]:
                 v = v / np.linalg.norm(v, axis=1, keepdims=True)
                 q = q / np.linalg.norm(q, axis=1, keepdims=True)
             each = 1 - q @ v.T
-        found[key] = float(each.min(axis=1).sum())
-    return found
+        results[key] = float(each.min(axis=1).sum())
+    return results
 
 
 def query_of(seed: int, vectors: int = 4) -> Matrix:
@@ -68,15 +68,15 @@ def test_every_row_is_compared(tmp_path: Path, metric: str, kind: pa.DataType) -
     for vectors in (1, 4):
         query = query_of(vectors, vectors)
         nearest = {"column": "mv", "q": query, "k": 20, "metric": metric}
-        found = ours.to_table(["id"], nearest=nearest)
+        result = ours.to_table(["id"], nearest=nearest)
         theirs = lance.dataset(str(tmp_path / "t")).to_table(columns=["id"], nearest=nearest)
         known = reference(table, query, metric)
-        wanted = sorted(known.items(), key=lambda item: item[1])[:20]
-        assert found.schema.names == ["id", "_distance"]
-        np.testing.assert_allclose(found["_distance"], [d for _, d in wanted], atol=2e-5, rtol=2e-5)
-        np.testing.assert_allclose(found["_distance"], theirs["_distance"], atol=2e-3, rtol=2e-3)
+        expected = sorted(known.items(), key=lambda item: item[1])[:20]
+        assert result.schema.names == ["id", "_distance"]
+        np.testing.assert_allclose(result["_distance"], [d for _, d in expected], atol=2e-5, rtol=2e-5)
+        np.testing.assert_allclose(result["_distance"], theirs["_distance"], atol=2e-3, rtol=2e-3)
         if kind != pa.float16():
-            assert found["id"].to_pylist() == [key for key, _ in wanted] == theirs["id"].to_pylist()
+            assert result["id"].to_pylist() == [key for key, _ in expected] == theirs["id"].to_pylist()
 
 
 def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,10 +108,12 @@ def test_indices_of_all_kinds(tmp_path: Path, kind: str) -> None:
     nearest = {"column": "mv", "q": query_of(3), "k": 5, "nprobes": 4, "refine_factor": 20}
     assert "ANN" in theirs.scanner(nearest=nearest).explain_plan(True)
     known = reference(table, query_of(3), "cosine")
-    found = theirs.to_table(columns=["id"], nearest=nearest)
+    result = theirs.to_table(columns=["id"], nearest=nearest)
     # It looks at fewer rows, so it may miss some of the best; what it finds has their distances.
-    np.testing.assert_allclose(found["_distance"], [known[key] for key in found["id"].to_pylist()], atol=1e-5)
-    assert len({*found["id"].to_pylist()} & {*sorted(known, key=lambda key: known[key])[:5]}) >= 3
+    np.testing.assert_allclose(
+        result["_distance"], [known[key] for key in result["id"].to_pylist()], atol=1e-5
+    )
+    assert len({*result["id"].to_pylist()} & {*sorted(known, key=lambda key: known[key])[:5]}) >= 3
     ours.drop_index("mine")
     if "HNSW_PQ" not in kind:  # pylance builds none of lists of vectors
         lance.dataset(str(path)).create_index("mv", kind, name="theirs", **options)
@@ -119,7 +121,7 @@ def test_indices_of_all_kinds(tmp_path: Path, kind: str) -> None:
 
 
 def search(ours: Any, path: Path, table: pa.Table) -> None:
-    found = 0
+    result = 0
     for seed in range(6):
         query = query_of(seed + 10)
         nearest = {"column": "mv", "q": query, "k": 5, "nprobes": 4}
@@ -127,15 +129,15 @@ def search(ours: Any, path: Path, table: pa.Table) -> None:
         known = reference(table, query, "cosine")
         exact = [known[key] for key in answer["id"].to_pylist()]
         np.testing.assert_allclose(answer["_distance"], exact, atol=1e-5)
-        wanted = [key for key, _ in sorted(known.items(), key=lambda item: item[1])[:5]]
-        found += len({*wanted} & {*answer["id"].to_pylist()})
-        kept = ours.to_table(["id"], "id % 3 = 0", nearest=nearest, prefilter=True)["id"].to_pylist()
+        expected = [key for key, _ in sorted(known.items(), key=lambda item: item[1])[:5]]
+        result += len({*expected} & {*answer["id"].to_pylist()})
+        remaining = ours.to_table(["id"], "id % 3 = 0", nearest=nearest, prefilter=True)["id"].to_pylist()
         best = [key for key, _ in sorted(known.items(), key=lambda item: item[1]) if key % 3 == 0][:5]
-        assert all(key % 3 == 0 for key in kept)
-        assert len({*best} & {*kept}) >= 4
+        assert all(key % 3 == 0 for key in remaining)
+        assert len({*best} & {*remaining}) >= 4
         plain = ours.to_table(["id"], nearest={**nearest, "use_index": False, "metric": "cosine"})
-        assert plain["id"].to_pylist() == wanted
-    assert found >= 28, path
+        assert plain["id"].to_pylist() == expected
+    assert result >= 28, path
 
 
 def test_through_changes_in_turns(tmp_path: Path) -> None:

@@ -95,12 +95,12 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_products(ways: list[str], bits: int, rows: int, queries: int, expected: list[str]) -> None:
     words, codes = codewords(bits), some_codes(rows, bits)
     points = ProductCodes(codes, Codebook.of(words, bits))
-    asked = clustered(queries, 24)
-    found = np.full((queries, rows), np.nan, np.float32)
-    points.products(asked, found)
+    request = clustered(queries, 24)
+    result = np.full((queries, rows), np.nan, np.float32)
+    points.products(request, result)
     assert ways == expected
     plain = plain_points(codes, words, bits)
-    assert np.allclose(found, asked.astype(np.float64) @ plain.T, rtol=1e-5, atol=1e-4)
+    assert np.allclose(result, request.astype(np.float64) @ plain.T, rtol=1e-5, atol=1e-4)
     assert np.array_equal(points.floats(), plain.astype(np.float32))
     assert np.array_equal(points[np.array([rows - 1, 0])], plain[[-1, 0]].astype(np.float32))
     assert np.allclose(points.squares(), (plain**2).sum(axis=1), rtol=1e-5)
@@ -129,34 +129,34 @@ def test_one_query_in_partitions(
     words = codewords(bits)
     book = Codebook.of(words, bits)
     parts = [ProductCodes(some_codes(count, bits, seed=count), book) for count in counts]
-    asked = [clustered(1, 24, seed=0 if alike else number) for number in range(len(parts))]
+    requests = [clustered(1, 24, seed=0 if alike else number) for number in range(len(parts))]
     if alike:
-        asked = [asked[0]] * len(parts)
-    found = np.full(sum(counts), np.nan, np.float32)
-    ProductCodes.products_of_each(parts, asked, found)
+        requests = [requests[0]] * len(parts)
+    result = np.full(sum(counts), np.nan, np.float32)
+    ProductCodes.products_of_each(parts, requests, result)
     assert ways.count("together") == together
-    expected = [plain_points(p.codes, words, bits) @ q[0] for p, q in zip(parts, asked, strict=True)]
-    assert np.allclose(found, np.concatenate(expected), rtol=1e-5, atol=1e-4)
+    expected = [plain_points(p.codes, words, bits) @ q[0] for p, q in zip(parts, requests, strict=True)]
+    assert np.allclose(result, np.concatenate(expected), rtol=1e-5, atol=1e-4)
 
 
 def test_all_partitions_that_go_together_have_room_in_the_codes() -> None:
     book = Codebook.of(codewords(8), 8)
     parts = [ProductCodes(some_codes(2, 8, seed=number), book) for number in range(300)]
-    asked = [clustered(1, 24, seed=number) for number in range(300)]
-    found = np.empty(600, np.float32)
-    ProductCodes.products_of_each(parts, asked, found)
-    expected = [points.floats() @ query[0] for points, query in zip(parts, asked, strict=True)]
-    assert np.allclose(found, np.concatenate(expected), rtol=1e-5, atol=1e-4)
+    requests = [clustered(1, 24, seed=number) for number in range(300)]
+    result = np.empty(600, np.float32)
+    ProductCodes.products_of_each(parts, requests, result)
+    expected = [points.floats() @ query[0] for points, query in zip(parts, requests, strict=True)]
+    assert np.allclose(result, np.concatenate(expected), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("rows", [1000, 1 << 12, 3 << 12, (1 << 16) + 5])
 @pytest.mark.parametrize("queries", [1, 5, 32, 33])
 def test_products_with_the_bounds_as_they_are(rows: int, queries: int) -> None:
     points = ProductCodes(some_codes(rows, 8), Codebook.of(codewords(8), 8))
-    asked = clustered(queries, 24)
-    found = np.empty((queries, rows), np.float32)
-    points.products(asked, found)
-    assert np.allclose(found, asked @ points.floats().T, rtol=1e-5, atol=1e-4)
+    request = clustered(queries, 24)
+    result = np.empty((queries, rows), np.float32)
+    points.products(request, result)
+    assert np.allclose(result, request @ points.floats().T, rtol=1e-5, atol=1e-4)
 
 
 def test_equal_codes_have_equal_distances() -> None:
@@ -164,12 +164,12 @@ def test_equal_codes_have_equal_distances() -> None:
     book = Codebook.of(codewords(8), 8)
     codes = np.repeat(some_codes(1, 8), (1 << 16) + 7777, axis=1)
     query = clustered(1, 24)
-    found = np.empty((3, codes.shape[1]), np.float32)
-    ProductCodes(codes, book).products(query, found[:1])
+    result = np.empty((3, codes.shape[1]), np.float32)
+    ProductCodes(codes, book).products(query, result[:1])
     ProductCodes.products_of_each(
-        [ProductCodes(part, book) for part in np.array_split(codes, 40, axis=1)], [query] * 40, found[1]
+        [ProductCodes(part, book) for part in np.array_split(codes, 40, axis=1)], [query] * 40, result[1]
     )
-    assert len(np.unique(found[:2])) == 1
+    assert len(np.unique(result[:2])) == 1
 
 
 @pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
@@ -186,14 +186,14 @@ def test_scorers_of_stored_codes(metric: Metric, bits: int, transposed: bool, dt
     assert not np.shares_memory(scorer.points.codes, stored["__pq_code"])  # type: ignore[union-attr]
     ivf = Ivf(clustered(1, 24, seed=5), metric)
     queries = quantizer.queries(ivf.prepared(clustered(3, 24, seed=6)))
-    asked = quantizer.prepare(queries, ivf.centroids[0])
+    request = quantizer.prepare(queries, ivf.centroids[0])
     points = plain_points(codes, words, bits)
     seen = queries.vectors.astype(np.float64) - (0 if metric == "dot" else ivf.centroids)
     products = seen @ points.T
     plain = 1 - products if metric == "dot" else ((seen[:, None] - points[None]) ** 2).sum(axis=2)
-    assert np.allclose(scorer.distances(asked), plain, rtol=1e-4, atol=1e-3)
-    assert np.allclose(scorer.decoded().distances(asked), plain, rtol=1e-4, atol=1e-3)
-    assert np.allclose(scorer.part(slice(7, 20)).distances(asked), plain[:, 7:20], rtol=1e-4, atol=1e-3)
+    assert np.allclose(scorer.distances(request), plain, rtol=1e-4, atol=1e-3)
+    assert np.allclose(scorer.decoded().distances(request), plain, rtol=1e-4, atol=1e-3)
+    assert np.allclose(scorer.part(slice(7, 20)).distances(request), plain[:, 7:20], rtol=1e-4, atol=1e-3)
     assert np.array_equal(quantizer.comparable(quantizer.unpack(stored)), points.astype(np.float32))
 
 
@@ -217,10 +217,10 @@ def test_narrow_codes(monkeypatch: pytest.MonkeyPatch, center: float, rows: int)
     assert np.array_equal(points[np.array([0, rows - 1])], plain[[0, -1]])
     assert np.allclose(points.squares(), (plain**2).sum(axis=1), rtol=1e-6)
     for queries in (1, 3):
-        asked = clustered(queries, 24)
-        found = np.empty((queries, rows), np.float32)
-        points.products(asked, found)
-        assert np.allclose(found, asked @ plain.T, rtol=1e-4, atol=1e-2)
+        request = clustered(queries, 24)
+        result = np.empty((queries, rows), np.float32)
+        points.products(request, result)
+        assert np.allclose(result, request @ plain.T, rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.parametrize("decoded", [[], [0, 1, 2], [1]])
@@ -230,8 +230,8 @@ def test_estimates_of_several_partitions(decoded: list[int]) -> None:
     parts = [ProductCodes(some_codes(count, 8, seed=count), book) for count in (4, 2000, 30)]
     scorers = [Scorer(points, points.squares(), -2.0) for points in parts]
     scorers = [scorer.decoded() if i in decoded else scorer for i, scorer in enumerate(scorers)]
-    asked = [PreparedQuery(clustered(1, 24, seed=i), np.full(1, i, np.float32)) for i in range(3)]
-    found = np.empty(2034, np.float32)
-    estimate_each(list(zip(scorers, asked, strict=True)), found)
-    expected = [scorer.distances(one)[0] for scorer, one in zip(scorers, asked, strict=True)]
-    assert np.allclose(found, np.concatenate(expected), rtol=1e-4, atol=1e-3)
+    requests = [PreparedQuery(clustered(1, 24, seed=i), np.full(1, i, np.float32)) for i in range(3)]
+    result = np.empty(2034, np.float32)
+    estimate_each(list(zip(scorers, requests, strict=True)), result)
+    expected = [scorer.distances(one)[0] for scorer, one in zip(scorers, requests, strict=True)]
+    assert np.allclose(result, np.concatenate(expected), rtol=1e-4, atol=1e-3)

@@ -54,10 +54,10 @@ def searched(path: Path) -> VectorSearch:
 def ours(path: Path, query: Matrix, k: int, **options: Any) -> tuple[list[int], list[float]]:
     """Return ids and distances that we find; the tables here have ids in the order of their rows."""
     search = searched(path)
-    (found,) = search.run(VectorQuery.parse({"column": "v", "q": query, "k": k, **options}))
+    (result,) = search.run(VectorQuery.parse({"column": "v", "q": query, "k": k, **options}))
     rows = dataset(path).to_table(["id"], with_row_address=True)
     ids = dict(zip(rows["_rowaddr"].to_pylist(), rows["id"].to_pylist(), strict=True))
-    return [ids[address] for address in found.addresses.tolist()], found.distances.tolist()
+    return [ids[address] for address in result.addresses.tolist()], result.distances.tolist()
 
 
 def scale_of(kind: str, metric: Metric) -> float:
@@ -113,8 +113,8 @@ def test_pylance_searches_what_we_built(
 
 
 def build(path: Path, recipe: IndexParams) -> None:
-    found = dataset(path)
-    create_vector_index(found.snapshot, "v", recipe)
+    ds = dataset(path)
+    create_vector_index(ds.snapshot, "v", recipe)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_vector_is_0_from_itself_and_none_is_nearer(kind: str, tmp_path: Path)
         ids, distances = ours(path, vectors[number], 3)
         assert (ids[0], distances[0]) == (number, 0.0)
     many = VectorQuery.parse({"column": "v", "q": vectors[::75], "k": 3})
-    assert min(found.distances.min() for found in searched(path).run(many)) >= 0
+    assert min(result.distances.min() for result in searched(path).run(many)) >= 0
 
 
 def test_bits_are_compared_by_hamming(tmp_path: Path) -> None:
@@ -182,12 +182,12 @@ def test_both_extend_one_index_in_turns(kind: str, stable: bool, tmp_path: Path)
     lance.write_dataset(table_of(VECTORS[600:900], 600), str(path), mode="append")
     lance.dataset(str(path)).optimize.optimize_indices(num_indices_to_merge=0)
     lance.write_dataset(table_of(VECTORS[900:1200], 900), str(path), mode="append")
-    found = dataset(path)
-    extend_vector_index(found.snapshot, "v_idx", merge=0)
+    ds = dataset(path)
+    extend_vector_index(ds.snapshot, "v_idx", merge=0)
     assert len(dataset(path).manifest.indices) == 3
     assert_finds_all(path, kind, 1200)
-    found = dataset(path)
-    extend_vector_index(found.snapshot, "v_idx")
+    ds = dataset(path)
+    extend_vector_index(ds.snapshot, "v_idx")
     assert len(dataset(path).manifest.indices) == 1
     assert_finds_all(path, kind, 1200)
     lance.write_dataset(table_of(VECTORS[1200:], 1200), str(path), mode="append")

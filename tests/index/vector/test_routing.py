@@ -43,14 +43,14 @@ def test_shares_places_and_one_process_find_the_same(
 ) -> None:
     random = np.random.default_rng(indexed)
     made(tmp_path / "t", kind, indexed, random)
-    found = dataset(tmp_path / "t")
+    ds = dataset(tmp_path / "t")
     vectors = random.standard_normal((20, DIM), dtype=np.float32)
-    asked = {"column": "v", "q": vectors.tolist(), "k": K, "nprobes": 5, "refine_factor": 4}
-    query = VectorQuery.parse(asked)
-    plan = pickle.loads(pickle.dumps(plan_search(found.snapshot, query, filter)))
-    search = VectorSearch(found.snapshot, "v")
+    request = {"column": "v", "q": vectors.tolist(), "k": K, "nprobes": 5, "refine_factor": 4}
+    query = VectorQuery.parse(request)
+    plan = pickle.loads(pickle.dumps(plan_search(ds.snapshot, query, filter)))
+    search = VectorSearch(ds.snapshot, "v")
     assert len(search.plan(query)) == len({bool(task.segments) for task in plan.tasks})
-    addresses = found.to_table([], filter=filter, with_row_address=True)["_rowaddr"].to_numpy()
+    addresses = ds.to_table([], filter=filter, with_row_address=True)["_rowaddr"].to_numpy()
     whole = search.run(query, None if filter is None else addresses)
 
     answers = [run_task(plan, task) for task in plan.tasks]

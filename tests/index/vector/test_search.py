@@ -142,7 +142,7 @@ def test_a_dataset_can_be_pickled_after_a_search(tmp_path: Path) -> None:
 def test_columns_of_several_searches(tmp_path: Path) -> None:
     vectors = np.random.default_rng(4).normal(size=(900, 16)).astype(np.float32)
     dataset = indexed(tmp_path / "t", vectors)
-    asked = {"column": "v", "q": vectors[5], "k": 3}
+    request = {"column": "v", "q": vectors[5], "k": 3}
     sets = [
         ["id"],
         ["name"],
@@ -155,7 +155,7 @@ def test_columns_of_several_searches(tmp_path: Path) -> None:
         ["id"],
     ] * 2
     for columns in sets:
-        rows = dataset.to_table(columns, nearest=asked, with_row_id=len(columns) == 1)
+        rows = dataset.to_table(columns, nearest=request, with_row_id=len(columns) == 1)
         assert rows.column_names == [*columns, "_distance", *(["_rowid"] if len(columns) == 1 else [])]
         if "name" in columns:
             assert rows["name"][0].as_py() == "n5"

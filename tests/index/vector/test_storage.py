@@ -22,8 +22,8 @@ def test_partitions_are_read_together(
 ) -> None:
     table = write_dataset(table_of(clustered(600, 16, clusters=3)), tmp_path / "t")
     table = table.create_index("v", kind, num_partitions=40, max_iters=2)
-    (found,) = find_segments(table.snapshot, VECTOR_LABEL, VECTOR_NEWEST)
-    segment = open_segment(found)
+    (result,) = find_segments(table.snapshot, VECTOR_LABEL, VECTOR_NEWEST)
+    segment = open_segment(result)
     monkeypatch.setattr(storage, "_RUN_BYTES", run_bytes)
     together = list(segment.partitions())
     assert len(together) == 40

@@ -18,10 +18,10 @@ def plain(seen: list[tuple[int, float]], k: int) -> list[tuple[int, float]]:
     ordered = sorted(
         seen, key=lambda pair: (math.isnan(pair[1]), far if math.isnan(pair[1]) else pair[1], pair[0])
     )
-    found: dict[int, float] = {}
+    results: dict[int, float] = {}
     for address, distance in ordered:
-        found.setdefault(address, distance)
-    return list(found.items())[:k]
+        results.setdefault(address, distance)
+    return list(results.items())[:k]
 
 
 def same(found: TopK, expected: list[tuple[int, float]]) -> bool:
@@ -55,8 +55,8 @@ def test_the_best_are_those_of_sorting_all(
         for asker, line in zip(askers.tolist(), scores, strict=True):
             seen[asker] += zip(addresses.tolist(), line.tolist(), strict=True)
         gathered.add(askers, addresses, scores)
-    for found, all_of_it in zip(gathered.nearest(), seen, strict=True):
-        assert same(found, plain(all_of_it, k))
+    for result, all_of_it in zip(gathered.nearest(), seen, strict=True):
+        assert same(result, plain(all_of_it, k))
 
 
 def test_a_row_that_is_there_twice_counts_once() -> None:
@@ -81,8 +81,8 @@ def test_candidates_beyond_the_bounds_are_dropped(monkeypatch) -> None:  # type:
         assert gathered._num_candidates <= 125
         for asker in range(3):
             seen[asker] += zip(addresses.tolist(), scores[asker].tolist(), strict=True)
-    for found, all_of_it in zip(gathered.nearest(), seen, strict=True):
-        assert same(found, plain(all_of_it, 4))
+    for result, all_of_it in zip(gathered.nearest(), seen, strict=True):
+        assert same(result, plain(all_of_it, 4))
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3000), st.integers(1, 40), st.sampled_from([2, 30, 10**6]))
@@ -94,12 +94,12 @@ def test_the_smallest_of_one_query_are_those_of_sorting(
     special = random.random(rows)
     scores[special < 0.02] = np.inf
     scores[special > random.choice([1.0, 0.999, 0.5, 0.0])] = np.nan
-    found = smallest(scores, count)
-    assert len(found) == len(set(found.tolist())) == min(count, rows)
+    result = smallest(scores, count)
+    assert len(result) == len(set(result.tolist())) == min(count, rows)
     # NaN is sorted last.
-    np.testing.assert_array_equal(np.sort(scores[found]), np.sort(scores)[:count])
+    np.testing.assert_array_equal(np.sort(scores[result]), np.sort(scores)[:count])
 
 
 def test_nothing_but_alike_scores_leaves_enough() -> None:
-    found = smallest(np.zeros(5000, np.float32), 10)
-    assert len(set(found.tolist())) == 10
+    result = smallest(np.zeros(5000, np.float32), 10)
+    assert len(set(result.tolist())) == 10

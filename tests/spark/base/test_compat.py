@@ -25,8 +25,8 @@ SPARK = ROOT / "spark_lance" / "spark"
 
 
 def test_spark_keeps_rows_without_columns_since_it_offers_filters() -> None:
-    found = find_spec("pyspark.sql.worker.data_source_pushdown_filters")
-    assert (found is not None) == COUNTS_WITHOUT_COLUMNS == compat.KEEPS_ROWS_WITHOUT_COLUMNS
+    result = find_spec("pyspark.sql.worker.data_source_pushdown_filters")
+    assert (result is not None) == COUNTS_WITHOUT_COLUMNS == compat.KEEPS_ROWS_WITHOUT_COLUMNS
 
 
 # PySpark's private names.
@@ -74,5 +74,5 @@ def test_udfs_over_columns_end(enabled: SparkSession, tmp_path: Path) -> None:
     spark_lance.write_dataset(pa.table({"a": range(100)}), tmp_path / "t")
     enabled.conf.set("spark.lance.localRows", "0")
     frame = enabled.read.format("lance").load(str(tmp_path / "t"))
-    found = frame.select(udf(lambda a: a + 1, "long")("a").alias("b")).collect()
-    assert sorted(row.b for row in found) == list(range(1, 101))
+    rows = frame.select(udf(lambda a: a + 1, "long")("a").alias("b")).collect()
+    assert sorted(row.b for row in rows) == list(range(1, 101))

@@ -89,13 +89,13 @@ def test_numbers_of_a_vacuum(table: LanceTable) -> None:
 
 
 def test_text_in_place_of_sql(table: LanceTable) -> None:
-    told = message(lambda: table.update(cast("str", {"name": "hello"})), OptionTypeError)
-    assert "update(set={...})" in told
+    output = message(lambda: table.update(cast("str", {"name": "hello"})), OptionTypeError)
+    assert "update(set={...})" in output
     for values in ({"name": "hello"}, {"name": "id + hello"}):
-        told = message(lambda values=values: table.update("id = 1", values), ExpressionError)  # type: ignore[misc]
-        assert "there are id, name" in told
-    (quoted,) = re.findall(r'\{"name": "(.*?)"\}', told)
-    (call,) = re.findall(r"lit\(\"(\w+)\"\)", told)
+        output = message(lambda values=values: table.update("id = 1", values), ExpressionError)  # type: ignore[misc]
+        assert "there are id, name" in output
+    (quoted,) = re.findall(r'\{"name": "(.*?)"\}', output)
+    (call,) = re.findall(r"lit\(\"(\w+)\"\)", output)
     table.update("id = 1", {"name": quoted})
     table.update("id = 2", {"name": lit(call)})
     assert table.toDF().where("name = 'hello'").count() == 2
@@ -108,10 +108,10 @@ def test_lists_that_were_meant_as_vectors(spark: SparkSession, tmp_path: Path) -
     spark_lance.write_dataset(rows, tmp_path / "d")
     lists, ds = LanceTable.forPath(spark, tmp_path / "t"), spark_lance.dataset(tmp_path / "d")
     search = {"column": "v", "q": [0.1] * 16, "k": 3}
-    told = message(lambda: ds.to_table(nearest=search), OptionTypeError)
-    (kind,) = re.findall(r"in Spark alterColumn\(column, type=(pa\.list_\(.*?\))\)", told)
-    (change,) = re.findall(r"alter_columns\((\{.*?\})\)", told)
-    (option, size) = re.findall(r"option '<column>\.(\S+)' = (\d+)", told)[0]
+    output = message(lambda: ds.to_table(nearest=search), OptionTypeError)
+    (kind,) = re.findall(r"in Spark alterColumn\(column, type=(pa\.list_\(.*?\))\)", output)
+    (change,) = re.findall(r"alter_columns\((\{.*?\})\)", output)
+    (option, size) = re.findall(r"option '<column>\.(\S+)' = (\d+)", output)[0]
     assert "'<column>.arrow.fixed-size-list.size' = length" in message(
         lambda: lists.createIndex("v", "IVF_FLAT", numPartitions=1), ColumnTypeError
     )
@@ -128,14 +128,14 @@ def test_parts_that_do_not_divide_a_vector(spark: SparkSession, tmp_path: Path) 
     values = pa.array(np.random.default_rng(0).random(300 * 16), pa.float32())
     spark_lance.write_dataset(pa.table({"v": pa.FixedSizeListArray.from_arrays(values, 16)}), tmp_path / "t")
     table = LanceTable.forPath(spark, tmp_path / "t")
-    told = message(lambda: table.createIndex("v", "IVF_PQ", numPartitions=1, numSubVectors=5), OptionError)
-    usable = [int(number) for number in told.partition("use one of ")[2].split(", ")]
+    output = message(lambda: table.createIndex("v", "IVF_PQ", numPartitions=1, numSubVectors=5), OptionError)
+    usable = [int(number) for number in output.partition("use one of ")[2].split(", ")]
     assert usable == [1, 2, 4, 8, 16]
     table.createIndex("v", "IVF_PQ", numPartitions=1, numSubVectors=usable[2])
-    told = message(
+    output = message(
         lambda: table.createIndex("v", "IVF_PQ", numPartitions=1, numSubVectors=1, numBits=4), OptionError
     )
-    assert told.endswith("use one of 2, 4, 8, 16")
+    assert output.endswith("use one of 2, 4, 8, 16")
 
 
 def test_a_primary_key_gives_rows_ids_that_stay(spark: SparkSession, tmp_path: Path) -> None:

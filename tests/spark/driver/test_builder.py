@@ -38,8 +38,8 @@ spark.stop()
 
 
 def test_a_builder_has_the_settings_and_takes_others() -> None:
-    made = session_builder().config("spark.sql.execution.arrow.pyspark.enabled", "false")
-    options = made._options
+    result = session_builder().config("spark.sql.execution.arrow.pyspark.enabled", "false")
+    options = result._options
     assert options["spark.python.daemon.module"] == "spark_lance.spark.daemon"
     assert options["spark.sql.execution.arrow.pyspark.enabled"] == "false"
     assert FAST_SETTINGS.keys() - {SOCKETS} <= options.keys()

@@ -53,9 +53,9 @@ spark.stop()
 
 
 def free_port() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
+    with socket.socket() as result:
+        result.bind(("127.0.0.1", 0))
+        return str(result.getsockname()[1])
 
 
 @pytest.mark.slow

@@ -162,11 +162,11 @@ def test_a_python_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_a_failed_job_lacks() -> None:
-    found = missing_package_error(
+    result = missing_package_error(
         RuntimeError("worker: ModuleNotFoundError: No module named 'spark_lance'\n  at x")
     )
-    assert isinstance(found, WorkerPythonError)
-    assert "PYSPARK_PYTHON=" in str(found)
+    assert isinstance(result, WorkerPythonError)
+    assert "PYSPARK_PYTHON=" in str(result)
     assert missing_package_error(RuntimeError("No module named 'torch'")) is None
 
 
@@ -205,10 +205,10 @@ def test_workers_that_may_have_the_package_are_not_refused(
 
 
 def run(table: Path, program: str = PROGRAM, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    remaining = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program, str(table)],
-        env={**kept, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1", **environment},
+        env={**remaining, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1", **environment},
         cwd=table.parent,
         capture_output=True,
         text=True,

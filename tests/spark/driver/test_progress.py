@@ -40,9 +40,9 @@ def jobs(spark: SparkSession) -> dict[int, tuple[str | None, str | None]]:
     It shows the newest 1,000 (spark.ui.retainedJobs), and hears of them later than those who start them.
     """
     spark._jsc.sc().listenerBus().waitUntilEmpty()
-    found = spark._jsc.sc().statusStore().jobsList(None)
-    told = [found.apply(at) for at in range(found.size())]
-    return {job.jobId(): (_or_none(job.jobGroup()), _or_none(job.description())) for job in told}
+    result = spark._jsc.sc().statusStore().jobsList(None)
+    messages = [result.apply(at) for at in range(result.size())]
+    return {job.jobId(): (_or_none(job.jobGroup()), _or_none(job.description())) for job in messages}
 
 
 def _or_none(option: Any) -> str | None:
@@ -74,7 +74,7 @@ def test_jobs_say_which_step_of_what_they_are(
     changed.delete("id % 100 = 7")
     changed.optimize().where("id < 400").executeCompaction()
     changed.optimize().executeZOrderBy("id", "x")
-    told = {job: names for job, names in jobs(session).items() if job not in before}
+    message = {job: names for job, names in jobs(session).items() if job not in before}
     path = changed.path
     steps = {
         "index v_idx": {"train", "code 600 rows"},
@@ -86,13 +86,15 @@ def test_jobs_say_which_step_of_what_they_are(
         "compaction": {"find fragments with matching rows", "rewrite 2 groups of fragments"},
         "clustering": {"sample the keys", "sort and write 594 rows"},
     }
-    named = {(group, description) for group, description in told.values() if description is not None}
-    wanted = {
+    named = {(group, description) for group, description in message.values() if description is not None}
+    expected = {
         (f"lance: {what} of {path}", f"{what} of {path}: {one}") for what, all in steps.items() for one in all
     }
-    assert named == wanted
+    assert named == expected
     lines = [record.getMessage().rpartition(": finished in ")[0] for record in caplog.records]
-    assert {description for _, description in wanted} | {f"{what} of {path}" for what in steps} == set(lines)
+    assert {description for _, description in expected} | {f"{what} of {path}" for what in steps} == set(
+        lines
+    )
     assert session.sparkContext.getLocalProperty(GROUP) is None
     assert session.sparkContext.getLocalProperty(DESCRIPTION) is None
 
@@ -109,8 +111,8 @@ def test_the_callers_names_come_back(session: SparkSession, tmp_path: Path) -> N
     finally:
         context.setLocalProperty(GROUP, None)  # type: ignore[arg-type]
         context.setLocalProperty(DESCRIPTION, None)  # type: ignore[arg-type]
-    told = {names for job, names in jobs(session).items() if job not in before}
-    assert ("nightly", f"deletion of {changed.path}: find rows") in told
+    messages = {names for job, names in jobs(session).items() if job not in before}
+    assert ("nightly", f"deletion of {changed.path}: find rows") in messages
 
 
 class Bar(list[tuple[str, int, int, str]]):
@@ -143,12 +145,12 @@ def test_bars_hear_of_tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     with operation(spark, "test", "here"):
         with operation(spark, "part", "here"), step(spark, "compute"):
             map_tasks(spark, range(6), slowly)
-        told, bar[:] = bar.copy(), []
+        message, bar[:] = bar.copy(), []
         map_tasks(spark, range(2), slowly)
-    assert told
-    assert {(name, unit) for name, _, _, unit in told} == {("compute", "tasks")}
-    assert all(0 <= done <= total for _, done, total, _ in told)
-    assert max(total for _, _, total, _ in told) >= 6
+    assert message
+    assert {(name, unit) for name, _, _, unit in message} == {("compute", "tasks")}
+    assert all(0 <= done <= total for _, done, total, _ in message)
+    assert max(total for _, _, total, _ in message) >= 6
     assert bar == [("left", 0, 0, "")]  # what is no step is not watched
 
 

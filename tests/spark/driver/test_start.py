@@ -29,9 +29,9 @@ class Properties:
 
 @pytest.fixture
 def properties(monkeypatch: pytest.MonkeyPatch) -> Properties:
-    found = Properties()
-    monkeypatch.setattr(enable, "java_class", lambda _jvm, _name: found)
-    return found
+    result = Properties()
+    monkeypatch.setattr(enable, "java_class", lambda _jvm, _name: result)
+    return result
 
 
 def test_one_process_answers_as_often_as_it_likes(properties: Properties) -> None:

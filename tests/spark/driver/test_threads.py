@@ -72,8 +72,8 @@ def append(frame: DataFrame, path: str) -> None:
 
 
 def ids(path: str) -> list[int]:
-    found: list[int] = spark_lance.dataset(path).to_table()["id"].to_pylist()
-    return sorted(found)
+    rows: list[int] = spark_lance.dataset(path).to_table()["id"].to_pylist()
+    return sorted(rows)
 
 
 @pytest.mark.parametrize("run", [in_pool, plainly, inheriting], ids=lambda run: run.__name__)

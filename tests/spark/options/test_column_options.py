@@ -173,7 +173,7 @@ def values(kind: str) -> list[Any]:
     draw = random.Random(1)
     words = ["spark", "lance", "column", "page", "table", "value", "a", "of", "the"]
     texts = [" ".join(draw.choices(words, k=20)) for _ in range(3000)]
-    made: dict[str, Any] = {
+    results: dict[str, Any] = {
         "text": texts,
         "binary": [text.encode() for text in texts],
         "lists": [text.split(" ", 3) for text in texts],
@@ -183,7 +183,7 @@ def values(kind: str) -> list[Any]:
         "some runs": np.repeat(numbers.integers(0, 2**62, 2600), np.arange(2600) % 7 // 6 + 1),
         "vectors": list(numbers.normal(size=(300, 300)).astype(np.float32)),
     }
-    return list(made[kind])
+    return list(results[kind])
 
 
 @pytest.mark.parametrize(("kind", "data", "name", "value", "told", "untold"), PAGES)
@@ -205,10 +205,10 @@ def test_pages(
     after = encodings(path, 0)
     assert told.lower() in after.lower(), (before, after)
     assert not lance.dataset(path).schema.field("c").metadata
-    found = lance.dataset(path).to_table()
-    assert found == spark_lance.dataset(path).to_table()
+    result = lance.dataset(path).to_table()
+    assert result == spark_lance.dataset(path).to_table()
     count = len(rows["c"])
-    assert found.slice(0, count) == found.slice(count)
+    assert result.slice(0, count) == result.slice(count)
     # In a new table it holds for files to come, too.
     write(path, schema, rows, True, **options, **{f"c.lance.{name}": value})
     assert lance.dataset(path).schema.field("c").metadata[f"lance-encoding:{name}".encode()] == value.encode()

@@ -77,9 +77,9 @@ def check_kinds(path: Path, newest: int) -> None:
         if columns <= set(table.schema.names):
             expected |= {"update_preimage": updated, "update_postimage": updated}
         columns = set(table.schema.names)
-        found = [change for change in changes if change["_commit_version"] == version]
+        results = [change for change in changes if change["_commit_version"] == version]
         for kind, ids in expected.items():
-            assert sorted(c["_rowid"] for c in found if c["_change_type"] == kind) == sorted(ids)
+            assert sorted(c["_rowid"] for c in results if c["_change_type"] == kind) == sorted(ids)
         before = after
 
 
@@ -151,8 +151,8 @@ def test_spark_reads_the_feed(spark: SparkSession, path: Path) -> None:
         (3, "delete", 0, ""),
     ]
     seconds = changes.select("_commit_version", f.col("_commit_timestamp").cast("double")).collect()
-    made = {number: at.timestamp() for number, at in made_at(path).items()}
-    assert all(abs(at - made[version]) < 1 for version, at in seconds)
+    results = {number: at.timestamp() for number, at in made_at(path).items()}
+    assert all(abs(at - results[version]) < 1 for version, at in seconds)
 
 
 def test_the_optimizer_rule_and_counts_find_the_same(spark: SparkSession, path: Path) -> None:
@@ -193,12 +193,12 @@ def test_columns_of_the_last_version_count(path: Path) -> None:
 
 
 def test_times_choose_versions(path: Path) -> None:
-    made = made_at(path)
-    raw = {"startingTimestamp": made[2].isoformat(), "endingTimestamp": made[3].isoformat()}
+    result = made_at(path)
+    raw = {"startingTimestamp": result[2].isoformat(), "endingTimestamp": result[3].isoformat()}
     options = read_options({"path": str(path), "readChangeFeed": "true", **raw})
     assert told(read_feed(options)) == told(feed(path, 2, 3))
-    later = (made[6] + DAY).isoformat()
-    early = {"startingTimestamp": (made[1] - DAY).isoformat(), "endingTimestamp": later}
+    later = (result[6] + DAY).isoformat()
+    early = {"startingTimestamp": (result[1] - DAY).isoformat(), "endingTimestamp": later}
     options = read_options({"path": str(path), "readChangeFeed": "true", **early})
     assert told(read_feed(options)) == told(feed(path, 1))
     options = read_options({"path": str(path), "readChangeFeed": "true", "startingTimestamp": later})

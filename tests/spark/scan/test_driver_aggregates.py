@@ -42,16 +42,16 @@ def driver(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that this process reads from."""
-    found: list[str] = []
+    results: list[str] = []
     for name in ("read", "read_ranges", "map"):
         original = getattr(LocalStore, name)
 
         def counted(store: Store, path: str, *rest: Any, _original: Any = original) -> Any:
-            found.append(path)
+            results.append(path)
             return _original(store, path, *rest)
 
         monkeypatch.setattr(LocalStore, name, counted)
-    return found
+    return results
 
 
 def made(place: Path, seed: int, kind: str, *, stable: bool = False) -> None:
@@ -78,9 +78,9 @@ def plain(session: SparkSession, place: Path) -> DataFrame:
     frame = session.read.format("lance").load(str(place))
     # Held by the JVM: hundreds of queries would each take them from Python again. A cache would leave out NaN
     # where `<=>` asks for it.
-    found = session.createDataFrame(frame.collect(), frame.schema).coalesce(1).localCheckpoint()
+    result = session.createDataFrame(frame.collect(), frame.schema).coalesce(1).localCheckpoint()
     session.conf.set("spark.lance.planInDriver", "true")
-    return found
+    return result
 
 
 def told(frame: DataFrame) -> list[str]:
@@ -252,10 +252,10 @@ def test_little_is_read_for_them(driver: SparkSession, tmp_path: Path, kind: str
         frame.createOrReplaceTempView("t")
         reads.clear()
         column = "g" if kind == "BITMAP" else "a"
-        found = driver.sql(f"SELECT min({column}), max({column}), count({column}) FROM t")
+        result = driver.sql(f"SELECT min({column}), max({column}), count({column}) FROM t")
         least, greatest = ("g0", "g4") if kind == "BITMAP" else (1, 99998)
-        assert found.collect() == [(least, greatest, rows - 202)]
-        assert is_answered(found)
+        assert result.collect() == [(least, greatest, rows - 202)]
+        assert is_answered(result)
         assert len({path for path in reads if "/data/" in path}) <= 2
         if kind != "BITMAP":
             continue
@@ -383,16 +383,16 @@ def test_columns_have_statistics_where_an_index_has_them(driver: SparkSession, t
         while plan.children().size():
             plan = plan.children().apply(0)
         stats = plan.stats().attributeStats()
-        found = {}
+        results = {}
         for i in range(plan.output().size()):
             column = plan.output().apply(i)
             if stats.contains(column):
                 one = stats.apply(column)
-                found[column.name()] = [
+                results[column.name()] = [
                     str(part.get()) if part.isDefined() else None
                     for part in (one.distinctCount(), one.nullCount(), one.min(), one.max())
                 ]
-        return found
+        return results
 
     assert statistics() == {}
     driver.conf.set("spark.sql.cbo.enabled", "true")

@@ -102,10 +102,10 @@ def driver(spark: SparkSession, root: str) -> Iterator[SparkSession]:
 def plain(driver: SparkSession, root: str) -> DataFrame:
     """All rows, in Spark's memory."""
     driver.conf.set(PLANS, "false")
-    found = driver.read.format("lance").load(f"{root}/t.lance").collect()
+    rows = driver.read.format("lance").load(f"{root}/t.lance").collect()
     schema = driver.read.format("lance").load(f"{root}/t.lance").schema
     driver.conf.set(PLANS, "true")
-    return driver.createDataFrame(found, schema)
+    return driver.createDataFrame(rows, schema)
 
 
 def told(frame: DataFrame) -> list[str]:
@@ -136,11 +136,12 @@ def pairs() -> list[str]:
 @pytest.fixture(scope="module")
 def expected(plain: DataFrame) -> dict[str, list[int]]:
     """The ids that each condition keeps, as Spark computes it without any source."""
-    asked = pairs()
-    columns = [f"coalesce({condition}, false) AS c{number}" for number, condition in enumerate(asked)]
+    request = pairs()
+    columns = [f"coalesce({condition}, false) AS c{number}" for number, condition in enumerate(request)]
     rows = plain.selectExpr("id", *columns).collect()
     return {
-        condition: sorted(row.id for row in rows if row[number + 1]) for number, condition in enumerate(asked)
+        condition: sorted(row.id for row in rows if row[number + 1])
+        for number, condition in enumerate(request)
     }
 
 
@@ -149,9 +150,9 @@ def test_conditions_keep_the_rows_that_spark_would(
 ) -> None:
     frame = driver.read.format("lance").load(f"{root}/t.lance")
     for condition, ids in expected.items():
-        kept = frame.where(condition).select("id")
-        assert is_local(kept)
-        assert sorted(row.id for row in kept.collect()) == ids, condition
+        remaining = frame.where(condition).select("id")
+        assert is_local(remaining)
+        assert sorted(row.id for row in remaining.collect()) == ids, condition
 
 
 def test_conditions_of_tasks_and_counts_do_so_too(
@@ -164,9 +165,9 @@ def test_conditions_of_tasks_and_counts_do_so_too(
         assert frame.where(condition).count() == len(ids), condition
         only_tasks(driver, False)
         try:
-            kept = frame.where(condition).select("id")
-            assert sorted(row.id for row in kept.collect()) == ids, condition
-            assert not is_local(kept)
+            remaining = frame.where(condition).select("id")
+            assert sorted(row.id for row in remaining.collect()) == ids, condition
+            assert not is_local(remaining)
             assert frame.where(condition).count() == len(ids), condition
         finally:
             only_tasks(driver, True)
@@ -216,13 +217,13 @@ def test_limits_and_offsets(driver: SparkSession, plain: DataFrame, root: str) -
         try:
             for frame in frames(driver, root)[: 1 + answers]:
                 for limit, offset in ((150, 0), (5, 90), (10**6, live - 2)):
-                    found = told(frame.offset(offset).limit(limit))
-                    assert len(found) == max(0, min(limit, live - offset))
-                    assert set(found) <= everything
+                    result = told(frame.offset(offset).limit(limit))
+                    assert len(result) == max(0, min(limit, live - offset))
+                    assert set(result) <= everything
                 assert frame.limit(7).count() == 7
-                kept = frame.where("d > 1").limit(3)
-                assert len(kept.collect()) == 3
-                assert all(row.d > 1 for row in kept.where("not isnan(d)").collect())
+                remaining = frame.where("d > 1").limit(3)
+                assert len(remaining.collect()) == 3
+                assert all(row.d > 1 for row in remaining.where("not isnan(d)").collect())
                 # The first rows in scan order, then what is left of them.
                 assert [row.id for row in frame.limit(9).where("id > 5").collect()] == [6, 7, 8, 9]
         finally:
@@ -277,12 +278,12 @@ def test_a_join_with_few_keys_reads_only_their_rows(driver: SparkSession, root: 
 
 
 def test_hidden_columns_and_metadata_tables(driver: SparkSession, root: str) -> None:
-    found = driver.sql("SELECT id, _rowaddr FROM lance.t WHERE _rowid IN (4294967297, 1)")
-    assert is_local(found)
+    result = driver.sql("SELECT id, _rowaddr FROM lance.t WHERE _rowid IN (4294967297, 1)")
+    assert is_local(result)
     addresses = spark_lance.dataset(f"{root}/t.lance").to_table(
         ["id", "_rowaddr"], "_rowid in (4294967297, 1)"
     )
-    assert sorted(map(tuple, found.collect())) == sorted(
+    assert sorted(map(tuple, result.collect())) == sorted(
         zip(*[column.to_pylist() for column in addresses.columns], strict=True)
     )
     history = driver.sql("SELECT version FROM lance.t.history WHERE version > 2 ORDER BY version")
@@ -300,9 +301,9 @@ def test_threads_read_tables_of_their_own_at_once(driver: SparkSession, tmp_path
         session = spark_lance.enable(driver.newSession())
         for _ in range(5):
             frame = session.read.format("lance").load(str(tmp_path / f"{number}.lance"))
-            found = (frame.count(), frame.where("a >= 0").limit(2).collect()[0].a)
-            if found != (number + 1, number):
-                problems.append(found)
+            result = (frame.count(), frame.where("a >= 0").limit(2).collect()[0].a)
+            if result != (number + 1, number):
+                problems.append(result)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -356,9 +357,9 @@ def test_searches_are_answered_where_an_index_has_the_rows(driver: SparkSession,
     # What no index has is compared one by one: by tasks, if it is much.
     driver.conf.set("spark.lance.localBytes", "100")
     spark_lance.write_dataset(table.to_table(), place, mode="append")
-    found = driver.read.format("lance").option("nearest", json.dumps(query)).load(place)
-    assert not is_local(found)
-    assert len(found.collect()) == 5
+    result = driver.read.format("lance").option("nearest", json.dumps(query)).load(place)
+    assert not is_local(result)
+    assert len(result.collect()) == 5
     driver.conf.unset("spark.lance.localBytes")
 
 
@@ -373,7 +374,7 @@ def workers() -> set[int]:
         except OSError:  # it has just ended
             continue
         parents[int(folder.name)] = parent
-    found = set()
+    results = set()
     for number, command in commands.items():
         # A worker is forked from the daemon, and has its command.
         if command[-2:-1] == [b"pyspark.worker"] and command == commands.get(parents[number]):
@@ -381,8 +382,8 @@ def workers() -> set[int]:
             while above in parents and above != os.getpid():
                 above = parents[above]
             if above == os.getpid():
-                found.add(number)
-    return found
+                results.add(number)
+    return results
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
@@ -464,8 +465,8 @@ def test_deletes_and_overwrites_take_the_predicates_of_scans(driver: SparkSessio
         return answer
 
     def ids() -> list[int]:
-        found: list[int] = spark_lance.dataset(place).to_table()["id"].to_pylist()
-        return sorted(found)
+        rows: list[int] = spark_lance.dataset(place).to_table()["id"].to_pylist()
+        return sorted(rows)
 
     # Spark's NaN is greater than all numbers.
     assert delete(test(">", "x", "double", "2.0"), test("<", "id", "long", "3")) == {"answer": None}
@@ -485,11 +486,11 @@ def test_explain_and_the_ui_say_what_is_skipped(driver: SparkSession, root: str)
     only_tasks(driver, False)
     try:
         for frame in frames(driver, root):
-            found = frame.where("id > 310 AND i = 1")
-            plan = found._jdf.queryExecution().executedPlan().toString()
+            result = frame.where("id > 310 AND i = 1")
+            plan = result._jdf.queryExecution().executedPlan().toString()
             (line,) = (line for line in plan.splitlines() if "LanceScan" in line)
             ended = driver._jsc.sc().statusStore().jobsList(None).size()
-            rows = found.collect()
+            rows = result.collect()
             assert driver._jsc.sc().statusStore().jobsList(None).size() > ended
             said = re.search(
                 r"LanceScan .*version: \d+; filter: \S.*; index: id_idx \(BTREE\); index: i_idx \(ZONEMAP\); "
@@ -498,7 +499,7 @@ def test_explain_and_the_ui_say_what_is_skipped(driver: SparkSession, root: str)
             )
             assert said is not None, line
             assert len(rows) <= int(said[1]) < 100
-            shown = amounts(driver, found)
+            shown = amounts(driver, result)
             assert shown.pop("bytes of these rows, about") > 0
             assert shown.pop("bytes read from the store") > 0
             assert shown.pop("requests to the store") >= 2  # of the data file, and of what is deleted in it

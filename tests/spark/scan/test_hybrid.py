@@ -86,14 +86,14 @@ def test_everywhere_the_same_and_as_the_formula_says(
     assert plain.column_names == ["id", *MEASURED]
     assert plain["id"].to_pylist() == [row for row, _ in expected]
     assert plain["_relevance_score"].to_pylist() == pytest.approx([score for _, score in expected])
-    asked = {
+    request = {
         "nearest": nearest(),
         "full_text_query": "red gold",
         "k": k,
         "candidates": candidates,
         **settings,
     }
-    read = spark.read.format("lance").option("hybrid_search", json.dumps(asked)).option("columns", "id")
+    read = spark.read.format("lance").option("hybrid_search", json.dumps(request)).option("columns", "id")
     assert [tuple(row) for row in read.load(path).collect()] == rows_of(plain)
     job = LanceTable.forPath(spark, path).hybridSearch(
         QUERY.tolist(),
@@ -109,10 +109,10 @@ def test_everywhere_the_same_and_as_the_formula_says(
         columns=["id"],
     )
     assert job.columns == ["id", *MEASURED]
-    found = [tuple(row) for row in job.collect()]
+    results = [tuple(row) for row in job.collect()]
     # Rows of one relevance have no order in Spark.
-    assert sorted(found) == sorted(rows_of(plain))
-    assert [row[-1] for row in found] == [row[-1] for row in rows_of(plain)]
+    assert sorted(results) == sorted(rows_of(plain))
+    assert [row[-1] for row in results] == [row[-1] for row in rows_of(plain)]
 
 
 def rows_of(table: pa.Table) -> list[Any]:
@@ -130,12 +130,12 @@ def test_filters_come_before_or_after(path: str) -> None:
 
 
 def test_what_was_not_ranked_is_null(path: str) -> None:
-    found = spark_lance.dataset(path).hybrid_search(nearest(), "red", 60, candidates=60)
-    near, words = found["_distance"].is_valid(), found["_score"].is_valid()
+    result = spark_lance.dataset(path).hybrid_search(nearest(), "red", 60, candidates=60)
+    near, words = result["_distance"].is_valid(), result["_score"].is_valid()
     assert 0 < near.to_pylist().count(True) <= 60
     assert 0 < words.to_pylist().count(True) <= 60
     assert all(a or b for a, b in zip(near.to_pylist(), words.to_pylist(), strict=True))
-    assert found.column_names == ["id", "v", "t", *MEASURED]
+    assert result.column_names == ["id", "v", "t", *MEASURED]
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def test_what_was_not_ranked_is_null(path: str) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(path: str, wrong: dict[str, Any], message: str) -> None:
-    asked: dict[str, Any] = {"nearest": nearest(), "full_text_query": "red", **wrong}
+    request: dict[str, Any] = {"nearest": nearest(), "full_text_query": "red", **wrong}
     with pytest.raises(OptionError, match=message):
-        spark_lance.dataset(path).hybrid_search(**asked)
+        spark_lance.dataset(path).hybrid_search(**request)
 
 
 def test_a_column_without_words_is_refused(path: str) -> None:

@@ -56,12 +56,12 @@ def document(draw: random.Random, depth: int = 0) -> Any:
 
 
 def a_path(draw: random.Random) -> str:
-    found = "$"
+    result = "$"
     for _ in range(draw.choice((1, 1, 1, 2, 2, 3))):
         key = draw.choice(KEYS[:4] if draw.random() < 0.8 else KEYS)
         plain = key if key.isalnum() else "a"
-        found += draw.choice((f".{plain}", f"['{key}']", f".{plain}", f"[{draw.randrange(3)}]"))
-    return found
+        result += draw.choice((f".{plain}", f"['{key}']", f".{plain}", f"[{draw.randrange(3)}]"))
+    return result
 
 
 MALFORMED = (
@@ -107,16 +107,17 @@ def a_condition(draw: random.Random, of: str = "get_json_object") -> str:
     one, other = value, draw.choice(literals)
     if draw.random() < 0.2:
         one, other = other, one
-    found = f"{one} {test} {other}"
-    return f"not ({found})" if draw.random() < 0.1 else found
+    result = f"{one} {test} {other}"
+    return f"not ({result})" if draw.random() < 0.1 else result
 
 
 def conditions(seed: int, count: int, of: str = "get_json_object") -> list[str]:
     draw = random.Random(seed)
-    made = [a_condition(draw, of) for _ in range(count)]
+    results = [a_condition(draw, of) for _ in range(count)]
     words = ("and", "or", "and not", "or not", "or i < 100 or", "and i > 50 and")
     return [
-        one if draw.random() < 0.6 else f"({one}) {draw.choice(words)} ({draw.choice(made)})" for one in made
+        one if draw.random() < 0.6 else f"({one}) {draw.choice(words)} ({draw.choice(results)})"
+        for one in results
     ]
 
 
@@ -130,10 +131,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
         json.dumps({"s": draw.choice(["x", "click", "5", "q"]), "n": draw.randrange(9)}) for _ in range(50)
     ]
     table = pa.table({"i": range(len(texts)), "j": pa.array(texts, pa.json_())})
-    made = spark_lance.write_dataset(table, f"{folder}/t.lance", max_rows_per_file=300)
-    made.create_scalar_index("j", "JSON", "texts", path="$.s", target_index_type="bitmap")
-    made = spark_lance.dataset(f"{folder}/t.lance")
-    made.create_scalar_index("j", "JSON", "numbers", path="$.n", target_index_type="btree")
+    ds = spark_lance.write_dataset(table, f"{folder}/t.lance", max_rows_per_file=300)
+    ds.create_scalar_index("j", "JSON", "texts", path="$.s", target_index_type="bitmap")
+    ds = spark_lance.dataset(f"{folder}/t.lance")
+    ds.create_scalar_index("j", "JSON", "numbers", path="$.n", target_index_type="btree")
     spark_lance.dataset(f"{folder}/t.lance").delete("i % 13 = 5")
     return folder
 
@@ -169,9 +170,9 @@ def check(driver: SparkSession, plain: DataFrame, frame: DataFrame, asked: list[
 
     def counted(*arguments: Any) -> Any:
         nonlocal narrowed
-        found = real(*arguments)
-        narrowed += found is not None
-        return found
+        result = real(*arguments)
+        narrowed += result is not None
+        return result
 
     draw = random.Random(len(asked))
     with pytest.MonkeyPatch.context() as patch:
@@ -180,8 +181,8 @@ def check(driver: SparkSession, plain: DataFrame, frame: DataFrame, asked: list[
             if draw.random() < 0.2:
                 driver.conf.set("spark.lance.localRows", "0")
             try:
-                kept = frame.where(condition).select("i")
-                assert sorted(row.i for row in kept.collect()) == ids, condition
+                remaining = frame.where(condition).select("i")
+                assert sorted(row.i for row in remaining.collect()) == ids, condition
             finally:
                 driver.conf.unset("spark.lance.localRows")
     if not NARROWS:
@@ -215,12 +216,12 @@ def test_answers_are_those_of_spark_at_length(
 def test_colons_and_failing_casts(driver: SparkSession, root: str) -> None:
     frame = driver.read.format("lance").option("json_as", "variant").load(f"{root}/t.lance")
     frame.createOrReplaceTempView("documents")
-    asked = "SELECT i FROM documents WHERE try_cast(j:s AS string) = 'click'"
-    found = driver.sql(asked)
+    request = "SELECT i FROM documents WHERE try_cast(j:s AS string) = 'click'"
+    result = driver.sql(request)
     driver.conf.set("spark.lance.localRows", "0")
-    assert "json_candidate" in plan(found)
+    assert "json_candidate" in plan(result)
     driver.conf.unset("spark.lance.localRows")
-    assert found.count() > 0
+    assert result.count() > 0
     # Spark finds the text of another row that is no number, as it does without a table.
     driver.conf.set(ANSI, "true")
     try:
@@ -241,10 +242,10 @@ def test_indices_of_documents_are_used(driver: SparkSession, plain: DataFrame, r
             ("cast(get_json_object(j, '$.n') as bigint) > 6", "numbers"),
             ("cast(get_json_object(j, '$.n') as bigint) = 3", "numbers"),
         ):
-            found = frame.where(condition)
-            assert (index in plan(found)) is NARROWS, condition
+            result = frame.where(condition)
+            assert (index in plan(result)) is NARROWS, condition
             (ids,) = expected(plain, [condition])
-            assert sorted(row.i for row in found.collect()) == ids
+            assert sorted(row.i for row in result.collect()) == ids
             assert ids
         # A text that may be a number's has to be looked for in the documents.
         assert "texts" not in plan(frame.where("get_json_object(j, '$.s') = '5'"))
@@ -271,8 +272,8 @@ def test_it_can_be_switched_off(driver: SparkSession, root: str) -> None:
     ],
 )
 def test_paths(path: str, names: tuple[str, ...] | None) -> None:
-    found = convert_json_path(path)
-    assert (None if found is None else names_of_path(found)) == names
+    result = convert_json_path(path)
+    assert (None if result is None else names_of_path(result)) == names
 
 
 def test_items_that_are_null_are_texts_to_spark(driver: SparkSession, tmp_path: Path) -> None:
@@ -303,15 +304,15 @@ def test_items_that_are_null_are_texts_to_spark(driver: SparkSession, tmp_path: 
         "<> '1'",
         "= '1'",
     )
-    asked = [
+    requests = [
         f"get_json_object(j, '{path.replace(chr(39), chr(92) + chr(39))}') {test}"
         for number, path in enumerate(paths)
         # All are asked of the first path, two of each other.
         for test in (tests[number % 4 :: 4] if number else tests)
     ]
-    wanted = expected(plain, asked)
-    assert wanted[0] == [0, 5]
-    for condition, ids in zip(asked, wanted, strict=True):
+    expected_rows = expected(plain, requests)
+    assert expected_rows[0] == [0, 5]
+    for condition, ids in zip(requests, expected_rows, strict=True):
         assert sorted(row.i for row in frame.where(condition).select("i").collect()) == ids, condition
 
 

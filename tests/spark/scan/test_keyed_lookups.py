@@ -69,9 +69,9 @@ def check(session: SparkSession, path: str, draw: np.random.Generator) -> None:
 
     for size in (1, 12, 400):
         keys = {int(key) for key in draw.choice(pool, size)} | {-5, 10**15}
-        asked = ", ".join(map(str, keys))
-        assert found(f"key IN ({asked})") == expected([row for row in whole if row["key"] in keys])
-        assert found(f"key IN ({asked}, null) AND NOT flag") == expected(
+        request = ", ".join(map(str, keys))
+        assert found(f"key IN ({request})") == expected([row for row in whole if row["key"] in keys])
+        assert found(f"key IN ({request}, null) AND NOT flag") == expected(
             [row for row in whole if row["key"] in keys and not row["flag"]]
         )
     one = int(draw.choice(pool))

@@ -45,11 +45,11 @@ def nodes(frame: DataFrame) -> str:
 def test_joins_and_aggregates_over_them_under_adaptive_execution(driver: SparkSession, path: str) -> None:
     few = load(driver, path).where("id < 20")
     counted = few.join(load(driver, path).hint("merge"), "part").groupBy("part").count()
-    found = dict(map(tuple, counted.collect()))
+    result = dict(map(tuple, counted.collect()))
     left = [i for i in range(20) if i % 10 != 3]
     right = [i for i in range(100) if i % 10 != 3]
     expected = {p: sum(i % 5 == p for i in left) * sum(i % 5 == p for i in right) for p in range(5)}
-    assert found == expected
+    assert result == expected
     plan = nodes(counted)
     assert "AdaptiveSparkPlan isFinalPlan=true" in plan
     assert "LocalTableScan" in plan
@@ -119,13 +119,13 @@ def test_what_a_filter_looks_through_counts_as_it_is_stored(driver: SparkSession
     for bytes_read, reads in ((300_000, True), (200_000, False), (90_000, False)):
         driver.conf.set("spark.lance.localBytes", bytes_read)
         try:
-            found = load(driver, place).where("n = 5")
-            assert ("LocalTableScan" in nodes(found.select("n"))) == reads
-            assert found.select("n").collect() == [(5,)] * len(expected)
+            result = load(driver, place).where("n = 5")
+            assert ("LocalTableScan" in nodes(result.select("n"))) == reads
+            assert result.select("n").collect() == [(5,)] * len(expected)
             # Without a filter all of it would be held, and another column is more to read.
             assert "LocalTableScan" not in nodes(load(driver, place).select("n"))
-            assert "LocalTableScan" not in nodes(found.select("id"))
-            assert sorted(row.id for row in found.select("id").collect()) == expected
+            assert "LocalTableScan" not in nodes(result.select("id"))
+            assert sorted(row.id for row in result.select("id").collect()) == expected
         finally:
             driver.conf.unset("spark.lance.localBytes")
 
@@ -149,18 +149,18 @@ OF_ROWS = [
 def test_what_is_computed_of_few_rows_takes_no_job(driver: SparkSession, path: str, columns: str) -> None:
     load(driver, path).createOrReplaceTempView("t")
     query = f"SELECT {columns} FROM t" + (" WHERE id < 30 AND part <> 2" if columns in OF_ROWS else "")
-    found: list[Any] = []
-    assert jobs(driver, lambda: found.extend(driver.sql(query).collect())) == 0
+    results: list[Any] = []
+    assert jobs(driver, lambda: results.extend(driver.sql(query).collect())) == 0
     driver.conf.set("spark.lance.planInDriver", "false")
     try:
-        assert found == driver.sql(query).collect()
+        assert results == driver.sql(query).collect()
     finally:
         driver.conf.set("spark.lance.planInDriver", "true")
     shown = driver.sql(query)
     assert jobs(driver, shown.show) == 0
     plan = shown._jdf.queryExecution().executedPlan()
     shown.collect()
-    assert int(plan.metrics().apply("numOutputRows").value()) == len(found)
+    assert int(plan.metrics().apply("numOutputRows").value()) == len(results)
 
 
 def test_what_cannot_be_computed_before_a_query_runs_is_left_to_it(driver: SparkSession, path: str) -> None:

@@ -152,18 +152,18 @@ def test_what_may_overflow_is_left_to_spark(driver: SparkSession, tmp_path: Path
 def test_no_rows_have_no_sum(driver: SparkSession, tmp_path: Path) -> None:
     place = str(tmp_path / "t.lance")
     schema = pa.schema([("a", pa.int32()), ("n", pa.decimal128(9, 2)), ("s", pa.string())])
-    asked = ("sum(a)", "sum(n)", "min(s)", "max(a)", "avg(a)", "count(s)")
+    request = ("sum(a)", "sum(n)", "min(s)", "max(a)", "avg(a)", "count(s)")
     empty = [(None, None, None, None, None, 0)]
     spark_lance.write_dataset(schema.empty_table(), place)
-    frame = driver.read.format("lance").load(place).selectExpr(*asked)
+    frame = driver.read.format("lance").load(place).selectExpr(*request)
     assert is_answered(frame)
     assert frame.collect() == empty
     rows = pa.table([[1, None], [Decimal("1.50"), None], ["a", None]], schema=schema)
     spark_lance.write_dataset(rows, place, mode="append")
-    assert driver.read.format("lance").load(place).where("a > 1").selectExpr(*asked).collect() == empty
-    assert driver.read.format("lance").load(place).where("a is null").selectExpr(*asked).collect() == empty
+    assert driver.read.format("lance").load(place).where("a > 1").selectExpr(*request).collect() == empty
+    assert driver.read.format("lance").load(place).where("a is null").selectExpr(*request).collect() == empty
     spark_lance.dataset(place).delete("true")
-    assert driver.read.format("lance").load(place).selectExpr(*asked).collect() == empty
+    assert driver.read.format("lance").load(place).selectExpr(*request).collect() == empty
 
 
 def test_versions_bounds_and_parts(driver: SparkSession, tmp_path: Path) -> None:
@@ -210,13 +210,13 @@ def test_versions_bounds_and_parts(driver: SparkSession, tmp_path: Path) -> None
 
 def test_threads_ask_at_once(driver: SparkSession, place: Path) -> None:
     expected = driver.sql("SELECT sum(i), max(s), count(*) FROM all_rows WHERE id % 2 = 0 OR i > 0").collect()
-    found: list[object] = []
+    results: list[object] = []
 
     def ask() -> None:
         for _ in range(3):
             query = "SELECT sum(i), max(s), count(*) FROM table_rows WHERE id % 2 = 0 OR i > 0"
-            found.append(driver.sql(query).collect())
-            found.append(driver.read.format("lance").load(str(place)).selectExpr("sum(id)").collect())
+            results.append(driver.sql(query).collect())
+            results.append(driver.read.format("lance").load(str(place)).selectExpr("sum(id)").collect())
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -224,4 +224,4 @@ def test_threads_ask_at_once(driver: SparkSession, place: Path) -> None:
     for thread in threads:
         thread.join()
     ids = driver.sql("SELECT sum(id) FROM all_rows").collect()
-    assert found.count(expected) == found.count(ids) == 12
+    assert results.count(expected) == results.count(ids) == 12

@@ -98,8 +98,8 @@ def test_system_columns_by_option_by_name_and_by_schema(spark: SparkSession, pat
         assert frame.columns == ["id", "s", *SYSTEM]
         assert sorted(map(tuple, frame.collect())) == sorted(expected)
     some = load(spark, path, columns="_fragid,_rowoffset", filter="_fragid in (2, 5) and id % 2 = 1")
-    wanted = [(row[5], row[4]) for row in expected if row[5] in (2, 5) and row[0] % 2 == 1]
-    assert sorted(map(tuple, some.collect())) == sorted(wanted)
+    expected_rows = [(row[5], row[4]) for row in expected if row[5] in (2, 5) and row[0] % 2 == 1]
+    assert sorted(map(tuple, some.collect())) == sorted(expected_rows)
 
 
 def test_system_columns_of_a_fragment_that_is_cut(enabled: SparkSession, tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_system_columns_of_a_fragment_that_is_cut(enabled: SparkSession, tmp_pat
     rows, _, partitions = ran(query)
     assert partitions > 2
     live = [i for i in range(20_000) if i % 3]
-    wanted = [(i, at, i, 0) for at, i in enumerate(live) if i > 500 and i % 2 == 0]
-    assert [tuple(row) for row in rows] == wanted
+    expected = [(i, at, i, 0) for at, i in enumerate(live) if i > 500 and i % 2 == 0]
+    assert [tuple(row) for row in rows] == expected
 
 
 def test_look_ups_read_just_the_rows(enabled: SparkSession, path: str) -> None:
@@ -221,8 +221,8 @@ def test_random_queries_answer_as_on_rows_in_memory(
     columns = data.draw(st.lists(st.sampled_from(["id", "s", *SYSTEM]), min_size=1, unique=True))
     limit = data.draw(st.none() | st.integers(1, 70))
     pair = [one.select(*columns) for one in pair]
-    found, expected = ([tuple(row) for row in one.collect()] for one in pair)
-    assert sorted(found, key=repr) == sorted(expected, key=repr)
+    result, expected = ([tuple(row) for row in one.collect()] for one in pair)
+    assert sorted(result, key=repr) == sorted(expected, key=repr)
     if limit is not None:
         some = [tuple(row) for row in pair[0].limit(limit).collect()]
         assert len(some) == min(limit, len(expected))

@@ -71,8 +71,8 @@ def test_history_has_delta_s_columns_and_order(spark: SparkSession, path: str) -
     ]
     assert dict(history.dtypes)["notebook"] == "struct<notebookId:string>"
     assert dict(history.dtypes)["operationMetrics"] == "map<string,string>"
-    found = history.selectExpr("version", "operation", "operationMetrics.numOutputRows", "userMetadata")
-    assert [tuple(row) for row in found.collect()] == [
+    result = history.selectExpr("version", "operation", "operationMetrics.numOutputRows", "userMetadata")
+    assert [tuple(row) for row in result.collect()] == [
         (4, "SET TBLPROPERTIES", None, None),
         (3, "WRITE", "5", "more"),
         (2, "DELETE", None, None),
@@ -91,8 +91,8 @@ def test_columns_filters_and_schemas(spark: SparkSession, path: str) -> None:
 
 def test_versions_tags_times_and_branches(spark: SparkSession, path: str) -> None:
     def seen(**options: object) -> list[int]:
-        found = table(spark, path, "versions", columns="version", **options)
-        return [row.version for row in found.collect()]
+        result = table(spark, path, "versions", columns="version", **options)
+        return [row.version for row in result.collect()]
 
     second = table(spark, path, "versions").where("version = 2").first()
     assert second is not None
@@ -109,9 +109,9 @@ def test_a_view_of_a_metadata_table(spark: SparkSession, path: str) -> None:
         "CREATE OR REPLACE TEMPORARY VIEW past USING lance "
         f"OPTIONS (path '{path}', `table` 'fragments', columns 'id, rows, columns')"
     )
-    found = spark.sql("SELECT count(*), sum(rows), max(columns[1]) FROM past").first()
-    assert found is not None
-    assert tuple(found) == (5, 32, "b")
+    result = spark.sql("SELECT count(*), sum(rows), max(columns[1]) FROM past").first()
+    assert result is not None
+    assert tuple(result) == (5, 32, "b")
 
 
 def test_enable_leaves_columns_out(spark: SparkSession, path: str) -> None:

@@ -66,36 +66,38 @@ def rows_of(path: str, schema: StructType | None = None, **options: str) -> tupl
 
 
 def test_the_nearest_rows_of_a_version(path: str) -> None:
-    schema, found = rows_of(path, nearest=nearest())
+    schema, result = rows_of(path, nearest=nearest())
     assert schema.names == ["id", "v", "t", "s", "_distance"]
-    assert found["id"].to_pylist() == [600, *NEAR[:4]]
-    assert found["_distance"].to_pylist()[0] == 0
+    assert result["id"].to_pylist() == [600, *NEAR[:4]]
+    assert result["_distance"].to_pylist()[0] == 0
     assert rows_of(path, nearest=nearest(), version="1")[1]["id"].to_pylist() == NEAR[:5]
     assert rows_of(path, nearest=nearest(), tag="whole")[1]["id"].to_pylist()[0] == 600
-    kept = rows_of(path, nearest=nearest(), filter="id % 40 = 0", columns="_distance,id", with_row_id="true")
-    assert kept[0].names == ["_distance", "id", "_rowid"]
-    assert kept[1]["id"].to_pylist() == [600, *[n for n in NEAR if n % 40 == 0][:4]]
+    remaining = rows_of(
+        path, nearest=nearest(), filter="id % 40 = 0", columns="_distance,id", with_row_id="true"
+    )
+    assert remaining[0].names == ["_distance", "id", "_rowid"]
+    assert remaining[1]["id"].to_pylist() == [600, *[n for n in NEAR if n % 40 == 0][:4]]
     small = rows_of(path, nearest=nearest(500), batch_size="100", columns="id")[1]
     assert max(len(chunk) for chunk in small["id"].chunks) == 100
 
 
 def test_words(path: str) -> None:
-    schema, found = rows_of(path, full_text_query=json.dumps({"query": "word3", "column": "t", "k": 4}))
+    schema, result = rows_of(path, full_text_query=json.dumps({"query": "word3", "column": "t", "k": 4}))
     assert schema.names[-1] == "_score"
-    assert [n % 7 for n in found["id"].to_pylist()] == [3] * 4
+    assert [n % 7 for n in result["id"].to_pylist()] == [3] * 4
     spark_lance.dataset(path).create_scalar_index("t", "INVERTED")
-    found = rows_of(path, full_text_query="word3", filter="id < 100", columns="id")[1]
-    assert sorted(found["id"].to_pylist()) == [n for n in range(100) if n % 7 == 3 and n % 5]
+    result = rows_of(path, full_text_query="word3", filter="id < 100", columns="id")[1]
+    assert sorted(result["id"].to_pylist()) == [n for n in range(100) if n % 7 == 3 and n % 5]
 
 
 def test_spark_asks_for_less(spark: SparkSession, path: str) -> None:
     for session in (spark.newSession(), spark_lance.enable(spark.newSession())):
-        found = load(session, path, nearest=nearest(20))
-        assert [tuple(row) for row in found.select("s.a", "id").limit(2).collect()] == [
+        result = load(session, path, nearest=nearest(20))
+        assert [tuple(row) for row in result.select("s.a", "id").limit(2).collect()] == [
             (600, 600),
             (NEAR[0], NEAR[0]),
         ]
-        some = found.where("id % 2 = 0 AND _distance > 0").select("id").limit(3)
+        some = result.where("id % 2 = 0 AND _distance > 0").select("id").limit(3)
         assert [row.id for row in some.collect()] == [n for n in NEAR[:19] if n % 2 == 0][:3]
         session.sql(
             f"CREATE OR REPLACE TEMPORARY VIEW near USING lance OPTIONS "

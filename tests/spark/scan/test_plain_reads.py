@@ -51,8 +51,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     spark_lance.write_dataset(rows, f"{folder}/t.lance", max_rows_per_file=ROWS // 3)
     spark_lance.dataset(f"{folder}/t.lance").delete("id % 11 = 3")
-    kept = [i for i in ids if i % 11 != 3]
-    pq.write_table(rows.take(kept), f"{folder}/t.parquet")
+    remaining = [i for i in ids if i % 11 != 3]
+    pq.write_table(rows.take(remaining), f"{folder}/t.parquet")
     return folder
 
 

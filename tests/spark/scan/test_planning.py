@@ -32,9 +32,9 @@ def plan(
 ) -> tuple[TaskRows, list[LancePartition]]:
     """Plan a read as Spark does: the reader of the tasks, and their partitions."""
     source = LanceDataSource({"path": path, **{name: str(value) for name, value in options.items()}})
-    made = source.schema()
+    result = source.schema()
     copy = pickle.loads(dumps(source))  # type: ignore[no-untyped-call]
-    reader = copy.reader(made if schema is None else schema)
+    reader = copy.reader(result if schema is None else schema)
     reader.set_filters([], limit)
     sent = pickle.loads(dumps(reader))  # type: ignore[no-untyped-call]
     return sent, [pickle.loads(pickle.dumps(partition)) for partition in reader.partitions()]
@@ -66,9 +66,11 @@ def test_tasks_ask_for_no_sizes_and_no_listings(path: str, monkeypatch: pytest.M
 
     for name in ("size", "exists", "list"):
         replace_request(monkeypatch, name, lambda _: refused)
-    found = [ids(*one) for one in plans]
-    assert [len(rows) for rows in found[:2]] == [40_000 - 499] * 2
-    assert found[2] == [i for i in range(7, 40_000, 1000) if f"s{i % 97}" > "s5" and not 12_000 < i < 12_500]
+    results = [ids(*one) for one in plans]
+    assert [len(rows) for rows in results[:2]] == [40_000 - 499] * 2
+    assert results[2] == [
+        i for i in range(7, 40_000, 1000) if f"s{i % 97}" > "s5" and not 12_000 < i < 12_500
+    ]
 
 
 def test_the_manifest_is_read_once_for_the_schema_and_once_for_the_plan(
@@ -115,12 +117,12 @@ def test_a_limit_plans_and_reads_no_more_than_it_needs(path: str) -> None:
     schema = StructType().add("id", LongType())
     for limit in (1, 4_999, 5_000, 5_001, 12_000, 13_000, 14_600, 39_501, 39_502, 10**6):
         reader, partitions = plan(path, schema, limit, partition_bytes=1)
-        found = ids(reader, partitions)
+        result = ids(reader, partitions)
         live = [i for i in range(40_000) if not 12_000 < i < 12_500]
-        assert found == live[: len(found)]
-        assert min(limit, len(live)) <= len(found)
+        assert result == live[: len(result)]
+        assert min(limit, len(live)) <= len(result)
         # Fragments with deleted rows are read as a whole, but by no partition beyond the limit.
-        assert len(found) <= limit + 5_000
+        assert len(result) <= limit + 5_000
     reader, partitions = plan(path, schema, 7)
     assert ids(reader, partitions) == list(range(7))
 
@@ -138,10 +140,10 @@ def test_json_columns_are_text(tmp_path: Path) -> None:
     lance.write_dataset(rows, location)
     schema = LanceDataSource({"path": location}).schema()
     assert schema.simpleString() == "struct<j:string,id:bigint>"
-    for asked, first in ((None, '{"a":1,"b":[null,"x"]}'), (schema["j"], '{"a":1,"b":[null,"x"]}')):
-        reader, partitions = plan(location, None if asked is None else StructType([asked]))
-        found = [value for p in partitions for batch in reader.read(p) for value in batch["j"].to_pylist()]
-        assert found == [first, None, "7"]
+    for request, first in ((None, '{"a":1,"b":[null,"x"]}'), (schema["j"], '{"a":1,"b":[null,"x"]}')):
+        reader, partitions = plan(location, None if request is None else StructType([request]))
+        results = [value for p in partitions for batch in reader.read(p) for value in batch["j"].to_pylist()]
+        assert results == [first, None, "7"]
     stored = StructType().add("j", "binary")
     reader, partitions = plan(location, stored)
     assert next(iter(reader.read(partitions[0])))["j"].type == pa.binary()

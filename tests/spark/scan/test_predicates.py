@@ -48,9 +48,9 @@ def test_the_sign_of_nan_does_not_count(tmp_path: Path, index: str | None) -> No
         tree = translate_predicate(node, table.lance_schema, seen)
         assert tree is not None
         condition = compile_tree(tree, table.schema)
-        found = [n for part in table.plan_scan(["n"]).tables(condition) for n in part["n"].to_pylist()]
+        results = [n for part in table.plan_scan(["n"]).tables(condition) for n in part["n"].to_pylist()]
         expected = [n for n, value in enumerate(VALUES) if COMPARE[name](float(value), literal) != inverted]
-        assert found == expected, (name, literal, inverted)
+        assert results == expected, (name, literal, inverted)
 
 
 def test_what_is_pushed_down_has_an_expression() -> None:

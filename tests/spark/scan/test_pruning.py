@@ -71,16 +71,16 @@ def load(session: SparkSession, path: str, **options: Any) -> DataFrame:
 
 def scans(frame: DataFrame) -> list[Any]:
     """The scans of an executed query, from the left."""
-    found = []
+    results = []
     waiting = [frame._jdf.queryExecution().executedPlan()]
     while waiting:
         node = waiting.pop(0)
         if node.nodeName().startswith("BatchScan"):
-            found.append(node)
+            results.append(node)
         children = [node.children().apply(i) for i in range(node.children().size())]
         # What a broadcast or a code generation wraps is a child, too.
         waiting = children + waiting
-    return found
+    return results
 
 
 def read_columns(frame: DataFrame) -> list[str]:
@@ -243,12 +243,12 @@ def test_option_filter(spark: SparkSession, path: str, condition: str) -> None:
 def test_system_columns(spark: SparkSession, path: str) -> None:
     frame = load(spark, path, with_row_id=True, with_row_address=True, columns="id")
     assert frame.schema["_rowid"].dataType == st.LongType()
-    found = {row.id: (row._rowid, row._rowaddr) for row in frame.collect()}
-    assert found[3] == (3, 3)
-    assert found[26] == (2**32 + 1, 2**32 + 1)
-    wanted = load(spark, path, columns="_rowaddr,_rowoffset,id").where("_rowaddr in (4294967297, 5)")
-    assert sorted(row.id for row in wanted.collect()) == [5, 26]
-    assert [row._rowoffset for row in wanted.orderBy("id").collect()] == [5, 26]
+    results = {row.id: (row._rowid, row._rowaddr) for row in frame.collect()}
+    assert results[3] == (3, 3)
+    assert results[26] == (2**32 + 1, 2**32 + 1)
+    expected = load(spark, path, columns="_rowaddr,_rowoffset,id").where("_rowaddr in (4294967297, 5)")
+    assert sorted(row.id for row in expected.collect()) == [5, 26]
+    assert [row._rowoffset for row in expected.orderBy("id").collect()] == [5, 26]
 
 
 def test_tags_branches_and_times(spark: SparkSession, path: str) -> None:

@@ -73,14 +73,14 @@ def test_values_of_every_type(enabled: SparkSession, tmp_path: Path, count: int,
     spark_lance.dataset(path).create_scalar_index("id", "BTREE")
     files = left_behind()
     keys = sorted(np.random.default_rng(count).choice(ROWS, count, replace=False).tolist())
-    found = (
+    result = (
         enabled.read.format("lance").load(path).where(f"id IN ({', '.join(map(str, [*keys, -1, keys[0]]))})")
     )
-    assert "LocalTableScan" in found._jdf.queryExecution().executedPlan().toString()
+    assert "LocalTableScan" in result._jdf.queryExecution().executedPlan().toString()
     # Spark and Arrow make the same of a value when both end up in Python.
     expected = rows.take(keys).to_pylist()
     times = {"moment": datetime.timezone.utc, "local": None}
-    for row in found.collect():
+    for row in result.collect():
         own = row.asDict()
         want = expected[keys.index(own["id"])]
         for name, zone in times.items():
@@ -91,9 +91,9 @@ def test_values_of_every_type(enabled: SparkSession, tmp_path: Path, count: int,
             n: v for n, v in want.items() if n != "bytes"
         }
         assert (None if own["bytes"] is None else bytes(own["bytes"])) == want["bytes"]
-    assert found.count() == count
-    assert found.orderBy("id").select("id").limit(3).collect() == [(key,) for key in keys[:3]]
-    found.explain()
+    assert result.count() == count
+    assert result.orderBy("id").select("id").limit(3).collect() == [(key,) for key in keys[:3]]
+    result.explain()
     assert left_behind() == files
 
 
@@ -117,11 +117,11 @@ def test_a_driver_whose_files_cannot_be_read_gets_the_rows_in_the_answer(
     path = str(tmp_path / "t.lance")
     spark_lance.write_dataset(pa.table({"id": range(9000)}), path)
     real = scans.rows_answer
-    asked = []
+    requests = []
 
     def elsewhere(*given: Any, **how: Any) -> dict[str, Any]:
         answer = real(*given, **how)
-        asked.append("file" in answer)
+        requests.append("file" in answer)
         if "file" in answer:
             Path(answer["file"]).unlink()
         return answer
@@ -131,7 +131,7 @@ def test_a_driver_whose_files_cannot_be_read_gets_the_rows_in_the_answer(
     rows = enabled.read.format("lance").load(path).where("id >= 0").collect()
     assert [row["id"] for row in rows] == list(range(9000))
     # Another test of this JVM may have taught the driver that it cannot read files.
-    assert asked[-2:] in ([True, False], [False])
+    assert requests[-2:] in ([True, False], [False])
 
 
 SEEN = st.StructType([st.StructField("a", st.LongType()), st.StructField("s", st.StringType())])
@@ -145,8 +145,8 @@ def test_literals_come_together_or_one_by_one() -> None:
         [{"type": long, "value": "3"}, {"type": long, "values": [None, "4"]}],
         [{"type": long, "value": "3"}, {"type": long, "value": None}, {"type": long, "value": "4"}],
     ):
-        found = translate_predicate({"op": "IN", "args": [{"path": ["a"]}, *args]}, TABLE, SEEN)
-        assert found == Call("in", (Column(("a",)), Literal(3), Literal(None), Literal(4)))
+        result = translate_predicate({"op": "IN", "args": [{"path": ["a"]}, *args]}, TABLE, SEEN)
+        assert result == Call("in", (Column(("a",)), Literal(3), Literal(None), Literal(4)))
     words = {"op": "IN", "args": [{"path": ["s"]}, {"type": text, "values": ["x", "y"]}]}
     assert translate_predicate({"op": "NOT", "args": [words]}, TABLE, SEEN) == Call(
         "not", (Call("in", (Column(("s",)), Literal("x"), Literal("y"))),)

@@ -133,10 +133,10 @@ def both_ways(session: SparkSession, ask: Callable[[], list[str]]) -> list[str]:
 def test_all_types(session: SparkSession, path: str, reads: object, size: str) -> None:
     def ask() -> list[str]:
         frame = read(session, path, batch_size=size).where("rand(1) >= 0")
-        found = sorted(texts(frame))
+        result = sorted(texts(frame))
         assert is_columnar(frame)
         assert (shared(frame) > 0) == (session.conf.get(MEMORY) != "0")
-        return found
+        return result
 
     assert len(both_ways(session, ask)) == spark_lance.dataset(path).count_rows()
 
@@ -185,11 +185,11 @@ def test_caches_and_functions_keep_what_they_need(session: SparkSession, path: s
     def ask() -> list[str]:
         cached = read(session, path, batch_size="13").selectExpr("id", "s", "point", "vector", "map").cache()
         try:
-            found = [*texts(cached.orderBy("id")), *texts(cached.where("id > 50").orderBy("id"))]
+            results = [*texts(cached.orderBy("id")), *texts(cached.where("id > 50").orderBy("id"))]
         finally:
             cached.unpersist(blocking=True)
         plain = read(session, path, batch_size="13").select("id", "s", "vector", "point")
-        return [*found, *texts(plain.mapInArrow(doubled, plain.schema).orderBy("id"))]
+        return [*results, *texts(plain.mapInArrow(doubled, plain.schema).orderBy("id"))]
 
     both_ways(session, ask)
 
@@ -222,12 +222,12 @@ def shared_of_long(session: SparkSession, path: str) -> int:
 
 def test_many_queries_use_the_same_memory(session: SparkSession, long_path: str) -> None:
     for number in range(6):
-        asked = read(session, long_path)
+        request = read(session, long_path)
         # Half of them end their tasks early.
         if number % 2:
-            assert len(asked.where("rand(1) >= 0").limit(3).collect()) == 3
+            assert len(request.where("rand(1) >= 0").limit(3).collect()) == 3
         else:
-            assert asked.selectExpr(SUM_OF_LONG).head() == (FOUND_IN_LONG,)
+            assert request.selectExpr(SUM_OF_LONG).head() == (FOUND_IN_LONG,)
     assert eventually(partial(nothing_is_leased, session))
     assert field_of_ring(session, "regions") <= 2 * max(4, os.cpu_count() or 1)
 
@@ -313,10 +313,10 @@ def descendants(process: int) -> list[int]:
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
-    found = [process]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found[1:]
+    results = [process]
+    for one in results:
+        results += [child for child, parent in parents.items() if parent == one]
+    return results[1:]
 
 
 # A program whose tasks read a table with memory of a size, and which says what came through it.
@@ -367,11 +367,11 @@ def run_program(*arguments: str, before: tuple[str, ...] = ()) -> dict[str, str]
 
 @pytest.mark.slow
 def test_executors_of_their_own_that_are_killed(session: SparkSession, long_path: str) -> None:
-    told = run_program("local-cluster[1,2,512]", long_path, "1m", "killing")
-    assert int(told["shared"]) > 40_000_000
-    assert int(told["killed"])
-    assert told["after"] == told["found"] == str(FOUND_IN_LONG)
-    assert told["left"] == "[]"
+    message = run_program("local-cluster[1,2,512]", long_path, "1m", "killing")
+    assert int(message["shared"]) > 40_000_000
+    assert int(message["killed"])
+    assert message["after"] == message["found"] == str(FOUND_IN_LONG)
+    assert message["left"] == "[]"
 
 
 @pytest.mark.slow
@@ -387,7 +387,7 @@ def test_a_folder_of_memory_that_is_small(
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         shutil.copytree(long_path, f"{folder}/long.lance")
         before = ("env", f"TMPDIR={folder}", unshare, "-Urm", "sh", "-c", mounting, "sh")
-        told = run_program("local[6]", f"{folder}/long.lance", "16m", "", before=before)
-    assert least <= int(told["shared"]) <= most
-    assert told["found"] == str(FOUND_IN_LONG)
-    assert told["left"] == "[]"
+        message = run_program("local[6]", f"{folder}/long.lance", "16m", "", before=before)
+    assert least <= int(message["shared"]) <= most
+    assert message["found"] == str(FOUND_IN_LONG)
+    assert message["left"] == "[]"

@@ -59,8 +59,8 @@ def refusal(action: Callable[[], object]) -> str:
 
 def test_paths_columns_and_conditions_may_need_quotes(spark: SparkSession, path: str) -> None:
     view(spark, "quoted", path, columns='["Größe", "id"]', filter="`Größe` <> 'it''s' and id < 4")
-    found = spark.sql("SELECT `Größe` FROM quoted WHERE `Größe` >= 'b' ORDER BY id").collect()
-    assert [tuple(row) for row in found] == [("b",)]
+    rows = spark.sql("SELECT `Größe` FROM quoted WHERE `Größe` >= 'b' ORDER BY id").collect()
+    assert [tuple(row) for row in rows] == [("b",)]
 
 
 def test_one_set_of_options_serves_reading_and_writing(spark: SparkSession, path: str) -> None:

@@ -184,8 +184,8 @@ def read(session: SparkSession, path: str, **options: str) -> DataFrame:
     "size", ["5", *(pytest.param(size, marks=pytest.mark.slow) for size in ("1", "37", "100000"))]
 )
 def test_all_types(session: SparkSession, path: str, size: str) -> None:
-    found = each_way(session, lambda: texts(read(session, path, batch_size=size).orderBy("id")))
-    assert len(found) == lance.dataset(path).count_rows()
+    result = each_way(session, lambda: texts(read(session, path, batch_size=size).orderBy("id")))
+    assert len(result) == lance.dataset(path).count_rows()
     assert allocated(session) == 0
 
 
@@ -200,9 +200,9 @@ def test_rows_are_those_of_pylance(session: SparkSession, path: str) -> None:
     expected = lance.dataset(path).to_table(names)
     for kind in ("rows", "columns"):
         session.conf.set(TRANSPORT, kind)
-        found = read(session, path).select(names).orderBy("id").toArrow()
+        result = read(session, path).select(names).orderBy("id").toArrow()
         for name in names:
-            assert canonical(found[name]) == canonical(expected[name]), (kind, name)
+            assert canonical(result[name]) == canonical(expected[name]), (kind, name)
 
 
 @settings(max_examples=8)
@@ -305,9 +305,9 @@ def test_whatever_is_done_with_the_rows(
     def ask(query: str) -> list[str]:
         read(session, path, batch_size="11").createOrReplaceTempView("t")
         frame = session.sql(query)
-        found = texts(frame)
+        result = texts(frame)
         assert is_columnar(frame) == (session.conf.get(TRANSPORT) != "rows"), query
-        return found
+        return result
 
     for number, query in enumerate(QUERIES[::step]):
         each_way(session, partial(ask, query), held=number % held == 0)
@@ -320,8 +320,8 @@ def test_many_columns(session: SparkSession, tmp_path: Path) -> None:
     fields = [pa.field(f"c{number}", kinds[number % 4]) for number in range(230)]
     rows = pa.Table.from_arrays([random_array(rng, field, 50) for field in fields], schema=pa.schema(fields))
     spark_lance.write_dataset(rows, str(tmp_path / "t.lance"))
-    found = each_way(session, lambda: texts(read(session, str(tmp_path / "t.lance"), batch_size="7")))
-    assert len(found) == 50
+    result = each_way(session, lambda: texts(read(session, str(tmp_path / "t.lance"), batch_size="7")))
+    assert len(result) == 50
 
 
 def test_nothing_to_read(session: SparkSession, tmp_path: Path) -> None:
@@ -396,8 +396,8 @@ def test_metrics(session: SparkSession, path: str) -> None:
         assert all(value > 0 for value in values)
         return [f"numOutputRows {plan.metrics().apply('numOutputRows').value()}", *names]
 
-    found = each_way(session, ask, held=False)
-    assert f"numOutputRows {lance.dataset(path).count_rows()}" in found
+    result = each_way(session, ask, held=False)
+    assert f"numOutputRows {lance.dataset(path).count_rows()}" in result
 
 
 @pytest.fixture(scope="module")
@@ -418,8 +418,8 @@ class Slow(threading.Thread):
         self.session = session
         self.error: Exception | None = None
         # It takes some ms per row.
-        asked = "length(reflect('java.lang.Thread', 'sleep', 3L)) + length(s) as x"
-        self.frame = read(session, path, batch_size="20").selectExpr(asked).selectExpr("sum(x)")
+        request = "length(reflect('java.lang.Thread', 'sleep', 3L)) + length(s) as x"
+        self.frame = read(session, path, batch_size="20").selectExpr(request).selectExpr("sum(x)")
         self.start()
         assert eventually(lambda: allocated(session) > 0)
         time.sleep(0.2)
@@ -586,18 +586,18 @@ def test_a_driver_whose_files_the_jvm_does_not_see(
     holding: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = scans.columns_answer
-    asked = []
+    requests = []
 
     def elsewhere(*arguments: Any) -> dict[str, Any]:
         answer = plain(*arguments)
-        asked.append(Path(answer["file"]))
-        asked[-1].unlink()
+        requests.append(Path(answer["file"]))
+        requests[-1].unlink()
         return answer
 
     monkeypatch.setattr(scans, "columns_answer", elsewhere)
     frame = read(holding, path).selectExpr("count(id + 1)")
     assert frame.head() == (lance.dataset(path).count_rows(),)
-    assert asked
+    assert requests
     assert "LanceScan" in scan_of(frame)
 
 
@@ -664,8 +664,8 @@ def run_program(
 def check_program(printed: list[str], *, batches: bool) -> None:
     hashes = {line.split(maxsplit=2)[2] for line in printed if line.startswith("hash")}
     assert len(hashes) == 1, printed
-    told = [line for line in printed if line.startswith("batches")]
-    assert told == [f"batches {kind} {batches and kind != 'rows'}" for kind in ("rows", "columns")]
+    messages = [line for line in printed if line.startswith("batches")]
+    assert messages == [f"batches {kind} {batches and kind != 'rows'}" for kind in ("rows", "columns")]
 
 
 # A program whose tasks may fail twice, and which says when batches have come from its workers.
@@ -710,18 +710,18 @@ def test_a_task_that_fails_after_some_batches_is_repeated(long_path: str, tmp_pa
     ):
         assert done.stdout is not None
         try:
-            told = next((line for line in done.stdout if line.startswith("reading")), None)
-            assert told is not None, log.read_text()
+            output = next((line for line in done.stdout if line.startswith("reading")), None)
+            assert output is not None, log.read_text()
             killed = busy_workers_of(done.pid)
             for one in killed:
                 os.kill(one, signal.SIGKILL)
-            found = next((line for line in done.stdout if line.startswith("found")), "")
+            result = next((line for line in done.stdout if line.startswith("found")), "")
             assert done.wait(60) == 0
         finally:
             done.kill()
     rows = lance.dataset(long_path).to_table()
     count, length = rows.num_rows, sum(map(len, rows["s"].to_pylist()))
-    assert list(map(int, found.split()[1:])) == [count, count, count * (count - 1) // 2, length, 0]
+    assert list(map(int, result.split()[1:])) == [count, count, count * (count - 1) // 2, length, 0]
     assert "Lost task" in log.read_text()
 
 

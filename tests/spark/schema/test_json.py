@@ -40,8 +40,8 @@ def test_strings_in_and_out(spark: SparkSession, path: str) -> None:
     read = spark.read.format("lance").load(path)
     assert read.schema["j"].dataType == t.StringType()
     assert read.schema["arr"].dataType == t.ArrayType(t.StringType())
-    wanted = [(1, FIRST, ['{"x":1}', "2"]), (2, None, None), (3, "null", [])]
-    assert sorted(map(tuple, read.collect())) == wanted
+    expected = [(1, FIRST, ['{"x":1}', "2"]), (2, None, None), (3, "null", [])]
+    assert sorted(map(tuple, read.collect())) == expected
     assert read.filter("j is null").count() == 1
     assert [row.i for row in read.filter(F.col("j") == FIRST).collect()] == [1]
     assert read.filter("get_json_object(j, '$.b') = '1'").count() == 1
@@ -62,10 +62,10 @@ def test_strings_in_and_out(spark: SparkSession, path: str) -> None:
 def test_variants_on_request(spark: SparkSession, path: str) -> None:
     read = spark.read.format("lance").option("json_as", "variant").load(path)
     assert read.schema["j"].dataType == t.VariantType()
-    found = read.select("i", F.expr("variant_get(j, '$.a[1]', 'double') x"), F.expr("j is null n")).collect()
-    assert sorted(map(tuple, found)) == [(1, 2.5, False), (2, None, True), (3, None, False)]
-    asked = spark.read.format("lance").schema("i int, j variant").load(path).filter("i = 1").collect()
-    assert json.loads(asked[0].j.toJson()) == {"a": [1, 2.5], "b": 1}
+    rows = read.select("i", F.expr("variant_get(j, '$.a[1]', 'double') x"), F.expr("j is null n")).collect()
+    assert sorted(map(tuple, rows)) == [(1, 2.5, False), (2, None, True), (3, None, False)]
+    request = spark.read.format("lance").schema("i int, j variant").load(path).filter("i = 1").collect()
+    assert json.loads(request[0].j.toJson()) == {"a": [1, 2.5], "b": 1}
 
 
 def test_variants_are_written(spark: SparkSession, path: str) -> None:
@@ -77,9 +77,9 @@ def test_variants_are_written(spark: SparkSession, path: str) -> None:
     variants.write.format("lance").mode("append").save(new)
     variants.write.format("lance").mode("append").save(path)
     for table, times in ((new, 2), (path, 1)):
-        found = lance.dataset(table).to_table(columns=["i", "j"], filter="i >= 10").sort_by("i")
-        assert found.schema.field("j").type == pa.json_()
-        assert found["j"].to_pylist() == [text for text in documents for _ in range(times)]
+        result = lance.dataset(table).to_table(columns=["i", "j"], filter="i >= 10").sort_by("i")
+        assert result.schema.field("j").type == pa.json_()
+        assert result["j"].to_pylist() == [text for text in documents for _ in range(times)]
     plain = path + "_plain"
     variants.write.format("lance").mode("append").save(plain)
     assert pa.types.is_struct(lance.dataset(plain).schema.field("j").type)
@@ -98,8 +98,8 @@ def test_rows_are_changed(spark: SparkSession, path: str) -> None:
     merge = merge.whenMatchedUpdate(set={"j": "s.j"})
     merge.whenNotMatchedInsert(values={"i": "s.i", "j": "s.j"}).execute()
     LanceTable.forPath(spark, path).delete("get_json_object(j, '$.z') = 9")
-    found = {row["i"]: row["j"] for row in lance.dataset(path).to_table().to_pylist()}
-    assert found == {1: '{"m":1}', 3: "null", 7: "[7]"}
+    results = {row["i"]: row["j"] for row in lance.dataset(path).to_table().to_pylist()}
+    assert results == {1: '{"m":1}', 3: "null", 7: "[7]"}
 
 
 def test_what_is_refused(spark: SparkSession, path: str) -> None:
@@ -118,8 +118,8 @@ def test_in_sql(spark: SparkSession, tmp_path: Path) -> None:
     session.sql("""INSERT INTO lance.d VALUES (1, '{"a": 1}'), (2, '{"a": 2}'), (3, NULL)""")
     session.sql("""UPDATE lance.d SET j = '[3]' WHERE i = 3""")
     session.sql("""DELETE FROM lance.d WHERE get_json_object(j, '$.a') = '1'""")
-    found = session.sql("SELECT i, j, get_json_object(j, '$.a') FROM lance.d ORDER BY i").collect()
-    assert list(map(tuple, found)) == [(2, '{"a":2}', "2"), (3, "[3]", None)]
+    rows = session.sql("SELECT i, j, get_json_object(j, '$.a') FROM lance.d ORDER BY i").collect()
+    assert list(map(tuple, rows)) == [(2, '{"a":2}', "2"), (3, "[3]", None)]
     assert lance.dataset(str(tmp_path / "d.lance")).schema.field("j").type == pa.json_()
 
 
@@ -146,8 +146,8 @@ def test_variants_are_merged(spark: SparkSession, tmp_path: Path) -> None:
             f"MERGE INTO lance.{name} t USING {new} s ON t.id = s.id WHEN MATCHED AND s.id = 3 THEN DELETE"
         )
         session.sql(f"{merge} WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT *")
-        found = session.sql(f"SELECT id, {text} AS v FROM lance.{name}").collect()
-        assert {row.id: row.v for row in found} == {
+        values = session.sql(f"SELECT id, {text} AS v FROM lance.{name}").collect()
+        assert {row.id: row.v for row in values} == {
             0: '{"a":1}',
             1: '{"a":1}',
             2: '{"b":2}',

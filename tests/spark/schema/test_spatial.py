@@ -34,9 +34,9 @@ def table(path: Path, crs: str | None = "OGC:CRS84") -> Path:
 def test_filters_and_copies(spark: SparkSession, tmp_path: Path) -> None:
     path = str(table(tmp_path / "t"))
     window = "ST_Within(g, 'POLYGON((5 -1, 15 -1, 15 9, 5 9, 5 -1))')"
-    found = spark.read.format("lance").option("filter", window).load(path)
-    assert sorted(row.id for row in found.collect()) == list(range(6, 15))
-    found.write.format("lance").mode("append").save(str(tmp_path / "copy"))
+    result = spark.read.format("lance").option("filter", window).load(path)
+    assert sorted(row.id for row in result.collect()) == list(range(6, 15))
+    result.write.format("lance").mode("append").save(str(tmp_path / "copy"))
     copied = lance.dataset(str(tmp_path / "copy"))
     assert copied.schema.field("g").metadata == lance.dataset(path).schema.field("g").metadata
     assert copied.count_rows(window) == 9
@@ -65,10 +65,10 @@ def test_spatial_types_are_read_on_request(spark: SparkSession, tmp_path: Path) 
     path = str(table(tmp_path / "t"))
     read = spark.read.format("lance").option("geometry_as", "geometry").load(path)
     assert read.schema["g"].dataType.simpleString() == "geometry(4326)"
-    found: dict[int, Any] = {row.id: row.g for row in read.collect()}
-    assert found[40] is None
-    assert [bytes(found[n].getBytes()) for n in range(40)] == [shapely.to_wkb(point) for point in POINTS]
-    assert {found[n].getSrid() for n in range(40)} == {4326}
+    results: dict[int, Any] = {row.id: row.g for row in read.collect()}
+    assert results[40] is None
+    assert [bytes(results[n].getBytes()) for n in range(40)] == [shapely.to_wkb(point) for point in POINTS]
+    assert {results[n].getSrid() for n in range(40)} == {4326}
     plain = spark.read.format("lance").load(path)
     assert plain.schema["g"].dataType.simpleString() == "binary"
 
@@ -79,11 +79,11 @@ def test_spatial_types_are_written(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "new")
     source.write.format("lance").mode("append").save(path)
     source.where("id < 3").write.format("lance").mode("append").save(path)
-    made = lance.dataset(path)
-    metadata = made.schema.field("g").metadata
+    ds = lance.dataset(path)
+    metadata = ds.schema.field("g").metadata
     assert metadata[b"ARROW:extension:name"] == b"geoarrow.wkb"
     assert b"OGC:CRS84" in metadata[b"ARROW:extension:metadata"]
-    stored = made.to_table().sort_by("id")
+    stored = ds.to_table().sort_by("id")
     right = sorted([*range(41), 0, 1, 2])
     assert stored["id"].to_pylist() == right
     shapes = [shapely.to_wkb(POINTS[n]) if n < 40 else None for n in right]

@@ -180,6 +180,6 @@ def test_times_variants_and_intervals_inside_of_others(tmp_path: Path) -> None:
         for _ in range(2):
             save(path, schema, rows)
         same(path)
-        told, found = seen(path)
-        assert declared_schema(told) == schema
-        assert found.to_pylist() == rows.to_pylist() * 2
+        message, result = seen(path)
+        assert declared_schema(message) == schema
+        assert result.to_pylist() == rows.to_pylist() * 2

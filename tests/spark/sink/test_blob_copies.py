@@ -54,11 +54,11 @@ def bytes_of(path: str, column: str = "b") -> Blobs:
     ids = ours.to_table(["id"])["id"].to_pylist()
     assert len(set(ids)) == len(ids)
     blobs = ours.take_blobs(column, indices=list(range(len(ids))))
-    found = {key: None if blob is None else blob.readall() for key, blob in zip(ids, blobs, strict=True)}
-    there = [place for place, key in enumerate(ids) if found[key]]
+    results = {key: None if blob is None else blob.readall() for key, blob in zip(ids, blobs, strict=True)}
+    there = [place for place, key in enumerate(ids) if results[key]]
     by_pylance = theirs.take_blobs(column, indices=there) if there else []
-    assert [blob and blob.readall() for blob in by_pylance] == [found[ids[place]] for place in there]
-    return found
+    assert [blob and blob.readall() for blob in by_pylance] == [results[ids[place]] for place in there]
+    return results
 
 
 def refusal(spark: SparkSession, frame: DataFrame, path: str, mode: str = "append", **options: Any) -> str:
@@ -129,8 +129,8 @@ def test_other_columns_of_targets(tmp_path: Path, spark: SparkSession) -> None:
     save(frame.limit(0), target, **{"b.lance.encoding": "binary"})
     assert lance.dataset(target).schema.field("b").type == pa.binary()
     save(frame, target)
-    found = lance.dataset(target).to_table().to_pylist()
-    assert {row["id"]: row["b"] for row in found} == blobs
+    rows = lance.dataset(target).to_table().to_pylist()
+    assert {row["id"]: row["b"] for row in rows} == blobs
     # An overwrite makes blobs of them again, unless it keeps the table's columns.
     save(frame, target, "overwrite", overwriteSchema="false")
     assert lance.dataset(target).schema.field("b").type == pa.binary()
@@ -157,10 +157,10 @@ def test_a_source_that_was_cleaned_up(tmp_path: Path, spark: SparkSession) -> No
     source, target = str(tmp_path / "s"), str(tmp_path / "t")
     make(source, random.Random(3), "2.1", count=9)
     frame = load(spark, source)
-    kept = spark.createDataFrame(frame.collect(), frame.schema)
+    remaining = spark.createDataFrame(frame.collect(), frame.schema)
     lance.write_dataset(pa.table({"id": [1]}), source, mode="overwrite")
     lance.dataset(source).cleanup_old_versions(timedelta(0), delete_unverified=True)
-    message = refusal(spark, kept, target)
+    message = refusal(spark, remaining, target)
     assert "cleaned up" in message
     assert "blob_handling=all_binary" in message
     assert not list(Path(target).rglob("*.lance"))
@@ -241,7 +241,7 @@ def test_blobs_inside_of_columns(tmp_path: Path, spark: SparkSession) -> None:
 
 
 def test_streams_and_searches(tmp_path: Path, spark: SparkSession) -> None:
-    source, target, found = (str(tmp_path / name) for name in ("s", "t", "f"))
+    source, target, result = (str(tmp_path / name) for name in ("s", "t", "f"))
     blobs = make(source, random.Random(6), "2.2")
     if hasattr(st, "TimeType"):
         stream = spark.readStream.format("lance").load(source)
@@ -252,11 +252,11 @@ def test_streams_and_searches(tmp_path: Path, spark: SparkSession) -> None:
     vectors = vectors.cast(pa.schema([("id", pa.int64()), ("v", pa.list_(pa.float32(), 2))]))
     lance.dataset(source).merge(vectors, "id")
     table = LanceTable.forPath(spark, source)
-    save(table.search([0.0, 0.0], "v", k=5).select("id", "b"), found)
+    save(table.search([0.0, 0.0], "v", k=5).select("id", "b"), result)
     nearest = load(spark, source, nearest='{"column": "v", "q": [40.0, 0.0], "k": 5}').select("id", "b")
-    save(nearest, found)
+    save(nearest, result)
     ordered = sorted(blobs)
-    assert bytes_of(found) == {key: blobs[key] for key in (*ordered[:5], *ordered[-5:])}
+    assert bytes_of(result) == {key: blobs[key] for key in (*ordered[:5], *ordered[-5:])}
 
 
 def test_the_thresholds_of_a_column_stay(tmp_path: Path, spark: SparkSession) -> None:

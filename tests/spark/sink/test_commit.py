@@ -43,9 +43,9 @@ def sent(thing: Any) -> Any:
 
 
 def writer(path: str, *, overwrite: bool = False, schema: StructType = SCHEMA, **options: str) -> LanceWriter:
-    made = sent(LanceDataSource({"path": path, **options}).writer(schema, overwrite))
-    assert isinstance(made, LanceWriter)
-    return made
+    result = sent(LanceDataSource({"path": path, **options}).writer(schema, overwrite))
+    assert isinstance(result, LanceWriter)
+    return result
 
 
 def batch(*ids: int) -> pa.RecordBatch:
@@ -170,12 +170,12 @@ def test_abort_after_a_commit_that_landed_deletes_nothing(path: str) -> None:
 def test_abort_of_an_unfinished_write_finds_files_of_which_no_message_came(path: str) -> None:
     """Of a task that was killed after it wrote, or whose first attempt failed."""
     other, job = writer(path), writer(path)
-    kept = write(other, batch(1))
+    remaining = write(other, batch(1))
     write(job, batch(2))
     write(job, batch(3))
     sent(job).abort([None, None])
     assert files(path) == 1
-    other.commit([kept])
+    other.commit([remaining])
     assert ids(path) == [1]
 
 

@@ -81,13 +81,13 @@ def planners() -> set[str]:
             commands[folder.name] = (folder / "cmdline").read_text().split("\0")
         except OSError:  # it has just ended
             continue
-    found, waiting = set(), [str(os.getpid())]
+    result, waiting = set(), [str(os.getpid())]
     while waiting:
         parent = waiting.pop()
         waiting += [child for child, above in parents.items() if above == parent]
         words = [word for word in commands.get(parent, ()) if word.startswith("pyspark.sql.worker.")]
-        found |= {f"{parent} {word}" for word in words}
-    return found
+        result |= {f"{parent} {word}" for word in words}
+    return result
 
 
 def values(seed: int, count: int) -> list[tuple[Any, ...]]:

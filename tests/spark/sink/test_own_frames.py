@@ -119,9 +119,11 @@ def test_a_column_is_named_once(spark: SparkSession, tmp_path: Path) -> None:
 def test_what_a_search_found_can_be_searched_again(spark: SparkSession, tmp_path: Path) -> None:
     path = make(tmp_path / "t")
     copy = str(tmp_path / "c")
-    found = read(spark, path, nearest=QUERY).withColumn("_score", F.lit(7.0)).withColumn("query_id", F.lit(7))
+    result = (
+        read(spark, path, nearest=QUERY).withColumn("_score", F.lit(7.0)).withColumn("query_id", F.lit(7))
+    )
     vectors: dict[str, Any] = {"v.arrow.fixed-size-list.size": 4}
-    write(found, copy, **vectors)
+    write(result, copy, **vectors)
     table = LanceTable.forPath(spark, copy)
     expected = [(number, 14.0 + 0) for number in (0,)]
     again = read(spark, copy, nearest=QUERY)
@@ -234,7 +236,7 @@ def test_extension_types_are_their_storage_to_spark(spark: SparkSession, tmp_pat
     spark_lance.write_dataset(rows, path)
     write(read(spark, path), path)
     write(read(spark, path), path, "overwrite")
-    found = spark_lance.dataset(path).to_table()
-    assert found == pa.concat_tables([rows, rows]) == lance.dataset(path).to_table()
+    result = spark_lance.dataset(path).to_table()
+    assert result == pa.concat_tables([rows, rows]) == lance.dataset(path).to_table()
     near = read(spark, path, nearest='{"column": "v", "q": [5, 6, 7, 8], "k": 1}').collect()
     assert [(row.id, row.v, row.u) for row in near] == [(2, [5.0, 6.0, 7.0, 8.0], None)]

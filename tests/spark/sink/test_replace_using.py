@@ -185,8 +185,8 @@ def test_conditions(
     version = spark_lance.dataset(path).version
     options = {"replaceOn": condition, **({"targetAlias": alias} if alias else {})}
     session.sql(NEW).write.format("lance").mode("overwrite").options(**options).save(path)
-    kept = {row for row in before if not gone & set(row[:2])}
-    assert stored(session) == kept | {(2, "B", 9.0), (None, "N", 9.0), (5, "e", 9.0)}
+    remaining = {row for row in before if not gone & set(row[:2])}
+    assert stored(session) == remaining | {(2, "B", 9.0), (None, "N", 9.0), (5, "e", 9.0)}
     assert spark_lance.dataset(path).version == version + 1
 
 
@@ -223,13 +223,13 @@ def test_random_rows_against_a_model(session: SparkSession, path: str) -> None:
         using = chance.sample(["id", "v", "x"], chance.randrange(1, 3))
         places = [["id", "v", "x"].index(name) for name in using]
         keys = {tuple(row[place] for place in places) for row in new}
-        kept = {row for row in old if None in (key := tuple(row[p] for p in places)) or key not in keys}
+        remaining = {row for row in old if None in (key := tuple(row[p] for p in places)) or key not in keys}
         frame = session.createDataFrame(sorted(new, key=str), "id INT, v STRING, x DOUBLE")
         frame.write.format("lance").mode("overwrite").option("replaceUsing", ",".join(using)).save(path)
         rows = sorted(map(str, map(tuple, session.table("lance.t").collect())))
-        assert rows == sorted([*map(str, kept), *map(str, new)])
+        assert rows == sorted([*map(str, remaining), *map(str, new)])
         session.sql("DELETE FROM lance.t").collect()
-        session.createDataFrame(sorted(kept | new, key=str), frame.schema).writeTo("lance.t").append()
+        session.createDataFrame(sorted(remaining | new, key=str), frame.schema).writeTo("lance.t").append()
 
 
 def test_names_and_types(session: SparkSession) -> None:

@@ -48,14 +48,14 @@ def asked(server: Server, work: Callable[[], object]) -> list[str]:
     """What some work asks of the store, but for its data file and its manifest: method and folder."""
     server.forget()
     work()
-    found = []
+    results = []
     for method, path, _ in server.seen:
         folder = next((name for name in ("data", "_transactions", "_versions") if f"/{name}" in path), path)
-        found.append("LIST" if "list-type=2" in path else f"{method} {folder}")
+        results.append("LIST" if "list-type=2" in path else f"{method} {folder}")
     for own in ("PUT data", "PUT _versions"):
-        assert found.count(own) == 1, found
-        found.remove(own)
-    return found
+        assert results.count(own) == 1, results
+        results.remove(own)
+    return results
 
 
 def test_an_append_by_path(driver: SparkSession, server: Server, storage: dict[str, str]) -> None:

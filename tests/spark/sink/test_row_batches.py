@@ -57,10 +57,12 @@ def test_what_is_packed_comes_out() -> None:
             out.write_batch(batch)
         streams.append(sink.getvalue().to_pybytes())
     packed = pa.record_batch({"rows": pa.array(streams, pa.binary())})
-    told = Told()
-    answer = TaskWrite(told, packed=True).batches([packed.slice(0, 7), packed.slice(7, 0), packed.slice(7)])
+    message = Told()
+    answer = TaskWrite(message, packed=True).batches(
+        [packed.slice(0, 7), packed.slice(7, 0), packed.slice(7)]
+    )
     assert len(list(answer)) == 1
-    assert pa.Table.from_batches(told.batches) == pa.Table.from_batches(rows)
+    assert pa.Table.from_batches(message.batches) == pa.Table.from_batches(rows)
 
 
 def frame(session: SparkSession, place: Path, seed: int) -> DataFrame:
@@ -130,16 +132,16 @@ def expression(draw: random.Random, depth: int) -> str:
     kind = draw.choice(["value", "struct", "items", "repeated", "map"]) if depth else "value"
     below = [expression(draw, depth - 1) for _ in range(3)] if depth else []
     if kind == "value":
-        made = draw.choice(VALUES)
+        result = draw.choice(VALUES)
     elif kind == "struct":
-        made = "named_struct(" + ", ".join(f"'f{i}', {part}" for i, part in enumerate(below)) + ")"
+        result = "named_struct(" + ", ".join(f"'f{i}', {part}" for i, part in enumerate(below)) + ")"
     elif kind == "items":
-        made = f"slice(array({below[0]}, null, {below[0]}, null), 1, cast(id % 5 AS int))"
+        result = f"slice(array({below[0]}, null, {below[0]}, null), 1, cast(id % 5 AS int))"
     elif kind == "repeated":
-        made = f"array_repeat({below[0]}, cast(id % 67 AS int))"
+        result = f"array_repeat({below[0]}, cast(id % 67 AS int))"
     else:
-        made = f"map_from_arrays(array(concat('k', id), 'other'), array({below[0]}, {below[0]}))"
-    return f"if(id % {draw.randrange(2, 7)} = 1, null, {made})" if draw.random() < 0.6 else made
+        result = f"map_from_arrays(array(concat('k', id), 'other'), array({below[0]}, {below[0]}))"
+    return f"if(id % {draw.randrange(2, 7)} = 1, null, {result})" if draw.random() < 0.6 else result
 
 
 @pytest.mark.parametrize(
@@ -170,10 +172,10 @@ def test_rows_longer_than_a_block_of_rows(session: SparkSession, tmp_path: Path)
         "array_repeat(double(id), 40000) AS v",
     )
     rows.write.format("lance").mode("append").save(str(tmp_path / "t"))
-    found = lance.dataset(str(tmp_path / "t")).to_table().to_pydict()
-    assert found["id"] == list(range(60))
-    assert found["s"] == [str(i) * 300_000 if i % 7 == 3 else str(i) for i in range(60)]
-    assert found["v"] == [[float(i)] * 40_000 for i in range(60)]
+    result = lance.dataset(str(tmp_path / "t")).to_table().to_pydict()
+    assert result["id"] == list(range(60))
+    assert result["s"] == [str(i) * 300_000 if i % 7 == 3 else str(i) for i in range(60)]
+    assert result["v"] == [[float(i)] * 40_000 for i in range(60)]
 
 
 def allocated(session: SparkSession) -> int:
@@ -185,10 +187,10 @@ def allocated(session: SparkSession) -> int:
 def test_batches_are_used_where_no_value_is_large(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[bool] = []
+    requests: list[bool] = []
 
     def kept(writer: Any, *, batches: bool) -> bytes:
-        asked.append(batches)
+        requests.append(batches)
         return pickled_write(writer, batches=batches)
 
     monkeypatch.setattr("spark_lance.spark.sql.writes.pickled_write", kept)
@@ -201,7 +203,7 @@ def test_batches_are_used_where_no_value_is_large(
         "columns",
     )
     written(session, rows, tmp_path / "c.lance", "rows")
-    assert asked == [True, False, False]
+    assert requests == [True, False, False]
 
 
 def test_a_task_that_fails_leaves_neither_rows_nor_memory(session: SparkSession, tmp_path: Path) -> None:
@@ -226,5 +228,5 @@ def test_rows_of_many_bytes(session: SparkSession, tmp_path: Path) -> None:
     rows.write.format("lance").mode("append").save(str(tmp_path / "t.lance"))
     table = lance.dataset(str(tmp_path / "t.lance"))
     assert table.count_rows() == 5000
-    found = table.to_table(filter="id = 4321")
-    assert found["s"].to_pylist() == ["4321" * 5000]
+    result = table.to_table(filter="id = 4321")
+    assert result["s"].to_pylist() == ["4321" * 5000]

@@ -114,10 +114,10 @@ def test_times_and_variants_come_back_as_they_were(spark: SparkSession, path: st
     frame = spark.createDataFrame(rows, schema).coalesce(1)
     frame = frame.withColumn("v", f.parse_json(f.lit('{"a": [1, "x"]}')))
     save(frame, path)
-    found = load(spark, path)
-    assert found.schema["t"].dataType == TIME(6)
-    assert found.schema["v"].dataType == t.VariantType()
-    answer = found.selectExpr("t", "variant_get(v, '$.a[1]', 'string') AS x").collect()
+    result = load(spark, path)
+    assert result.schema["t"].dataType == TIME(6)
+    assert result.schema["v"].dataType == t.VariantType()
+    answer = result.selectExpr("t", "variant_get(v, '$.a[1]', 'string') AS x").collect()
     assert [tuple(row) for row in answer] == [(dt.time(23, 59, 59, 999999), "x"), (None, "x")]
 
 
@@ -192,11 +192,11 @@ def test_vectors_by_option_and_by_metadata(spark: SparkSession, path: str, tmp_p
     save(frame, path, **vectors("Vec"))
     assert spark_lance.dataset(path).schema.field("Vec").type == pa.list_(pa.float32(), 2)
     save(frame, path)
-    found = load(spark, path)
-    assert found.collect() == frame.union(frame).collect()
+    result = load(spark, path)
+    assert result.collect() == frame.union(frame).collect()
     # The length travels with the DataFrame to other tables.
     other = str(tmp_path / "other")
-    save(found.select("Vec"), other)
+    save(result.select("Vec"), other)
     assert spark_lance.dataset(other).schema.field("Vec").type == pa.list_(pa.float32(), 2)
     third = str(tmp_path / "third")
     save(frame.withMetadata("Vec", {VECTOR_SIZE: 2}), third)

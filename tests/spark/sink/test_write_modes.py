@@ -30,11 +30,11 @@ def save(frame: DataFrame, path: str, mode: str = "append", **options: Any) -> N
 
 
 def rows(spark: SparkSession, path: str) -> list[tuple[Any, ...]]:
-    found = spark.read.format("lance").load(path)
+    result = spark.read.format("lance").load(path)
     assert [tuple(row.values()) for row in lance.dataset(path).to_table().to_pylist()] == [
         tuple(row.values()) for row in spark_lance.dataset(path).to_table().to_pylist()
     ]
-    return sorted((tuple(row) for row in found.collect()), key=str)
+    return sorted((tuple(row) for row in result.collect()), key=str)
 
 
 def test_merge_schema(spark: SparkSession, path: str) -> None:
@@ -92,8 +92,8 @@ def test_replace_where(spark: SparkSession, path: str) -> None:
     assert spark_lance.dataset(path).version == 2
     table = spark_lance.dataset(path).to_table()
     assert table.num_rows == 1000 - 167 + 5
-    kept = table.filter(pa.compute.is_valid(table["s"]))
-    assert all(row["part"] != 1 or row["id"] >= 500 for row in kept.to_pylist())
+    remaining = table.filter(pa.compute.is_valid(table["s"]))
+    assert all(row["part"] != 1 or row["id"] >= 500 for row in remaining.to_pylist())
     with pytest.raises(PySparkException, match=r"5 of 5 rows .* do not match the condition .* part = 2"):
         save(new.repartition(1), path, "overwrite", replaceWhere="part = 2")
     assert spark_lance.dataset(path).version == 2

@@ -44,7 +44,7 @@ def makes_rows(session: SparkSession) -> bool:
             if metrics.apply(m).name() == MADE:
                 counted.append(values.get(metrics.apply(m).accumulatorId()))
     assert counted, "the plan has no batches"
-    return any(found.isDefined() and found.get() != "0" for found in counted)
+    return any(result.isDefined() and result.get() != "0" for result in counted)
 
 
 def written(rows: DataFrame, place: Path, kind: str = "columns") -> Any:
@@ -77,8 +77,8 @@ def texts(table: Any) -> list[str]:
 )
 def test_flat_columns(session: SparkSession, tmp_path: Path, source: str, settings: dict[str, str]) -> None:
     spark_lance.write_dataset(values(41), str(tmp_path / "made"))
-    made = session.read.format("lance").load(str(tmp_path / "made")).drop("raw", "st")
-    made.repartition(3).write.format(source).mode("append").save(str(tmp_path / "source"))
+    actual = session.read.format("lance").load(str(tmp_path / "made")).drop("raw", "st")
+    actual.repartition(3).write.format(source).mode("append").save(str(tmp_path / "source"))
     for name, value in settings.items():
         session.conf.set(name, value)
     try:
@@ -86,7 +86,7 @@ def test_flat_columns(session: SparkSession, tmp_path: Path, source: str, settin
         # Columns that change their places and names are still columns.
         others = [name for name in rows.columns if name not in ("s", "id")]
         rows = rows.selectExpr("s", "id AS number", *others)
-        found = written(rows, tmp_path / "columns")
+        result = written(rows, tmp_path / "columns")
         assert not makes_rows(session)
         single = written(rows, tmp_path / "rows", "rows")
         # Without that, our own scans read rows, too.
@@ -94,9 +94,9 @@ def test_flat_columns(session: SparkSession, tmp_path: Path, source: str, settin
     finally:
         for name in settings:
             session.conf.unset(name)
-    assert found.num_rows == 400
-    assert found.schema == single.schema
-    assert texts(found) == texts(single)
+    assert result.num_rows == 400
+    assert result.schema == single.schema
+    assert texts(result) == texts(single)
 
 
 @pytest.mark.parametrize(
@@ -106,29 +106,29 @@ def test_columns_of_any_type(session: SparkSession, tmp_path: Path, seed: int) -
     draw = random.Random(seed)
     columns = [f"{expression(draw, i % 3)} AS c{i}" for i in range(draw.choice([4, 20]))]
     # More rows than one batch of Parquet's reader has.
-    made = session.range(0, 5000, 1, 1).selectExpr("id", *columns)
-    made.write.parquet(str(tmp_path / "source"))
+    actual = session.range(0, 5000, 1, 1).selectExpr("id", *columns)
+    actual.write.parquet(str(tmp_path / "source"))
     rows = session.read.parquet(str(tmp_path / "source"))
-    found = written(rows, tmp_path / "columns")
+    result = written(rows, tmp_path / "columns")
     single = written(rows, tmp_path / "rows", "rows")
-    assert found.num_rows == 5000
-    assert found.schema == single.schema
-    assert texts(found) == texts(single)
+    assert result.num_rows == 5000
+    assert result.schema == single.schema
+    assert texts(result) == texts(single)
 
 
 def test_arrays_and_structs_are_copied_as_columns(session: SparkSession, tmp_path: Path) -> None:
-    made = session.range(0, 5000, 1, 1).selectExpr(
+    actual = session.range(0, 5000, 1, 1).selectExpr(
         "id",
         "if(id % 5 = 0, null, transform(sequence(1, int(id % 9)), x -> if(x = 3, null, float(x) / id))) AS v",
         "if(id % 7 = 0, null, named_struct('a', nullif(id, 3), 'b', array(string(id), null))) AS s",
         "array_repeat(double(id), 16) AS w",
     )
-    made.write.parquet(str(tmp_path / "source"))
+    actual.write.parquet(str(tmp_path / "source"))
     rows = session.read.parquet(str(tmp_path / "source"))
-    found = written(rows, tmp_path / "columns")
+    result = written(rows, tmp_path / "columns")
     assert not makes_rows(session)
-    assert texts(found) == texts(written(rows, tmp_path / "rows", "rows"))
-    assert [4999.0] * 16 in found["w"].to_pylist()
+    assert texts(result) == texts(written(rows, tmp_path / "rows", "rows"))
+    assert [4999.0] * 16 in result["w"].to_pylist()
 
 
 def test_columns_of_partitions_and_columns_that_files_lack(session: SparkSession, tmp_path: Path) -> None:
@@ -140,19 +140,19 @@ def test_columns_of_partitions_and_columns_that_files_lack(session: SparkSession
     )
     new.write.mode("append").partitionBy("part", "day").parquet(source)
     rows = session.read.option("mergeSchema", "true").parquet(source)
-    found = written(rows, tmp_path / "columns")
+    result = written(rows, tmp_path / "columns")
     assert not makes_rows(session)
-    assert texts(found) == texts(written(rows, tmp_path / "rows", "rows"))
-    assert sum(value is None for value in found["half"].to_pylist()) == 10
+    assert texts(result) == texts(written(rows, tmp_path / "rows", "rows"))
+    assert sum(value is None for value in result["half"].to_pylist()) == 10
 
 
 def test_what_is_computed_is_made_of_rows(session: SparkSession, tmp_path: Path) -> None:
     session.range(100).selectExpr("id", "string(id) AS s").write.parquet(str(tmp_path / "source"))
     rows = session.read.parquet(str(tmp_path / "source"))
     for number, some in enumerate((rows.selectExpr("id + 1 AS id"), rows.where("id > 10"))):
-        found = written(some, tmp_path / f"t{number}")
+        result = written(some, tmp_path / f"t{number}")
         assert makes_rows(session)
-        assert sorted(found["id"].to_pylist()) == sorted(row.id for row in some.collect())
+        assert sorted(result["id"].to_pylist()) == sorted(row.id for row in some.collect())
 
 
 def test_an_overwrite_and_a_table_by_name(session: SparkSession, tmp_path: Path) -> None:
@@ -161,8 +161,8 @@ def test_an_overwrite_and_a_table_by_name(session: SparkSession, tmp_path: Path)
     written(session.range(3).selectExpr("id", "'old' AS s"), tmp_path / "t")
     rows.write.format("lance").mode("overwrite").save(str(tmp_path / "t"))
     assert not makes_rows(session)
-    found = lance.dataset(str(tmp_path / "t")).to_table()
-    assert sorted(found["id"].to_pylist()) == list(range(50))
+    result = lance.dataset(str(tmp_path / "t")).to_table()
+    assert sorted(result["id"].to_pylist()) == list(range(50))
     empty = session.read.schema("id bigint, s string").parquet(str(tmp_path / "source")).where("false")
     empty.write.format("lance").mode("append").save(str(tmp_path / "t"))
     assert lance.dataset(str(tmp_path / "t")).count_rows() == 50

@@ -37,13 +37,13 @@ FILES = [file for file in ALL_FILES if not reason_to_skip(file)]
 def statements(text: str) -> list[tuple[str, list[str], str, str]]:
     """Return each statement with the rows, the error and the part of the answer that are expected of it."""
     text = re.sub(r"^--.*\n", "", text, flags=re.MULTILINE)
-    found = []
-    for sql, told in re.findall(r"(.+?);\n((?:[>!~] [^\n]*\n)*)", text, flags=re.DOTALL):
-        lines = told.splitlines()
+    results = []
+    for sql, message in re.findall(r"(.+?);\n((?:[>!~] [^\n]*\n)*)", text, flags=re.DOTALL):
+        lines = message.splitlines()
         rows = [line[2:] for line in lines if line[0] == ">"]
         error, part = ("".join(line[2:] for line in lines if line[0] == mark) for mark in "!~")
-        found.append((sql.strip(), rows, error, part))
-    return found
+        results.append((sql.strip(), rows, error, part))
+    return results
 
 
 def wrong_answers(session: Any, text: str) -> list[str]:

@@ -154,12 +154,12 @@ def rows(draw: random.Random, count: int, first: int = 0) -> list[dict[str, Any]
         return draw.choice(keep[name]) if draw.random() < 0.95 else draw.choice(_VALUES[name])
 
     def row(number: int) -> dict[str, Any]:
-        found = {name: value(name) for name in _VALUES}
+        results = {name: value(name) for name in _VALUES}
         pair = {"x": value("i"), "y": value("s")}
-        found["st"] = None if draw.random() < share else pair
+        results["st"] = None if draw.random() < share else pair
         length = draw.randint(0, 3)
-        found["l"] = None if draw.random() < share else [value("tiny") for _ in range(length)]
-        return {"id": number, **found}
+        results["l"] = None if draw.random() < share else [value("tiny") for _ in range(length)]
+        return {"id": number, **results}
 
     return [row(first + number) for number in range(count)]
 
@@ -407,10 +407,17 @@ class Queries:
         return f"SELECT {self._one_text(name)} FROM {{rows}}{self._where()} ORDER BY {names[0]} {limit}", True
 
     def _totals(self) -> tuple[str, bool]:
-        asked = ("count(*)", "count({})", "min({})", "max({})", "count(DISTINCT {})", "max_by(id, ({}, id))")
+        request = (
+            "count(*)",
+            "count({})",
+            "min({})",
+            "max({})",
+            "count(DISTINCT {})",
+            "max_by(id, ({}, id))",
+        )
         chosen = []
         for _ in range(self._draw.randint(1, 4)):
-            name, total = self._name(), self._draw.choice(asked)
+            name, total = self._name(), self._draw.choice(request)
             is_text = total.startswith(("min", "max("))
             chosen.append(self._one_text(name, total) if is_text else total.format(name))
         return f"SELECT {', '.join(chosen)} FROM {{rows}}{self._where()}", False

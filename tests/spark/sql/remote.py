@@ -49,9 +49,9 @@ def run(address: str, folder: str, file: Path) -> list[str]:
     """Run one file and return its wrong answers."""
     session = SparkSession.builder.remote(address).create()
     session.conf.set("spark.sql.catalog.lance.root", f"{folder}/{file.stem}")
-    found = wrong_answers(session, file.read_text().replace("{root}", f"{folder}/{file.stem}-paths"))
+    result = wrong_answers(session, file.read_text().replace("{root}", f"{folder}/{file.stem}-paths"))
     session.stop()
-    return found
+    return result
 
 
 def run_writers(address: str, folder: str) -> list[str]:
@@ -117,8 +117,8 @@ def run_pipeline(address: str, folder: str) -> list[str]:
 def ask(address: str, folder: str) -> None:
     """Print the wrong answers of all files."""
     with ThreadPoolExecutor(2) as threads:
-        found = dict(zip(FILES, threads.map(lambda file: run(address, folder, file), FILES), strict=True))
-    wrong = {file.stem: answers for file, answers in found.items()}
+        result = dict(zip(FILES, threads.map(lambda file: run(address, folder, file), FILES), strict=True))
+    wrong = {file.stem: answers for file, answers in result.items()}
     wrong["writers"] = run_writers(address, folder)
     if RELEASE >= (4, 3):
         wrong["pipeline"] = run_pipeline(address, folder)

@@ -59,11 +59,11 @@ class Changes:
 
     def _delete(self) -> tuple[str, str]:
         condition = self._queries.condition()
-        kept = f"SELECT * FROM {{rows}} WHERE NOT coalesce({condition}, false)"
+        remaining = f"SELECT * FROM {{rows}} WHERE NOT coalesce({condition}, false)"
         if "SELECT" in condition:
             gone = f"SELECT id FROM {{rows}} WHERE {condition}"
-            kept = f"SELECT * FROM {{rows}} WHERE id NOT IN ({gone})"
-        return f"DELETE FROM {{rows}} WHERE {condition}", kept
+            remaining = f"SELECT * FROM {{rows}} WHERE id NOT IN ({gone})"
+        return f"DELETE FROM {{rows}} WHERE {condition}", remaining
 
     def _sets(self) -> dict[str, str]:
         chosen = self._draw.sample(sorted(VALUES), self._draw.randint(1, 3))
@@ -135,11 +135,11 @@ class Changes:
             )
             after.append(f"CASE action {values} ELSE {name} END AS {name}" if values else name)
         gone = [str(i) for i, (_, _, sets) in enumerate(matched) if sets is None]
-        kept = f"WHERE action NOT IN ({', '.join(gone)})" if gone else ""
-        result = f"SELECT {', '.join(after)} FROM (SELECT *, {action} AS action FROM ({joined})) {kept}"
+        remaining = f"WHERE action NOT IN ({', '.join(gone)})" if gone else ""
+        result = f"SELECT {', '.join(after)} FROM (SELECT *, {action} AS action FROM ({joined})) {remaining}"
         if inserts:
-            made = {"id": f"k + {self._fresh}", "i": "int(a)", "s": "b"}
-            row = ", ".join(f"{made.get(name, 'NULL')} AS {name}" for name in SCHEMA.names)
+            results = {"id": f"k + {self._fresh}", "i": "int(a)", "s": "b"}
+            row = ", ".join(f"{results.get(name, 'NULL')} AS {name}" for name in SCHEMA.names)
             fresh = f"SELECT {row} FROM ({source}) WHERE k % 2 = 0 AND k NOT IN (SELECT id FROM {{rows}})"
             result += f" UNION ALL {fresh}"
         return merge, result

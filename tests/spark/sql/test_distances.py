@@ -32,8 +32,8 @@ def test_distances_are_those_of_the_reference(
     array = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel(), kind), 12)
     lance.write_dataset(pa.table({"id": range(200), "v": array}), str(tmp_path / "t.lance"))
     near = {"column": "v", "q": query.astype(dtype), "k": 200, "metric": metric}
-    found = lance.dataset(str(tmp_path / "t.lance")).to_table(columns=["id", "_distance"], nearest=near)
-    expected = dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
+    result = lance.dataset(str(tmp_path / "t.lance")).to_table(columns=["id", "_distance"], nearest=near)
+    expected = dict(zip(*(column.to_pylist() for column in result.columns), strict=True))
     session = spark_lance.enable(spark.newSession())
     constant = ", ".join(f"CAST({value!r} AS DOUBLE)" for value in query.tolist())
     rows = session.sql(

@@ -57,8 +57,8 @@ def test_the_record_of_writes_is_not_shown(
     assert main(["inspect", path]) == 0
     assert "spark_lance.transactions" not in capsys.readouterr().out
     # A table made from what is shown takes the same writes.
-    made = session.sql("SHOW CREATE TABLE lance.t").collect()[0][0].replace("lance.t ", "lance.u ", 1)
-    session.sql(made).collect()
+    result = session.sql("SHOW CREATE TABLE lance.t").collect()[0][0].replace("lance.t ", "lance.u ", 1)
+    session.sql(result).collect()
     copy = path_of(session, "lance.u")
     write_once(session, copy, 7)
     assert session.table("lance.u").count() == 2

@@ -71,14 +71,14 @@ def test_words_of_each_row(place: tuple[SparkSession, Path], options: dict[str, 
         f"SELECT q.id, f.id, f._score, f.words FROM queries q, "
         f"LATERAL text_search('lateral.t', 'words', q.words, 9, '{given}') f"
     )
-    found: dict[int, list[Any]] = {}
+    results: dict[int, list[Any]] = {}
     for number, *row in answer.collect():
-        found.setdefault(number, []).append(tuple(row))
+        results.setdefault(number, []).append(tuple(row))
     table = spark_lance.dataset(str(root / "t.lance"))
     keys: dict[str, Any] = {key: value for key, value in options.items() if key != "filter"}
     for number, words, _ in rows(3, 25):
         if words is None:
-            assert number not in found
+            assert number not in results
             continue
         one = table.to_table(
             ["id", "words", "_score"],
@@ -88,8 +88,8 @@ def test_words_of_each_row(place: tuple[SparkSession, Path], options: dict[str, 
             prefilter=True,
         )
         expected = [(row["id"], row["_score"], row["words"]) for row in one.to_pylist()]
-        assert sorted(found.get(number, [])) == sorted(expected)
-    assert found
+        assert sorted(results.get(number, [])) == sorted(expected)
+    assert results
 
 
 @pytest.mark.parametrize("given", ["vector", "words", "both"])
@@ -102,18 +102,18 @@ def test_words_and_vectors_of_each_row(place: tuple[SparkSession, Path], given: 
         f"LATERAL hybrid_search('lateral.t', 'v', {vector}, 'words', {words}, 6, "
         "map('filter', 'id < 190', 'candidates', '20', 'text_weight', '0.5', 'nprobes', '2')) f"
     )
-    found: dict[int, list[Any]] = {}
+    results: dict[int, list[Any]] = {}
     for number, *row in answer.drop("v").collect():
-        found.setdefault(number, []).append(tuple(row))
+        results.setdefault(number, []).append(tuple(row))
     table = spark_lance.dataset(str(root / "t.lance"))
     for number, text, near in rows(3, 25):
-        asked = [0.5, 0.1, -0.2] if given == "words" else near
+        request = [0.5, 0.1, -0.2] if given == "words" else near
         text = "red fox" if given == "vector" else text
-        if text is None or asked is None:
-            assert number not in found
+        if text is None or request is None:
+            assert number not in results
             continue
         one = table.hybrid_search(
-            {"column": "v", "q": asked, "nprobes": 2},
+            {"column": "v", "q": request, "nprobes": 2},
             {"column": "words", "query": text},
             6,
             columns=["id", "words"],
@@ -122,8 +122,8 @@ def test_words_and_vectors_of_each_row(place: tuple[SparkSession, Path], given: 
             text_weight=0.5,
         )
         expected = [tuple(row.values()) for row in one.to_pylist()]
-        assert sorted(found[number], key=lambda row: row[0]) == sorted(expected, key=lambda row: row[0])
-    assert found
+        assert sorted(results[number], key=lambda row: row[0]) == sorted(expected, key=lambda row: row[0])
+    assert results
 
 
 def test_rows_of_a_join_keep_their_columns(place: tuple[SparkSession, Path]) -> None:

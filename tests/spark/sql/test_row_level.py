@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 @pytest.fixture
 def session(spark: SparkSession, tmp_path: Path) -> SparkSession:
     """A session with a catalog of its own, and a table of ten rows at version 1."""
-    found = spark_lance.enable(spark.newSession(), root=str(tmp_path))
+    result = spark_lance.enable(spark.newSession(), root=str(tmp_path))
     spark_lance.write_dataset(
         pa.table({"id": range(10), "v": [0] * 10}), str(tmp_path / "t.lance"), max_rows_per_file=5
     )
-    return found
+    return result
 
 
 def rows(session: SparkSession, table: str = "lance.t") -> list[tuple[Any, ...]]:
@@ -68,10 +68,10 @@ def test_slowly_changing_dimensions_of_type_2(session: SparkSession) -> None:
         WHEN NOT MATCHED THEN INSERT (k, name, since, until) VALUES (s.k, s.name, DATE '2024-06-01', NULL)
         """
     )
-    found = session.sql(
+    values = session.sql(
         "SELECT k, name, string(since), string(until) FROM lance.dim ORDER BY k, since"
     ).collect()
-    assert list(map(tuple, found)) == [
+    assert list(map(tuple, values)) == [
         (1, "Ann", "2024-01-01", "2024-06-01"),
         (1, "Anna", "2024-06-01", None),
         (2, "Bob", "2024-01-01", None),
@@ -145,10 +145,10 @@ def test_a_view_of_another_version_or_of_a_part_is_not_changed(session: SparkSes
 
 
 def test_explaining_a_statement_runs_nothing(session: SparkSession) -> None:
-    told = session.sql(
+    result = session.sql(
         "EXPLAIN MERGE INTO lance.t USING (SELECT id FROM range(3)) s ON t.id = s.id WHEN MATCHED THEN DELETE"
     ).collect()
-    assert "LanceRowLevel MERGE lance.t" in told[0][0]
+    assert "LanceRowLevel MERGE lance.t" in result[0][0]
     assert session.table("lance.t").count() == 10
 
 
@@ -159,10 +159,10 @@ def other_writer(monkeypatch: pytest.MonkeyPatch, path: Path, *changes: str) -> 
     usual = row_commits.Attempt.run
 
     def meanwhile(self: row_commits.Attempt, job: Any) -> Any:
-        found = usual(self, job)
+        result = usual(self, job)
         if waiting:
             spark_lance.dataset(str(path)).delete(waiting.pop(0))
-        return found
+        return result
 
     with monkeypatch.context() as patch:
         patch.setattr(row_commits.Attempt, "run", meanwhile)
@@ -259,8 +259,8 @@ def test_a_driver_that_stops_its_session_and_makes_another(tmp_path: Path) -> No
     command = [sys.executable, "-c", AGAIN, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    told = [line for line in done.stdout.splitlines() if line.startswith(("[(", "True", "False"))]
-    assert told == ["[(0, 0), (1, 9), (3, 3), (4, 4)]", "True"] * 2
+    output = [line for line in done.stdout.splitlines() if line.startswith(("[(", "True", "False"))]
+    assert output == ["[(0, 0), (1, 9), (3, 3), (4, 4)]", "True"] * 2
 
 
 def test_a_unit_that_does_not_fit_leaves_its_statements_to_spark(
@@ -290,9 +290,9 @@ def test_a_unit_that_does_not_fit_leaves_its_statements_to_spark(
                 with pytest.raises(PySparkException, match="UPDATE TABLE"):
                     session.sql("UPDATE partly.t SET id = 1")
             assert rows(session, "partly.t") == [(0,), (1,), (2,), (4,)]
-            told = [line for line in text.toString().splitlines() if "does not fit" in line]
-            assert len(told) == 1
-            assert told[0].startswith("LanceRowLevel does not fit this release of Spark")
+            messages = [line for line in text.toString().splitlines() if "does not fit" in line]
+            assert len(messages) == 1
+            assert messages[0].startswith("LanceRowLevel does not fit this release of Spark")
 
     plainly(work)
 

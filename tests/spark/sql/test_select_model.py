@@ -68,11 +68,11 @@ def made(draw: random.Random, path: str) -> list[dict[str, Any]]:
 def told(session: SparkSession, query: str, in_order: bool) -> list[str] | str:
     """Return the rows of an answer as texts, or the kind of its error."""
     try:
-        found = session.sql(query).collect()
+        values = session.sql(query).collect()
     except PySparkException as error:
         return f"error {error.getCondition() if hasattr(error, 'getCondition') else error.getErrorClass()}"
     # Sums and groups have no sign of zero.
-    texts = [re.sub(r"-0\.0\b", "0.0", str(tuple(row))) for row in found]
+    texts = [re.sub(r"-0\.0\b", "0.0", str(tuple(row))) for row in values]
     return texts if in_order else sorted(texts)
 
 

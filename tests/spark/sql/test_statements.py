@@ -169,12 +169,12 @@ def test_what_show_create_table_prints_and_create_table_like_make_an_equal_table
         pytest.skip("catalogs have CREATE TABLE LIKE from Spark 4.2 on")
     session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
     session.sql(f"CREATE TABLE lance.one {definition}").collect()
-    (told,) = session.sql("SHOW CREATE TABLE lance.one").collect()
-    assert "LOCATION" not in told[0]
+    (message,) = session.sql("SHOW CREATE TABLE lance.one").collect()
+    assert "LOCATION" not in message[0]
     like = "CREATE TABLE lance.two LIKE lance.one"
-    session.sql(like if is_like else told[0].replace("lance.one", "lance.two", 1)).collect()
+    session.sql(like if is_like else message[0].replace("lance.one", "lance.two", 1)).collect()
     (again,) = session.sql("SHOW CREATE TABLE lance.two").collect()
-    assert again[0].replace("lance.two", "lance.one", 1) == told[0]
+    assert again[0].replace("lance.two", "lance.one", 1) == message[0]
     one, two = (spark_lance.dataset(str(tmp_path / f"{name}.lance")) for name in ("one", "two"))
     assert one.schema.equals(two.schema, check_metadata=True)
     assert one.config() == two.config()

@@ -52,11 +52,11 @@ class Query:
             end = self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
             if end == start:
                 return
-            found = self.rows(start, end)
+            result = self.rows(start, end)
             # A batch that is repeated after a failure is the same.
-            assert found == self.rows(start, end)
+            assert result == self.rows(start, end)
             self.offset = end
-            yield found
+            yield result
 
     def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
         parts = self.reader.partitions(start, json.loads(json.dumps(end)))
@@ -129,9 +129,9 @@ def test_a_start_may_be_given(path: str) -> None:
     append(path, 12, 2)
     assert Query(path, startingVersion=2).all() == [10, 11, 12, 13]
     assert Query(path, startingVersion=0).all() == list(range(14))
-    made: Any = lance.dataset(path).versions()
+    result: Any = lance.dataset(path).versions()
     # pylance makes its times of floats, which may come out a microsecond late.
-    stamp = (made[2]["timestamp"].astimezone() - timedelta(microseconds=1)).isoformat()
+    stamp = (result[2]["timestamp"].astimezone() - timedelta(microseconds=1)).isoformat()
     assert Query(path, startingTimestamp=stamp).all() == [12, 13]
     latest = Query(path, startingVersion="latest")
     assert latest.all() == []
@@ -246,7 +246,7 @@ def test_batches_of_any_size_bring_the_whole_feed(
     path = tmp_path_factory.mktemp("stream") / "t"
     play(path, history, stable=stable)
     query = Query(path, readChangeFeed="true", startingVersion=1, columns="a,b")
-    found = []
+    results = []
     number = 0
     while True:
         # Every batch is the first of another run.
@@ -255,8 +255,8 @@ def test_batches_of_any_size_bring_the_whole_feed(
         batch = next(query.batches(), None)
         if batch is None:
             break
-        found += batch
-    assert sorted(map(repr, found)) == sorted(map(repr, feed(path, 1, columns="a,b")))
+        results += batch
+    assert sorted(map(repr, results)) == sorted(map(repr, feed(path, 1, columns="a,b")))
 
 
 def test_available_now_ends_with_what_there_was(path: str) -> None:
@@ -351,8 +351,8 @@ def test_a_filter_and_the_reader_of_the_tasks(path: str) -> None:
     (part,) = reader.partitions(start, reader.latestOffset(start, streams.ReadAllAvailable()))
     task: Any = object.__new__(LanceStreamReader)
     task.__dict__.update(reader.__getstate__())
-    found = [text for batch in task.read(part) for text in batch.to_pydict()["b"]]
-    assert found == rows(7, 3)["b"].to_pylist()
+    results = [text for batch in task.read(part) for text in batch.to_pydict()["b"]]
+    assert results == rows(7, 3)["b"].to_pylist()
 
 
 def test_spark_runs_the_stream_and_restarts_it(spark: SparkSession, path: str, tmp_path: Path) -> None:
@@ -370,8 +370,8 @@ def test_spark_runs_the_stream_and_restarts_it(spark: SparkSession, path: str, t
     spark_lance.dataset(path).optimize.compact_files()
     append(path, 10, 2)
     assert run() == [(2, 2)]
-    found = spark.read.parquet(str(tmp_path / "out")).collect()
-    assert sorted(row["a"] for row in found) == list(range(12))
+    values = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted(row["a"] for row in values) == list(range(12))
     spark_lance.dataset(path).delete("a = 3")
     with pytest.raises(PySparkException, match="ignoreDeletes=true"):
         run()

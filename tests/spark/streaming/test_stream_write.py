@@ -38,8 +38,8 @@ SCHEMA = st.StructType([st.StructField("a", st.LongType()), st.StructField("b", 
 
 
 def batch(start: int, count: int) -> pa.RecordBatch:
-    (made,) = rows(start, count).combine_chunks().to_batches()
-    return made
+    (result,) = rows(start, count).combine_chunks().to_batches()
+    return result
 
 
 def write(path: Path, number: int, data: Sequence[pa.RecordBatch], mode: str = "append", **more: str) -> None:
@@ -47,8 +47,10 @@ def write(path: Path, number: int, data: Sequence[pa.RecordBatch], mode: str = "
     raw = {"path": str(path), "streamingQueryId": "q", **more}
     messages = []
     for part in data or [None]:
-        made = stream_write.stream_writer(write_options(raw, mode == "complete"), SCHEMA, mode == "complete")
-        messages.append(made.write(iter([] if part is None else [part])))
+        result = stream_write.stream_writer(
+            write_options(raw, mode == "complete"), SCHEMA, mode == "complete"
+        )
+        messages.append(result.write(iter([] if part is None else [part])))
     committer = stream_write.stream_writer(write_options(raw, mode == "complete"), SCHEMA, mode == "complete")
     committer.commit(list(messages), number)
 
@@ -70,8 +72,8 @@ def test_a_batch_lands_once_however_often_it_is_committed(tmp_path: Path) -> Non
     assert keys(path) == [0, 1, 2, 3, 4, 5, 100]
     write(path, 1, [batch(6, 1)], streamingQueryId="another")
     assert keys(path)[-2:] == [6, 100]
-    made: Any = lance.dataset(str(path)).read_transaction(4)
-    assert made.transaction_properties == {
+    result: Any = lance.dataset(str(path)).read_transaction(4)
+    assert result.transaction_properties == {
         "lance.streaming.queryId": "another",
         "lance.streaming.epochId": "1",
     }
@@ -100,9 +102,9 @@ def test_files_are_committed_by_the_plan_that_they_were_written_by(tmp_path: Pat
     path = tmp_path / "t"
     write(path, 0, [batch(0, 2)])
     raw = {"path": str(path), "streamingQueryId": "q"}
-    made = stream_write.stream_writer(write_options(raw, False), SCHEMA, False).write(iter([batch(2, 2)]))
+    result = stream_write.stream_writer(write_options(raw, False), SCHEMA, False).write(iter([batch(2, 2)]))
     spark_lance.dataset(str(path)).add_columns({"c": "a + 1"})
-    stream_write.stream_writer(write_options(raw, False), SCHEMA, False).commit([made], 1)
+    stream_write.stream_writer(write_options(raw, False), SCHEMA, False).commit([result], 1)
     table = lance.dataset(str(path)).to_table().sort_by("a").to_pydict()
     assert (table["a"], table["c"]) == ([0, 1, 2, 3], [1, 2, None, None])
 

@@ -49,14 +49,16 @@ def seen(path: Path) -> Rows:
 def entries(path: Path) -> list[tuple[str, str, int]]:
     """Shard, epoch and rows of every entry of a stream in the logs."""
     dataset = spark_lance.dataset(path)
-    found = []
+    results = []
     for shard in list_shards(dataset.table):
         paths = ShardPaths(dataset.root, shard)
         for position in parse_numbers(list(dataset.store.list(paths.entries))):
             entry = read_entry(dataset.store, paths, position, dataset.snapshot.schema)
             if entry.rows is not None and b"spark_lance.epoch" in entry.metadata:
-                found.append((str(shard), entry.metadata[b"spark_lance.epoch"].decode(), entry.rows.num_rows))
-    return found
+                results.append(
+                    (str(shard), entry.metadata[b"spark_lance.epoch"].decode(), entry.rows.num_rows)
+                )
+    return results
 
 
 def writer(path: Path, epoch: int, most: int = 3) -> tuple[Any, Route]:
@@ -89,8 +91,8 @@ def append(planned: Any, partition: int, part: Rows) -> int:
         {"id": list(part), "val": list(part.values())},
         schema=pa.schema([("id", pa.int64()), ("val", pa.string())]),
     )
-    found: int = planned._staging.append(iter([batch]), "q", partition)
-    return found
+    result: int = planned._staging.append(iter([batch]), "q", partition)
+    return result
 
 
 def in_process(planned: Any, partition: int, part: Rows, call: int, sign: int) -> int:
@@ -108,10 +110,10 @@ def in_process(planned: Any, partition: int, part: Rows, call: int, sign: int) -
                 calls += 1
                 if calls == call and call % 2:
                     os.kill(os.getpid(), sign)
-                found = _original(store, *rest, **named)
+                result = _original(store, *rest, **named)
                 if calls == call and not call % 2:
                     os.kill(os.getpid(), sign)
-                return found
+                return result
 
             setattr(LocalStore, name, counted)
         append(planned, partition, part)
@@ -248,8 +250,8 @@ _SPARK: dict[str, st.DataType] = {
 @pytest.mark.parametrize("shards", ["buckets", "identity"])
 def test_which_columns_tell_the_way(tmp_path: Path, kind: pa.DataType, column: str, shards: str) -> None:
     schema = pa.schema([pa.field("id", kind, nullable=False, metadata=KEY), pa.field("val", pa.string())])
-    made = spark_lance.write_dataset(schema.empty_table(), tmp_path / "t")
-    made = made.initialize_mem_wal(**SHARDS[shards])
+    ds = spark_lance.write_dataset(schema.empty_table(), tmp_path / "t")
+    ds = ds.initialize_mem_wal(**SHARDS[shards])
     options = write_options({"path": str(tmp_path / "t"), "mode": "upsert"})
     name, kind_in_spark = column.split()
     fields = [st.StructField(name, _SPARK[kind_in_spark]), st.StructField("val", st.StringType())]
@@ -305,9 +307,9 @@ def test_spark_sends_rows_of_a_shard_to_one_task(
     plan = writes.plan_upserts
 
     def kept(request: Any) -> Any:
-        found = plan(request)
-        plans[request.body["epoch"]].append(found)
-        return found
+        result = plan(request)
+        plans[request.body["epoch"]].append(result)
+        return result
 
     monkeypatch.setattr(writes, "plan_upserts", kept)
     # The driver has nothing to append then.
@@ -315,9 +317,9 @@ def test_spark_sends_rows_of_a_shard_to_one_task(
     for number in range(2):
         data = [(key, f"{number}") for key in keys[number:]]
         streamed(enabled, tmp_path, path, data, f"id {kind}, val string")
-    found = spark_lance.dataset(path).fresh().to_table(["id", "val"])
-    wanted = {key: str(int(place > 0)) for place, key in enumerate(keys)}
-    assert dict(zip(found["id"].to_pylist(), found["val"].to_pylist(), strict=True)) == wanted
+    result = spark_lance.dataset(path).fresh().to_table(["id", "val"])
+    expected = {key: str(int(place > 0)) for place, key in enumerate(keys)}
+    assert dict(zip(result["id"].to_pylist(), result["val"].to_pylist(), strict=True)) == expected
     assert set(Counter((shard, epoch) for shard, epoch, _ in entries(path)).values()) == {1}
     assert {epoch for _, epoch, _ in entries(path)} == {"0", "1"}
     for planned in plans.values():

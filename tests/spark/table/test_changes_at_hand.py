@@ -49,8 +49,8 @@ def made(path: Path, **more: Any) -> str:
 
 
 def rows_of(path: str) -> list[dict[str, Any]]:
-    found = spark_lance.dataset(path).to_table(with_row_id=True).to_pylist()
-    return sorted(found, key=lambda row: int(row["id"]))
+    rows = spark_lance.dataset(path).to_table(with_row_id=True).to_pylist()
+    return sorted(rows, key=lambda row: int(row["id"]))
 
 
 STATEMENTS = (

@@ -64,8 +64,8 @@ def test_tasks_build_an_index_that_pylance_uses(
     options = {"ef": 100} if "HNSW" in kind else {}
     ids, _ = pylance_neighbours(path, QUERY, 10, nprobes=6, refine_factor=3, **options)
     assert ids == exact
-    found = table.search(QUERY.tolist(), "v", 10, nprobes=6, refineFactor=3).collect()
-    assert [row.id for row in found] == exact
+    rows = table.search(QUERY.tolist(), "v", 10, nprobes=6, refineFactor=3).collect()
+    assert [row.id for row in rows] == exact
     directories = list((path / "_indices").iterdir())
     assert sum(any(directory.iterdir()) for directory in directories) == expected
 
@@ -75,9 +75,9 @@ def test_a_search_without_an_index_or_with_half_of_one(table: LanceTable, path: 
     assert [row.id for row in table.search(QUERY.tolist(), "v", 5).collect()] == exact
     table.createIndex("v", "IVF_PQ", numPartitions=4, numBits=4, numSubVectors=8)
     write_dataset(table_of(QUERY[None], 9000), path, mode="append")
-    found = table.search(QUERY.tolist(), "v", 3, columns=["id"])
-    assert found.columns == ["id", "_distance"]
-    assert found.collect()[0].asDict() == {"id": 9000, "_distance": 0.0}
+    result = table.search(QUERY.tolist(), "v", 3, columns=["id"])
+    assert result.columns == ["id", "_distance"]
+    assert result.collect()[0].asDict() == {"id": 9000, "_distance": 0.0}
     assert 9000 not in [r.id for r in table.search(QUERY.tolist(), "v", 3, fastSearch=True).collect()]
     table.optimizeIndices("v_idx")
     assert [row.rows_not_indexed for row in table.indices().collect()] == [0]
@@ -106,16 +106,18 @@ def test_many_queries_are_joined(indexed: str, spark: SparkSession, table: Lance
         more = clustered(500, 16, seed=21)
         write_dataset(table_of(more, 3000), path, mode="append")
         vectors = np.concatenate([VECTORS, more])
-    asked = clustered(40, 16, seed=9)
-    rows: list[Any] = [(f"q{i}", [float(x) for x in query]) for i, query in enumerate(asked)]
+    request = clustered(40, 16, seed=9)
+    rows: list[Any] = [(f"q{i}", [float(x) for x in query]) for i, query in enumerate(request)]
     queries = spark.createDataFrame(rows, "name string, point array<float>")
-    found = table.searchBatch(queries, "v", 4, queryVector="point", queryId="name", nprobes=6, columns=["id"])
-    assert found.columns == ["query_id", "id", "_distance"]
+    result = table.searchBatch(
+        queries, "v", 4, queryVector="point", queryId="name", nprobes=6, columns=["id"]
+    )
+    assert result.columns == ["query_id", "id", "_distance"]
     answers: dict[str, list[tuple[float, int]]] = {}
-    for row in found.collect():
+    for row in result.collect():
         answers.setdefault(row.query_id, []).append((row._distance, row.id))
     assert len(answers) == 40
-    for i, query in enumerate(asked):
+    for i, query in enumerate(request):
         assert [number for _, number in sorted(answers[f"q{i}"])] == exact_neighbours(vectors, query, 4, "l2")
 
 
@@ -145,13 +147,13 @@ def test_words_are_searched(spark: SparkSession, tmp_path: Path) -> None:
     write_dataset(pa.table({"id": range(100), "t": texts}), tmp_path / "t", max_rows_per_file=40)
     table = LanceTable.forPath(spark, str(tmp_path / "t"))
     table.createScalarIndex("t", "INVERTED", withPosition=True)
-    found = table.textSearch("quick fox", "t", 5, columns=["id"]).collect()
+    rows = table.textSearch("quick fox", "t", 5, columns=["id"]).collect()
     # Shorter texts score higher: "a" is a stop word, so one word is left of "a fox".
-    assert [row.id % 5 for row in found] == [2] * 5
+    assert [row.id % 5 for row in rows] == [2] * 5
     theirs: Any = lance.dataset(str(tmp_path / "t"))
     scores = theirs.to_table(["id"], full_text_query="quick fox", limit=5)["_score"].to_pylist()
-    assert [row._score for row in found] == pytest.approx(scores)
-    assert found[0]._score > 0
+    assert [row._score for row in rows] == pytest.approx(scores)
+    assert rows[0]._score > 0
     phrase = table.textSearch("quick brown", "t", 100, phrase=True, filter="id >= 50").collect()
     assert sorted(row.id for row in phrase) == [n for n in range(50, 100) if n % 5 in (0, 4)]
     assert table.textSearch("nothing", "t").count() == 0
@@ -190,15 +192,15 @@ def test_rows_of_several_vectors(spark: SparkSession, tmp_path: Path) -> None:
     frame.limit(3).withColumn("id", F.col("id") + 1000).write.format("lance").mode("append").save(path)
     table = LanceTable.forPath(spark, path)
     queries = {number: rng.normal(size=(2, 4)).tolist() for number in range(2)}
-    asked = spark.createDataFrame(list(queries.items()), "q int, v array<array<double>>")
-    batch = table.searchBatch(asked, "mv", 3, queryVector="v", queryId="q", columns=["id"]).collect()
+    request = spark.createDataFrame(list(queries.items()), "q int, v array<array<double>>")
+    batch = table.searchBatch(request, "mv", 3, queryVector="v", queryId="q", columns=["id"]).collect()
     for number, query in queries.items():
         nearest = {"column": "mv", "q": query, "k": 3, "use_index": False, "metric": "cosine"}
-        wanted = lance.dataset(path).to_table(columns=["id"], nearest=nearest).to_pydict()
-        found = table.search(query, "mv", 3, columns=["id"]).collect()
-        np.testing.assert_allclose([row._distance for row in found], wanted["_distance"], atol=1e-5)
+        expected = lance.dataset(path).to_table(columns=["id"], nearest=nearest).to_pydict()
+        rows = table.search(query, "mv", 3, columns=["id"]).collect()
+        np.testing.assert_allclose([row._distance for row in rows], expected["_distance"], atol=1e-5)
         mine = sorted((row._distance, row.id) for row in batch if row.query_id == number)
-        np.testing.assert_allclose([distance for distance, _ in mine], wanted["_distance"], atol=1e-5)
+        np.testing.assert_allclose([distance for distance, _ in mine], expected["_distance"], atol=1e-5)
         option = json.dumps({"column": "mv", "q": query, "k": 3})
         by_option = spark.read.format("lance").option("nearest", option).load(path).collect()
-        assert {row.id for row in by_option} == {row.id for row in found}
+        assert {row.id for row in by_option} == {row.id for row in rows}

@@ -32,8 +32,8 @@ def path(tmp_path: Path, request: pytest.FixtureRequest) -> str:
         }
     )
     lance.write_dataset(data, str(tmp_path / "t"), max_rows_per_file=PART)
-    made = dataset(tmp_path / "t").create_scalar_index("id", request.param)
-    made.create_index("v", "IVF_FLAT", num_partitions=2).create_scalar_index("word", "INVERTED")
+    result = dataset(tmp_path / "t").create_scalar_index("id", request.param)
+    result.create_index("v", "IVF_FLAT", num_partitions=2).create_scalar_index("word", "INVERTED")
     return str(tmp_path / "t")
 
 
@@ -54,8 +54,8 @@ def only_readable(path: str, fragment: int) -> Iterator[None]:
 
 
 def ids(path: str) -> list[int]:
-    found: list[int] = lance.dataset(path).to_table(columns=["id"])["id"].to_pylist()
-    return found
+    rows: list[int] = lance.dataset(path).to_table(columns=["id"])["id"].to_pylist()
+    return rows
 
 
 def test_replace_where(spark: SparkSession, path: str) -> None:

@@ -29,7 +29,7 @@ def session(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sp
 
 
 def test_a_table_is_made_and_found_by_name(session: SparkSession) -> None:
-    made = (
+    result = (
         LanceTable.create(session)
         .tableName("t")
         .addColumn("id", "INT", nullable=False, comment="the tenant's key")
@@ -42,7 +42,7 @@ def test_a_table_is_made_and_found_by_name(session: SparkSession) -> None:
     )
     detail = LanceTable.forName(session, "lance.d.t").detail().first()
     assert detail is not None
-    assert (detail.location, detail.primaryKey, detail.clusteringColumns) == (made.path, ["id"], ["id"])
+    assert (detail.location, detail.primaryKey, detail.clusteringColumns) == (result.path, ["id"], ["id"])
     assert (detail.description, detail.properties["team"]) == ("a table", "me")
     session.sql("INSERT INTO t VALUES (1, array(1F, 2F))").collect()
     LanceTable.forName(session, "t").update(set={"id": "id + 1"})

@@ -105,10 +105,10 @@ def test_plain_columns() -> None:
 def test_targets() -> None:
     inner = pa.struct([("b", pa.struct([("c", pa.int64())])), ("d", pa.int64())])
     schema = Schema.from_arrow(pa.schema([("x y", pa.int64()), ("st", inner), ("t", pa.int64())]))
-    found = Assignments.of(schema, {"`x y`": "1", "t.ST.b.`c`": "2", "t": "3", "st.d": "4"}, "t")
-    assert found.targets == {"x y": 0, "st": {"b": {"c": 1}, "d": 3}, "t": 2}
-    assert found.partial_columns == ["st"]
-    assert found.field_ids == sorted(node.id for node in schema.walk())
+    result = Assignments.of(schema, {"`x y`": "1", "t.ST.b.`c`": "2", "t": "3", "st.d": "4"}, "t")
+    assert result.targets == {"x y": 0, "st": {"b": {"c": 1}, "d": 3}, "t": 2}
+    assert result.partial_columns == ["st"]
+    assert result.field_ids == sorted(node.id for node in schema.walk())
     for wrong in ("`x", "st.", ".st", "st..d", ""):
         with pytest.raises(SchemaError):
             Assignments.of(schema, {wrong: "1"})

@@ -58,8 +58,8 @@ def rows(path: str, *columns: str, where: str | None = None) -> list[dict[str, A
     names = list(columns) or None
     theirs = lance.dataset(path).to_table(columns=names, filter=where)
     assert spark_lance.dataset(path).to_table(columns=names, filter=where).equals(theirs)
-    found: list[dict[str, Any]] = theirs.sort_by("id").to_pylist()
-    return found
+    values: list[dict[str, Any]] = theirs.sort_by("id").to_pylist()
+    return values
 
 
 def data_files(path: str) -> set[str]:
@@ -237,8 +237,8 @@ def test_changes_of_other_rows_are_taken_in(
     between(monkeypatch, changing, lambda: lance.dataset(path).update({"v": "7"}, "id = 7"))
     assert metrics(table.update("id = 6", {"v": "6"}))["version"] == 5
     assert len(jobs) == 2
-    found = {row["id"]: row["v"] for row in rows(path, "id", "v")}
-    assert found == {i: (i if i in (6, 7) else i * 10) for i in range(30) if i not in (4, 5)}
+    results = {row["id"]: row["v"] for row in rows(path, "id", "v")}
+    assert results == {i: (i if i in (6, 7) else i * 10) for i in range(30) if i not in (4, 5)}
 
 
 def test_changes_of_the_same_rows_are_run_again(
@@ -355,9 +355,9 @@ def test_schema_evolution(spark: SparkSession, path: str) -> None:
         merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
     done = metrics(merge.withSchemaEvolution().execute())
     assert (done["num_updated_rows"], done["num_inserted_rows"]) == (1, 1)
-    found = {row["id"]: (row["v"], row["note"]) for row in rows(path, "id", "v", "note")}
-    assert len(found) == 31
-    assert (found[1], found[50], found[2]) == ((10, "x"), (None, "y"), (20, None))
+    results = {row["id"]: (row["v"], row["note"]) for row in rows(path, "id", "v", "note")}
+    assert len(results) == 31
+    assert (results[1], results[50], results[2]) == ((10, "x"), (None, "y"), (20, None))
     wrong = merge.withSchemaEvolution().whenNotMatchedBySourceUpdate(set={"v": "nope"})
     with pytest.raises(ExpressionError):
         wrong.execute()
@@ -392,8 +392,8 @@ def test_new_values_are_written_in_windows(path: str, monkeypatch: pytest.Monkey
         row_tasks.Action("insert", ("id", "v"), (1, 0)),
         row_tasks.Action("delete"),
     )
-    wanted = [5, 3, 25, 14, 7, 1, 2]
-    todo: list[tuple[int | None, ...]] = [(0, (i // 10 << 32) + i % 10, -i, None) for i in wanted]
+    expected = [5, 3, 25, 14, 7, 1, 2]
+    todo: list[tuple[int | None, ...]] = [(0, (i // 10 << 32) + i % 10, -i, None) for i in expected]
     todo += [(1, None, 7, 100 + i) for i in range(6)]
     todo += [(2, (2 << 32) + 9, None, None), (2, 0, None, None)]
     names, kinds = ["action", "address", "v", "id"], [pa.int32(), pa.int64(), pa.int32(), pa.int64()]

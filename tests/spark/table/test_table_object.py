@@ -36,20 +36,20 @@ def numbers(start: int, stop: int) -> pa.Table:
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     """A table of three versions: 10 rows, 15 rows, 12 rows."""
-    made = str(tmp_path / "t")
-    lance.write_dataset(numbers(0, 10), made)
-    lance.write_dataset(numbers(10, 15), made, mode="append")
-    theirs: Any = lance.dataset(made)
+    result = str(tmp_path / "t")
+    lance.write_dataset(numbers(0, 10), result)
+    lance.write_dataset(numbers(10, 15), result, mode="append")
+    theirs: Any = lance.dataset(result)
     theirs.delete("id < 3")
-    return made
+    return result
 
 
 def ids(path: str) -> list[int]:
     theirs: Any = lance.dataset(path)
     theirs.validate()
-    found = sorted(theirs.to_table()["id"].to_pylist())
-    assert found == sorted(spark_lance.dataset(path).to_table()["id"].to_pylist())
-    return found
+    result = sorted(theirs.to_table()["id"].to_pylist())
+    assert result == sorted(spark_lance.dataset(path).to_table()["id"].to_pylist())
+    return result
 
 
 def test_finding_tables(spark: SparkSession, path: str, tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ def content(path: str, stable: bool = False) -> dict[str, list[Any]]:
 
 def metrics(frame: Any) -> dict[str, int]:
     (row,) = frame.collect()
-    found: dict[str, int] = row.asDict()
-    return found
+    result: dict[str, int] = row.asDict()
+    return result
 
 
 def fragment_rows(path: str) -> list[int]:
@@ -151,13 +151,13 @@ def test_sorting(spark: SparkSession, tmp_path: Path, stable: bool) -> None:
     path = make(tmp_path / "t", enable_stable_row_ids=stable)
     before = content(path, stable)
     table = LanceTable.forPath(spark, path)
-    found = metrics(table.optimize(targetRowsPerFragment=200).executeSortBy("x", "st.a"))
-    assert (found["fragments_removed"], found["files_removed"]) == (6, 12)
+    result = metrics(table.optimize(targetRowsPerFragment=200).executeSortBy("x", "st.a"))
+    assert (result["fragments_removed"], result["files_removed"]) == (6, 12)
     assert content(path, stable) == before
     sorted_rows = spark_lance.dataset(path).to_table(columns=["x", "st"]).to_pylist()
     keys = [(row["x"], row["st"] and row["st"]["a"]) for row in sorted_rows]
     assert keys == sorted(keys, key=lambda key: [(part is not None, part or 0) for part in key])
-    assert len(fragment_rows(path)) == found["fragments_added"] >= 3
+    assert len(fragment_rows(path)) == result["fragments_added"] >= 3
     assert max(fragment_rows(path)) <= 200
 
 
@@ -192,8 +192,8 @@ def test_sorting_some_fragments_and_none(spark: SparkSession, tmp_path: Path) ->
     path = make(tmp_path / "t")
     before = content(path)
     table = LanceTable.forPath(spark, path)
-    found = metrics(table.optimize().where("id between 100 and 299").executeSortBy("y"))
-    assert (found["fragments_removed"], found["fragments_added"]) == (2, 1)
+    result = metrics(table.optimize().where("id between 100 and 299").executeSortBy("y"))
+    assert (result["fragments_removed"], result["fragments_added"]) == (2, 1)
     assert fragment_rows(path) == [89, 89, 88, 89, 178]
     assert metrics(table.optimize().where("id < 0").executeSortBy("y"))["fragments_removed"] == 0
     assert content(path) == before
@@ -282,9 +282,9 @@ def test_beside_writers(
     work = LanceTable.forPath(spark, path).optimize(targetRowsPerFragment=200)
     getattr(work, how)(*(() if how == "executeCompaction" else ("y",)))
     after = content(path)
-    wanted = [i for i in before if i != 1] + list(range(5000, 5010))
-    assert after["id"] == wanted
-    assert after["x"][wanted.index(205)] == -5
+    expected = [i for i in before if i != 1] + list(range(5000, 5010))
+    assert after["id"] == expected
+    assert after["x"][expected.index(205)] == -5
     files = {file.path for f in spark_lance.dataset(path).manifest.fragments for file in f.files}
     named = {
         file.path
@@ -343,15 +343,17 @@ def test_vacuum(spark: SparkSession, tmp_path: Path) -> None:
     assert {row.kind for row in doomed} == {"manifest", "data", "deletion", "transaction"}
     assert sorted(Path(path).rglob("*")) == files
     for hours in (0, 23.9):
-        with pytest.raises(OptionError, match=f"retentionHours={hours:g} is less than the 24 hours") as told:
+        with pytest.raises(
+            OptionError, match=f"retentionHours={hours:g} is less than the 24 hours"
+        ) as message:
             table.vacuum(hours)
-        assert "pass allowShortRetention=True" in str(told.value)
+        assert "pass allowShortRetention=True" in str(message.value)
     assert metrics(table.vacuum(24))["old_versions"] == metrics(table.vacuum())["old_versions"] == 0
     assert sorted(Path(path).rglob("*")) == files
-    found = metrics(table.vacuum(0, allowShortRetention=True))
-    assert found["old_versions"] == 3
-    assert found["bytes_removed"] == sum(row.size_bytes for row in doomed)
-    assert found["data_files_removed"] == sum(row.kind == "data" for row in doomed)
+    result = metrics(table.vacuum(0, allowShortRetention=True))
+    assert result["old_versions"] == 3
+    assert result["bytes_removed"] == sum(row.size_bytes for row in doomed)
+    assert result["data_files_removed"] == sum(row.kind == "data" for row in doomed)
     assert [v["version"] for v in spark_lance.dataset(path).versions()] == [2, 5]
     assert spark_lance.dataset(path, version="kept").count_rows() == 200
     assert metrics(table.vacuum())["old_versions"] == 0

@@ -35,8 +35,8 @@ COLUMNS = "id long, val string, x double"
 def path(tmp_path: Path) -> Path:
     """A table of ten rows whose MemWAL has four shards."""
     place = tmp_path / "t"
-    made = spark_lance.write_dataset(rows(*((key, "base") for key in range(10))), place, max_rows_per_file=4)
-    made.initialize_mem_wal(bucket_column="id", num_buckets=4)
+    ds = spark_lance.write_dataset(rows(*((key, "base") for key in range(10))), place, max_rows_per_file=4)
+    ds.initialize_mem_wal(bucket_column="id", num_buckets=4)
     return place
 
 
@@ -50,9 +50,9 @@ def read(spark: SparkSession, path: Path, **options: Any) -> Any:
 
 
 def by_spark(spark: SparkSession, path: Path) -> Rows:
-    found = {row.id: row.val for row in read(spark, path).collect()}
-    assert found == seen(path)
-    return found
+    results = {row.id: row.val for row in read(spark, path).collect()}
+    assert results == seen(path)
+    return results
 
 
 def test_batches_are_upserted_and_read(spark: SparkSession, path: Path) -> None:
@@ -197,8 +197,8 @@ def test_a_micro_batch_that_is_repeated_changes_nothing(path: Path, monkeypatch:
     micro_batch(path, 1, dict.fromkeys(range(8), "b"))
     expected: Rows = {key: "b" if key < 8 else "base" for key in range(10)}
     expected[changed[0]] = "later"
-    found = spark_lance.dataset(path).fresh().to_table(["id", "val"])
-    assert as_rows(found) == expected
+    result = spark_lance.dataset(path).fresh().to_table(["id", "val"])
+    assert as_rows(result) == expected
     micro_batch(path, 1, dict.fromkeys(range(8), "b"))
     micro_batch(path, 0, {1: "a"})
     assert as_rows(spark_lance.dataset(path).fresh().to_table(["id", "val"])) == expected
@@ -210,8 +210,8 @@ def test_what_failed_tasks_leave_is_deleted(path: Path) -> None:
     assert list((path / "_wal_staging").rglob("*.arrow"))
     committer.abort([*messages, None], 0)
     assert not list((path / "_wal_staging").rglob("*.arrow"))
-    found = spark_lance.dataset(path).fresh().to_table(["id", "val"])
-    assert as_rows(found) == dict.fromkeys(range(10), "base")
+    result = spark_lance.dataset(path).fresh().to_table(["id", "val"])
+    assert as_rows(result) == dict.fromkeys(range(10), "base")
 
 
 def test_options_that_do_not_go_together() -> None:
@@ -237,9 +237,9 @@ def test_nearest_rows(spark: SparkSession, tmp_path: Path) -> None:
     vectors = pa.list_(pa.float32(), 2)
     schema = pa.schema([SCHEMA.field("id"), pa.field("v", vectors)])
     table = pa.table({"id": range(4), "v": pa.array([[i, 0] for i in range(4)], vectors)}, schema=schema)
-    made = spark_lance.write_dataset(table, tmp_path / "v").initialize_mem_wal(unsharded=True)
-    with made.upsert_log() as log:
+    result = spark_lance.write_dataset(table, tmp_path / "v").initialize_mem_wal(unsharded=True)
+    with result.upsert_log() as log:
         log.put({"id": [0, 9], "v": pa.array([[50, 0], [0.25, 0]], vectors)})
-    found = read(spark, tmp_path / "v", nearest='{"column": "v", "q": [0, 0], "k": 2}').collect()
-    assert [(row.id, row._distance) for row in found] == [(9, 0.0625), (1, 1.0)]
+    values = read(spark, tmp_path / "v", nearest='{"column": "v", "q": [0, 0], "k": 2}').collect()
+    assert [(row.id, row._distance) for row in values] == [(9, 0.0625), (1, 1.0)]
     assert lance.dataset(str(tmp_path / "v")).count_rows() == 4

@@ -71,11 +71,11 @@ def test_random_ranges(tmp_path: Path, spark: SparkSession, version: str) -> Non
         for _ in range(12)
     ] + [(3, None, 1), (3, 1, None)]
     spark_lance.enable(spark)
-    asked = spark.createDataFrame(cases, "id bigint, start bigint, count bigint")
-    rows = spark.read.format("lance").load(path).join(asked, "id")
-    found = rows.selectExpr("id", "start", "count", "lance_blob(b, start, count) part").collect()
-    assert len(found) == len(cases)
-    for row in found:
+    request = spark.createDataFrame(cases, "id bigint, start bigint, count bigint")
+    rows = spark.read.format("lance").load(path).join(request, "id")
+    values = rows.selectExpr("id", "start", "count", "lance_blob(b, start, count) part").collect()
+    assert len(values) == len(cases)
+    for row in values:
         part = None if row.part is None else bytes(row.part)
         assert part == cut(blobs[row.id], row.start, row["count"]), (row.id, row.start, row["count"])
 
@@ -122,11 +122,11 @@ def test_only_the_range_is_fetched(tmp_path: Path, spark: SparkSession, version:
         yield array, pa.array([10] * len(array)), pa.array([3] * len(array))
 
     before = read_counts()
-    (found,) = batches_of_bytes(batch())
+    (result,) = batches_of_bytes(batch())
     read = read_counts() - before
-    assert found.to_pylist() == [cut(blob, 10, 3) for blob in blobs]
+    assert result.to_pylist() == [cut(blob, 10, 3) for blob in blobs]
     # Beside the ranges only the last four bytes of each data file, which say that it is one.
-    parts = sum(len(value or b"") for value in found.to_pylist())
+    parts = sum(len(value or b"") for value in result.to_pylist())
     assert read.bytes <= parts + 4 * 3
     assert read.reads <= len(blobs) + 3
 
@@ -150,10 +150,10 @@ def test_rows_and_batches_are_alike(tmp_path: Path, spark: SparkSession) -> None
 
 def test_large_blobs_come_in_several_batches() -> None:
     blob = pa.array([b"x" * 9_000_000] * 4, pa.binary())
-    sizes = [len(found) for found in batches_of_bytes(iter([(blob,)]))]
+    sizes = [len(result) for result in batches_of_bytes(iter([(blob,)]))]
     assert sum(sizes) == 4
     assert max(sizes) == 1
-    assert [len(found) for found in batches_of_bytes(iter([(blob[:0],)]))] == [0]
+    assert [len(result) for result in batches_of_bytes(iter([(blob[:0],)]))] == [0]
 
 
 def test_a_blob_that_is_gone(tmp_path: Path, spark: SparkSession) -> None:
@@ -198,7 +198,7 @@ def test_as_what_each_column_is_read(tmp_path: Path, spark: SparkSession) -> Non
 
 
 def test_the_text_of_the_option() -> None:
-    found = blob_handling(" a = bytes ,*=none")
-    assert found == BlobHandling("none", (("a", "all_binary"),))
-    assert [found.of(name) for name in ("A", "b")] == ["all_binary", "none"]
-    assert blob_handling(str(found)) == found
+    result = blob_handling(" a = bytes ,*=none")
+    assert result == BlobHandling("none", (("a", "all_binary"),))
+    assert [result.of(name) for name in ("A", "b")] == ["all_binary", "none"]
+    assert blob_handling(str(result)) == result

@@ -64,9 +64,9 @@ class Executor:
 
 @pytest.fixture
 def executor(tmp_path: Path) -> Iterator[Executor]:
-    made = Executor(tmp_path / "memory", 1 << 20)
-    yield made
-    os.close(made.file)
+    result = Executor(tmp_path / "memory", 1 << 20)
+    yield result
+    os.close(result.file)
 
 
 def opened(executor: Executor, stream: Any = None) -> SharedMemory:
@@ -94,18 +94,18 @@ def test_what_is_read_is_what_was_written(
     draw = random.Random(seed)
     given = [batch(number, draw.choice((0, 1, 50, 1000, 9_000))) for number in range(25)]
     held: list[tuple[int, bytes]] = []
-    found: list[pa.RecordBatch] = []
+    results: list[pa.RecordBatch] = []
     inline = 0
     stream = Stream()
     memory = opened(executor, stream)
     for piece in memory.place_batches(iter(given)):
         if piece.num_rows:
-            found.append(piece)
+            results.append(piece)
             inline += 1
             continue
         assert piece.schema == SCHEMA
         message = executor.take()
-        found.append(pa.ipc.read_record_batch(pa.py_buffer(message), SCHEMA))
+        results.append(pa.ipc.read_record_batch(pa.py_buffer(message), SCHEMA))
         offset = struct.unpack("q", os.pread(executor.file, 8, 1024 + executor.taken % 64 * 32 + 8))[0]
         held.append((offset, message))
         for place, content in held:
@@ -117,8 +117,8 @@ def test_what_is_read_is_what_was_written(
     assert executor.taken > 3
     assert inline > 0 or least == 1
     assert stream.flushes == executor.taken
-    assert sum(one.num_rows for one in found) == sum(one.num_rows for one in given)
-    whole, expected = pa.Table.from_batches(found), pa.Table.from_batches(given)
+    assert sum(one.num_rows for one in results) == sum(one.num_rows for one in given)
+    whole, expected = pa.Table.from_batches(results), pa.Table.from_batches(given)
     assert whole.equals(expected)
 
 
@@ -212,7 +212,7 @@ print(open_shared_memory({str(executor.path)!r}, {KEY!r}, None))
 
 def test_the_stream_is_that_of_the_serializer() -> None:
     def dump_stream(stream: object) -> object:
-        return next(found for found in (socket_stream() for _ in range(1)))
+        return next(result for result in (socket_stream() for _ in range(1)))
 
     stream = Stream()
     assert dump_stream(stream) is stream

@@ -88,17 +88,17 @@ class Chooser:
         return chosen
 
     def _paths(self, fields: Any, below: str = "", in_list: bool = False) -> list[tuple[str, pa.Field, bool]]:
-        found = []
+        results = []
         for field in fields:
             path = below + field.name
-            found.append((path, field, in_list))
+            results.append((path, field, in_list))
             kind = field.type
             if pa.types.is_struct(kind):
                 parts = [kind.field(i) for i in range(kind.num_fields)]
-                found += self._paths(parts, path + ".", in_list)
+                results += self._paths(parts, path + ".", in_list)
             elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-                found += self._paths([kind.value_field], path + ".", True)
-        return found
+                results += self._paths([kind.value_field], path + ".", True)
+        return results
 
     def _sql(self, table: pa.Schema, rows: int) -> tuple[str, Step] | None:
         integers = [field.name for field in table if pa.types.is_integer(field.type)]
@@ -330,8 +330,8 @@ def test_columns_that_deleted_rows_lack_become_not_nullable(
     assert run(lambda ds: ds.add_columns(added.to_reader()), tmp_path, by_us)
     for path in ("i", "t", "l", "s.i", "s.l", "s"):
         assert run(alter(path=path, nullable=False), tmp_path, by_us)
-    found = spark_lance.dataset(tmp_path)
-    assert not any(found.schema.field(name).nullable for name in added.column_names)
-    assert found.to_table(added.column_names).to_pylist() == added.to_pylist()
-    assert found.take([5, 6, 20], added.column_names).to_pylist() == added.take([5, 6, 20]).to_pylist()
-    rows_of(tmp_path, found.version, False)
+    result = spark_lance.dataset(tmp_path)
+    assert not any(result.schema.field(name).nullable for name in added.column_names)
+    assert result.to_table(added.column_names).to_pylist() == added.to_pylist()
+    assert result.take([5, 6, 20], added.column_names).to_pylist() == added.take([5, 6, 20]).to_pylist()
+    rows_of(tmp_path, result.version, False)

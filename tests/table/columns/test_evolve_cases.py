@@ -707,8 +707,8 @@ def test_updates_of_columns_meet_other_writers(
 
     racing(others)
     spark_lance.dataset(path).update_columns(pa.table({"a": [2, 3, 8, 9], "t": ["w", "x", "y", "z"]}), "a")
-    found = {row["a"]: row["t"] for row in same_for_both(path).to_pylist()}
-    assert (found[2], found[8], found[9], 3 in found) == ("w", "y", "z", False)
+    results = {row["a"]: row["t"] for row in same_for_both(path).to_pylist()}
+    assert (results[2], results[8], results[9], 3 in results) == ("w", "y", "z", False)
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
@@ -771,9 +771,9 @@ def test_tables_of_all_kinds_evolve(tmp_path: Path, kind: str, stable: bool) -> 
         if kind == "branch":
             theirs = theirs.checkout_version(("other", None))
         theirs.validate()
-        found = theirs.to_table()
-        assert opened().to_table() == found
-        listed: list[Any] = found.to_pylist()
+        result = theirs.to_table()
+        assert opened().to_table() == result
+        listed: list[Any] = result.to_pylist()
         return listed
 
     opened().add_columns({"b": "a + 1"})

@@ -161,8 +161,8 @@ def merge(*, preserves: bool) -> Case:
 
 def project(*fields: int, preserves: bool = True) -> Case:
     def build(base: Manifest) -> Message:
-        kept = [field for field in base.message.fields if field.id in fields]
-        operation = pb.Project(schema=kept, preserves_nullability=preserves)
+        remaining = [field for field in base.message.fields if field.id in fields]
+        operation = pb.Project(schema=remaining, preserves_nullability=preserves)
         if not preserves:
             operation.schema[-1].nullable = False
         return operation

@@ -551,13 +551,13 @@ def test_options_hold_for_the_commits_of_a_block(root: str) -> None:
                 )
             other = create_table(TableRef(PLAIN, fresh()), SCHEMA)
     third = commit_operation(TableRef(PLAIN, root), append_message([]), read_version=1)
-    found = [
+    results = [
         dict(read_transaction(TableRef(PLAIN, root), version).properties)
         for version in (first, second, third)
     ]
-    assert found == [{COMMIT_MESSAGE: "why", "job": "8"}, {COMMIT_MESSAGE: "inner", "job": "7"}, {}]
-    made = other.path.partition("/_versions/")[0]
-    assert read_transaction(TableRef(PLAIN, made), other).properties[COMMIT_MESSAGE] == "inner"
+    assert results == [{COMMIT_MESSAGE: "why", "job": "8"}, {COMMIT_MESSAGE: "inner", "job": "7"}, {}]
+    result = other.path.partition("/_versions/")[0]
+    assert read_transaction(TableRef(PLAIN, result), other).properties[COMMIT_MESSAGE] == "inner"
 
 
 def test_users_say_it_to_the_package(root: str) -> None:
@@ -814,9 +814,9 @@ def test_a_table_may_begin_with_another_version(root: str) -> None:
 
     store = Scripted.around(MemoryStore(), steps=[never_sent, lost_answer])
     settings = {"read_version": 2, "properties": {COMMIT_MESSAGE: "a copy"}}
-    made = create_first_version(TableRef(store, clone), operation, build, env=Clock().env(), **settings)  # type: ignore[arg-type]
-    assert [file.version for file in list_versions(TableRef(PLAIN, clone))] == [made.version] == [2]
-    transaction = read_transaction(TableRef(PLAIN, clone), made)
+    result = create_first_version(TableRef(store, clone), operation, build, env=Clock().env(), **settings)  # type: ignore[arg-type]
+    assert [file.version for file in list_versions(TableRef(PLAIN, clone))] == [result.version] == [2]
+    transaction = read_transaction(TableRef(PLAIN, clone), result)
     assert (transaction.name, transaction.read_version) == ("clone", 2)
     assert dict(transaction.properties) == {COMMIT_MESSAGE: "a copy"}
     with pytest.raises(TableExistsError):

@@ -85,8 +85,8 @@ def _as_theirs(base: Manifest, first: Manifest, message: Message, *, known: bool
     following.version = NEXT
     section = base.index_section
     if build is not None and not isinstance(message, transaction_pb2.Transaction.Clone):
-        made = build(base, message, Stamp("", "", 0, first))
-        following, section = made.message, made.index_section
+        result = build(base, message, Stamp("", "", 0, first))
+        following, section = result.message, result.index_section
     following.transaction_file = ""
     return pack_manifest(following, section, transaction.pack())
 
@@ -97,14 +97,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     rows = pa.table({"a": range(6), "b": [float(i) for i in range(6)], "c": list("abcdef")})
     lance.write_dataset(rows, path, max_rows_per_file=2).create_scalar_index("a", "BTREE")
     base, first = load_latest(TableRef(STORE, str(path))), load_version(TableRef(STORE, str(path)), 1)
-    made = World(path)
+    result = World(path)
     for name, case in CASES.items():
         message = case(base)
-        made.messages[name] = message
-        made.manifests[name] = _as_theirs(base, first, message, known=name != "unknown")
-        if (view := _through_pylance(made, name)) is not None:
-            made.decoded[name] = view
-    return made
+        result.messages[name] = message
+        result.manifests[name] = _as_theirs(base, first, message, known=name != "unknown")
+        if (view := _through_pylance(result, name)) is not None:
+            result.decoded[name] = view
+    return result
 
 
 def _through_pylance(world: World, name: str) -> Any:
@@ -218,13 +218,13 @@ def test_most_operations_pass_through_pylance(world: World) -> None:
 
 
 def test_a_sample_of_pairs_ends_as_in_pylance(world: World) -> None:
-    found = [text for ours, theirs in _pairs(world)[::SAMPLE] for text in _differences(world, ours, theirs)]
-    assert found == []
+    results = [text for ours, theirs in _pairs(world)[::SAMPLE] for text in _differences(world, ours, theirs)]
+    assert results == []
 
 
 @pytest.mark.slow
 def test_all_pairs_end_as_in_pylance(world: World) -> None:
     pairs = _pairs(world)
     assert len(pairs) > 1000
-    found = [text for ours, theirs in pairs for text in _differences(world, ours, theirs)]
-    assert found == []
+    results = [text for ours, theirs in pairs for text in _differences(world, ours, theirs)]
+    assert results == []

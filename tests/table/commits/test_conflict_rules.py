@@ -81,12 +81,12 @@ def entry(
     number: int = 1,
     type_url: str = BTREE,
 ) -> table_pb2.IndexMetadata:
-    found = table_pb2.IndexMetadata(name=name, fields=fields)
-    found.uuid.uuid = bytes([number]) * 16
-    found.index_details.type_url = type_url
+    result = table_pb2.IndexMetadata(name=name, fields=fields)
+    result.uuid.uuid = bytes([number]) * 16
+    result.index_details.type_url = type_url
     if covered is not None:
-        found.fragment_bitmap = BitMap(covered).serialize()
-    return found
+        result.fragment_bitmap = BitMap(covered).serialize()
+    return result
 
 
 def index(*new: table_pb2.IndexMetadata, gone: Sequence[table_pb2.IndexMetadata] = ()) -> Message:

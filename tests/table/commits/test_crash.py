@@ -37,12 +37,12 @@ SLOW = dict.fromkeys(("append", "update", "upsert", "compact"), pytest.mark.slow
 
 def rows_of(path: Path) -> Rows:
     """The rows, which both implementations must agree on."""
-    found = [
+    results = [
         sorted(zip(*table.to_pydict().values(), strict=True))
         for table in (spark_lance.dataset(path).to_table(), lance.dataset(str(path)).to_table())
     ]
-    assert found[0] == found[1]
-    return found[0]
+    assert results[0] == results[1]
+    return results[0]
 
 
 def crash(job: str, base: Path, out: Path) -> list[str]:

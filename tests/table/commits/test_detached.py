@@ -59,13 +59,13 @@ def test_both_sides_build_on_each_others_detached_versions(tmp_path: Path, seed:
         base = draw.choice([1, *known])
         before = known.get(base, history)
         if draw.random() < 0.5:
-            made = detached(path, append(path, number), base).version
+            result = detached(path, append(path, number), base).version
         else:
             fragment = lance.LanceFragment.create(str(path), rows(number))
             operation = lance.LanceOperation.Append([fragment])
-            made = lance.LanceDataset.commit(str(path), operation, read_version=base, detached=True).version
-        assert made >> 63 == 1
-        known[made] = [*before, number]
+            result = lance.LanceDataset.commit(str(path), operation, read_version=base, detached=True).version
+        assert result >> 63 == 1
+        known[result] = [*before, number]
     for version, ids in known.items():
         ours = dataset(path, version)
         assert ours.to_table()["id"].to_pylist() == ids
@@ -85,9 +85,9 @@ def test_both_sides_build_on_each_others_detached_versions(tmp_path: Path, seed:
 
 def test_a_restore_brings_one_into_the_history(tmp_path: Path) -> None:
     write_dataset(rows(0), tmp_path)
-    made = detached(tmp_path, append(tmp_path, 1), 1)
+    result = detached(tmp_path, append(tmp_path, 1), 1)
     write_dataset(rows(2), tmp_path, "append")
-    restored = made.restore()
+    restored = result.restore()
     assert restored.version == 3
     for read in (dataset(tmp_path).to_table(), lance.dataset(str(tmp_path)).to_table()):
         assert read["id"].to_pylist() == [0, 1]
@@ -98,8 +98,8 @@ def test_other_operations(tmp_path: Path) -> None:
     write_dataset(rows(0), path)
     write_dataset(rows(1), path, "append")
     fragments: Any = write_fragments(rows(7), str(path))
-    made = detached(path, LanceOperation.Overwrite(rows().schema, fragments), 1)
-    assert made.to_table()["id"].to_pylist() == [7]
+    result = detached(path, LanceOperation.Overwrite(rows().schema, fragments), 1)
+    assert result.to_table()["id"].to_pylist() == [7]
     assert detached(path, LanceOperation.Restore(1), 2).to_table()["id"].to_pylist() == [0]
     deleted = detached(path, LanceOperation.Delete([], [0], "id = 0"), 2)
     assert lance.dataset(str(path), version=deleted.version).to_table()["id"].to_pylist() == [1]
@@ -112,20 +112,20 @@ def test_other_operations(tmp_path: Path) -> None:
 def test_what_follows_one_is_detached_too(tmp_path: Path) -> None:
     path = tmp_path / "t"
     write_dataset(rows(0), path)
-    made = detached(path, append(path, 1), 1)
+    result = detached(path, append(path, 1), 1)
     changes: list[Callable[[], Any]] = [
-        lambda: LanceDataset.commit(path, append(path, 2), made.version),
-        lambda: made.delete("id = 1"),
-        lambda: made.update({"id": "id + 1"}),
+        lambda: LanceDataset.commit(path, append(path, 2), result.version),
+        lambda: result.delete("id = 1"),
+        lambda: result.update({"id": "id + 1"}),
     ]
     for change in changes:
         with pytest.raises(VersionNotFoundError, match=r"is detached, .* restore it first"):
             change()
     with pytest.raises(OptionError, match="is detached, and rows are appended to the newest version"):
-        write_dataset(rows(2), made, "append")
+        write_dataset(rows(2), result, "append")
     copies: list[Callable[[], Any]] = [
-        lambda: made.create_branch("b"),
-        lambda: made.deep_clone(tmp_path / "c"),
+        lambda: result.create_branch("b"),
+        lambda: result.deep_clone(tmp_path / "c"),
     ]
     for copy in copies:
         with pytest.raises(UnsupportedFormatError, match="no clone or branch begins with one"):
@@ -168,8 +168,8 @@ def test_a_put_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local
 
     replace_request(monkeypatch, "put", failing)
     store, root = dataset(uri).store, dataset(uri).root
-    before = sorted(found.path for found in store.list_objects(root, recursive=True))
+    before = sorted(result.path for result in store.list_objects(root, recursive=True))
     with pytest.raises(StoreError if local else CommitOutcomeUnknownError, match="the disk is full"):
         detached(uri, LanceOperation.Append(fragments), 1)  # type: ignore[arg-type]
-    after = sorted(found.path for found in store.list_objects(root, recursive=True))
+    after = sorted(result.path for result in store.list_objects(root, recursive=True))
     assert len(after) - len(before) == (0 if local else 1)

@@ -235,8 +235,8 @@ def test_processes_that_race_commit_every_pair_once(path: str) -> None:
     assert [process.returncode for process in workers] == [0] * count
     # A number is skipped only by who finds it or a higher one; whoever committed that came past this one.
     assert sum(int(output) for output in outputs) == pairs
-    found = spark_lance.dataset(path).to_table()["pair"].to_pylist()
-    assert sorted(found) == sorted([*range(pairs)] * 2)
+    result = spark_lance.dataset(path).to_table()["pair"].to_pylist()
+    assert sorted(result) == sorted([*range(pairs)] * 2)
 
 
 def drop_record(path: str) -> None:

@@ -92,8 +92,8 @@ def check(
     datasets: list[Any] = [spark_lance.dataset(path, storage_options=options)]
     datasets += [lance.dataset(str(path), storage_options=options)] if pylance else []
     for dataset in datasets:
-        found = dataset.to_table(columns=["key", "value"])
-        pairs = sorted(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
+        result = dataset.to_table(columns=["key", "value"])
+        pairs = sorted(zip(result["key"].to_pylist(), result["value"].to_pylist(), strict=True))
         assert pairs == sorted(expected.items())
         ids = dataset.to_table(columns=[], with_row_id=True)["_rowid"].to_pylist()
         assert len(set(ids)) == len(pairs)

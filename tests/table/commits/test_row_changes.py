@@ -48,9 +48,9 @@ def commit(table: spark_lance.LanceDataset, rows: RowChanges, operation: Any = N
 
 
 def values(table: spark_lance.LanceDataset) -> list[int]:
-    found: list[int] = lance.dataset(table.root).to_table(columns=["a"])["a"].to_pylist()
-    assert spark_lance.dataset(table.root).to_table(["a"])["a"].to_pylist() == found
-    return found
+    rows: list[int] = lance.dataset(table.root).to_table(columns=["a"])["a"].to_pylist()
+    assert spark_lance.dataset(table.root).to_table(["a"])["a"].to_pylist() == rows
+    return rows
 
 
 def with_other_file(fragment: table_pb2.DataFragment) -> table_pb2.DataFragment:
@@ -188,11 +188,11 @@ def test_discarding_keeps_what_the_version_names(table: spark_lance.LanceDataset
     theirs.delete("a = 7")
     before = marks(table) - set(ours.written)
     committed = commit(table, ours, delete_message(operation.updated, operation.removed, "a test"))
-    kept, unused, named = ours.written
+    remaining, unused, named = ours.written
     # As in pylance, what is fitted onto a newer version is a bitmap.
     assert [file.rpartition(".")[2] for file in ours.written] == ["arrow", "arrow", "bin"]
     ours.discard(committed)
-    assert marks(table) == before | {kept, named}
+    assert marks(table) == before | {remaining, named}
     assert unused not in marks(table)
     assert values(table) == [0, 2, 3, 4, 6]
     ours.discard()
@@ -238,8 +238,8 @@ def test_fragments_without_rows_go_though_others_were_first(
     newest = load_latest(table.table)
     operation: Any = read_transaction(table.table, newest).operation
     gone = [1] if rival == "a = 1" else [0, 1]
-    told = operation.removed_fragment_ids if update else operation.deleted_fragment_ids
-    assert sorted(told) == gone
+    message = operation.removed_fragment_ids if update else operation.deleted_fragment_ids
+    assert sorted(message) == gone
     assert [fragment.id for fragment in newest.fragments if fragment.id < 2] == [
         n for n in (0, 1) if n not in gone
     ]

@@ -149,22 +149,22 @@ def test_damage_is_an_error_or_another_set(tmp_path: Path, kind: int) -> None:
         damaged = bytearray(data)
         damaged[position] ^= 0x41
         try:
-            found = read(tmp_path, kind, bytes(damaged), len(offsets))
+            result = read(tmp_path, kind, bytes(damaged), len(offsets))
             # A flip may make offsets equal, and Arrow files may repeat offsets; bitmaps cannot.
-            assert len(found) == len(offsets) or (kind == ARROW and 0 < len(found) < len(offsets))
-            assert found == sorted(set(found))
-            assert found[-1] < 100
+            assert len(result) == len(offsets) or (kind == ARROW and 0 < len(result) < len(offsets))
+            assert result == sorted(set(result))
+            assert result[-1] < 100
         except FormatError:
             pass
 
 
 def test_more_rows_than_there_are_bytes_are_not_read() -> None:
-    rows, told = 0x777, 0x777000
+    rows, message = 0x777, 0x777000
     data = arrow_bytes(list(range(rows)), compression=None)
     length = struct.pack("<q", rows)
     assert length in data
     with pytest.raises(FormatError, match="undecodable deletion file"):
-        _parse_arrow(data.replace(length, struct.pack("<q", told)))
+        _parse_arrow(data.replace(length, struct.pack("<q", message)))
 
 
 def test_a_bitmap_of_more_rows_than_there_are_is_not_unpacked(tmp_path: Path) -> None:
@@ -253,11 +253,11 @@ def test_the_kind_of_a_new_file(
 
 def test_new_files_have_names_of_their_own_and_arrow_files_are_compressed() -> None:
     offsets = np.arange(5000, dtype=np.uint32)
-    made = [pack_deletions(fragment_with(None), offsets, version=1) for _ in range(20)]
-    assert len({entry.id for entry, _ in made}) == 20
-    assert {entry.file_type for entry, _ in made} == {ARROW}
-    assert max(entry.id for entry, _ in made) >= 2**60
-    assert len(made[0][1]) < offsets.nbytes
+    results = [pack_deletions(fragment_with(None), offsets, version=1) for _ in range(20)]
+    assert len({entry.id for entry, _ in results}) == 20
+    assert {entry.file_type for entry, _ in results} == {ARROW}
+    assert max(entry.id for entry, _ in results) >= 2**60
+    assert len(results[0][1]) < offsets.nbytes
 
 
 def test_a_fragment_that_does_not_tell_its_rows(tmp_path: Path) -> None:

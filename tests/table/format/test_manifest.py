@@ -252,7 +252,7 @@ def test_growth_is_found(tmp_path: Path) -> None:
 
 def test_flipped_bytes_give_a_manifest_or_a_typed_error(tmp_path: Path) -> None:
     data = small_manifest()
-    found = 0
+    result = 0
     source = random.Random(5)
     for position in range(len(data)):
         damaged = bytearray(data)
@@ -263,9 +263,9 @@ def test_flipped_bytes_give_a_manifest_or_a_typed_error(tmp_path: Path) -> None:
             assert manifest.schema is not None
             read_transaction(TableRef(LocalStore(), str(tmp_path)), manifest)
         except LanceError:
-            found += 1
+            result += 1
     # Protobuf has no checksum, so some flips only change a value.
-    assert found > len(data) // 3
+    assert result > len(data) // 3
 
 
 def test_numbers_that_point_nowhere(tmp_path: Path) -> None:

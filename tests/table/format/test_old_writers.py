@@ -367,13 +367,13 @@ def test_kinds_of_indices_are_told_by_their_files(tmp_path: Path) -> None:
 
 def test_indices_without_details_are_used(tmp_path: Path) -> None:
     path = indexed(tmp_path / "t")
-    asked = {"column": "vec", "q": [0.5] * 8, "k": 5, "nprobes": 1}
+    request = {"column": "vec", "q": [0.5] * 8, "k": 5, "nprobes": 1}
     before = spark_lance.dataset(path)
-    nearest = before.to_table(columns=["id"], nearest=asked)
+    nearest = before.to_table(columns=["id"], nearest=request)
     text = before.to_table(columns=["id"], full_text_query={"query": "plum", "column": "words"})
     forge(path, without_details)
     dataset = spark_lance.dataset(path)
-    assert dataset.to_table(columns=["id"], nearest=asked).equals(nearest)
+    assert dataset.to_table(columns=["id"], nearest=request).equals(nearest)
     assert dataset.to_table(columns=["id"], full_text_query="plum").equals(text)
     pruner = ScalarPruner(dataset.snapshot)
     for condition, rows in (("id = 170", 1), ("kind = 3 and id < 10", 1), ("array_has(marks, 'a1')", 100)):
@@ -398,8 +398,8 @@ def test_indices_without_details_outlive_changes(tmp_path: Path) -> None:
             2,
             9,
         ]
-        found = dataset.to_table(columns=["id"], full_text_query="plum", limit=400)
-        assert found.num_rows == 64
+        result = dataset.to_table(columns=["id"], full_text_query="plum", limit=400)
+        assert result.num_rows == 64
     lance.dataset(path).validate()  # type: ignore[no-untyped-call]
 
 
@@ -442,9 +442,9 @@ def of_version(version: str | None, index: str = "id_idx") -> Change:
         message.ClearField("writer_version")
         if version is not None:
             message.writer_version.library, message.writer_version.version = "lance", version
-        kept = [entry for entry in section.indices if entry.name == index]
+        remaining = [entry for entry in section.indices if entry.name == index]
         del section.indices[:]
-        section.indices.extend(kept)
+        section.indices.extend(remaining)
         section.indices[0].fragment_bitmap = BitMap([1]).serialize()
 
     return change
@@ -514,8 +514,8 @@ def test_segments_of_old_writers_that_overlap_are_told_apart_as_by_pylance(
 ) -> None:
     path, theirs = indexed(tmp_path / "t"), str(tmp_path / "theirs")
     overlapping(path, "0.20.0")
-    found = spark_lance.dataset(path).to_table(columns=["id"], filter="id in (3, 170, 310)")
-    assert sorted(found.column("id").to_pylist()) == [3, 170, 310]
+    result = spark_lance.dataset(path).to_table(columns=["id"], filter="id in (3, 170, 310)")
+    assert sorted(result.column("id").to_pylist()) == [3, 170, 310]
     shutil.copytree(path, theirs)
     for one, table in ((path, spark_lance.dataset(path)), (theirs, lance.dataset(theirs))):
         if change == "delete":

@@ -238,9 +238,9 @@ def test_pylance_reads_what_is_packed(runs: list[list[int]], versions: list[tupl
         message.next_row_id = 2**63
         body = message.SerializeToString()
         file.write_bytes(data[:position] + struct.pack("<I", len(body)) + body + data[-16:])
-        found = lance.dataset(str(path)).to_table(columns=["a", "_rowid", "_row_created_at_version"])
-        np.testing.assert_array_equal(found["_rowid"].to_numpy(), ids)
-        np.testing.assert_array_equal(found["_row_created_at_version"].to_numpy(), created)
+        result = lance.dataset(str(path)).to_table(columns=["a", "_rowid", "_row_created_at_version"])
+        np.testing.assert_array_equal(result["_rowid"].to_numpy(), ids)
+        np.testing.assert_array_equal(result["_row_created_at_version"].to_numpy(), created)
         place = rows // 2
         assert lance.dataset(str(path))._take_rows([int(ids[place])])["a"].to_pylist() == [place]
 
@@ -250,13 +250,13 @@ def segments(draw: st.DrawFn) -> tuple[rowids_pb2.U64Segment, list[int]]:
     """Return a segment of any kind around low ids, and its ids."""
     start, span = draw(st.integers(0, 40)), draw(st.integers(0, 20))
     inside = sorted(draw(st.sets(st.integers(start, start + span - 1)))) if span else []
-    kept = [number for number in range(start, start + span) if number not in inside]
+    remaining = [number for number in range(start, start + span) if number not in inside]
     kind = draw(st.sampled_from(["range", "holes", "bitmap", "sorted", "array"]))
     if kind == "range":
         return Segment(range=Segment.Range(start=start, end=start + span)), list(range(start, start + span))
     if kind == "holes":
         holes = u16(0, *inside) if inside else Array()
-        return Segment(range_with_holes={"start": start, "end": start + span, "holes": holes}), kept
+        return Segment(range_with_holes={"start": start, "end": start + span, "holes": holes}), remaining
     if kind == "bitmap":
         flags = np.array([number in inside for number in range(start, start + span)], np.bool_)
         bitmap = np.packbits(flags, bitorder="little").tobytes()
@@ -274,21 +274,21 @@ def test_ids_are_found_where_they_are(parts: list[tuple[Any, list[int]]], wanted
     ids = [number for _, numbers in parts for number in numbers]
     assert decode_row_ids(data, len(ids)).tolist() == ids
     assert count_row_ids(data, len(ids)) == len(ids)
-    asked = sorted(wanted)
-    positions, places = locate_row_ids(data, len(ids), np.array(asked, np.uint64))
-    hits = [(position, asked.index(number)) for position, number in enumerate(ids) if number in wanted]
+    request = sorted(wanted)
+    positions, places = locate_row_ids(data, len(ids), np.array(request, np.uint64))
+    hits = [(position, request.index(number)) for position, number in enumerate(ids) if number in wanted]
     assert list(zip(positions.tolist(), places.tolist(), strict=True)) == hits
     if ids:
         assert row_id_bounds(data, len(ids)) == (min(ids), max(ids))
         with pytest.raises(FormatError, match="at most"):
             row_id_bounds(data, len(ids) - 1)
         with pytest.raises(FormatError, match="at most"):
-            locate_row_ids(data, len(ids) - 1, np.array(asked, np.uint64))
+            locate_row_ids(data, len(ids) - 1, np.array(request, np.uint64))
     else:
         with pytest.raises(FormatError, match="no ids"):
             row_id_bounds(data, 5)
     with pytest.raises(FormatError, match=f"{len(ids)} ids for {len(ids) + 1} rows"):
-        locate_row_ids(data, len(ids) + 1, np.array(asked, np.uint64))
+        locate_row_ids(data, len(ids) + 1, np.array(request, np.uint64))
 
 
 def test_the_numbers_of_fields_that_hold_sequences() -> None:
@@ -299,8 +299,8 @@ def test_segments_without_ids_are_passed_over() -> None:
     empty, full = Segment(range=Segment.Range(start=5, end=5)), Segment(range=Segment.Range(start=0, end=3))
     positions, places = locate_row_ids(sequence(empty, full), 3, np.array([1, 2, 9], np.uint64))
     assert (positions.tolist(), places.tolist()) == ([1, 2], [0, 1])
-    found = locate_among(np.array([3, 4]), np.array([], np.int64))
-    assert [part.tolist() for part in found] == [[], []]
+    result = locate_among(np.array([3, 4]), np.array([], np.int64))
+    assert [part.tolist() for part in result] == [[], []]
 
 
 def test_places_count_the_ids_of_all_segments_before() -> None:
@@ -318,9 +318,9 @@ def test_a_segment_too_many_is_told_before_it_is_read() -> None:
     first = Segment(range=Segment.Range(start=0, end=4))
     more = "gives 4 values where at most 0 rows are left"
     for second in (Segment(range=Segment.Range(start=4, end=8)), Segment(array=u16(4, 0, 1, 2, 3))):
-        for wanted in ([5], [90]):
+        for expected in ([5], [90]):
             with pytest.raises(FormatError, match=more):
-                locate_row_ids(sequence(first, second), 4, np.array(wanted, np.uint64))
+                locate_row_ids(sequence(first, second), 4, np.array(expected, np.uint64))
         with pytest.raises(FormatError, match=more):
             count_row_ids(sequence(first, second), 4)
         with pytest.raises(FormatError, match=more):

@@ -271,5 +271,5 @@ def test_what_is_missing_completes_the_table(given: pa.Schema, present: pa.Schem
     # Everything that was there is there, and nothing is missing any more.
     assert missing_columns(manifest.schema, grown).names == []
     assert missing_columns(Schema.from_arrow(given), grown).names == []
-    kept = {field.id: (field.name, field.logical_type) for field in manifest.schema.walk()}
-    assert kept.items() <= {f.id: (f.name, f.logical_type) for f in grown.walk()}.items()
+    remaining = {field.id: (field.name, field.logical_type) for field in manifest.schema.walk()}
+    assert remaining.items() <= {f.id: (f.name, f.logical_type) for f in grown.walk()}.items()

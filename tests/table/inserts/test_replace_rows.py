@@ -73,8 +73,8 @@ def test_stable_row_ids_and_an_index(tmp_path: Path) -> None:
     lance.write_dataset(table(a=range(10)), path, enable_stable_row_ids=True)
     lance.dataset(path).create_scalar_index("a", "BTREE")
     replacing(path, "a >= 5", table(a=[5, 6, 20])).commit()
-    found = lance.dataset(path).to_table(with_row_id=True)
-    assert found["_rowid"].to_pylist() == [0, 1, 2, 3, 4, 10, 11, 12]
+    result = lance.dataset(path).to_table(with_row_id=True)
+    assert result["_rowid"].to_pylist() == [0, 1, 2, 3, 4, 10, 11, 12]
     assert lance.dataset(path).to_table(filter="a > 4")["a"].to_pylist() == [5, 6, 20]
     changes = lance.dataset(path).delta(compared_against=1)
     assert changes.get_inserted_rows().read_all()["a"].to_pylist() == [5, 6, 20]

@@ -95,15 +95,15 @@ def test_any_rows_in_any_order(version: str, stable: bool, data: st.DataObject) 
         carried = data.draw(st.lists(st.sampled_from(movable), unique=True)) if movable else []
         after = cluster(ds, carried, order, rows_per_file=11, spills=spills)
         columns = [*table.schema.names, *(LINEAGE if stable else ())]
-        found = everything(after)
+        result = everything(after)
         theirs: Any = lance.dataset(path)
         theirs.validate()
         for name in columns:
             values = before[name].to_pylist()
-            wanted = canonical([values[place] for place in order])
-            assert canonical(found[name]) == wanted
+            expected = canonical([values[place] for place in order])
+            assert canonical(result[name]) == expected
             # One by one: pylance cannot read vectors of structs together with other columns.
-            assert canonical(read_theirs(path, columns=[name])[name]) == wanted
+            assert canonical(read_theirs(path, columns=[name])[name]) == expected
         assert bool(after.manifest.message.reader_feature_flags & 2048) == (spills and before.num_rows > 0)
 
 
@@ -193,8 +193,8 @@ def test_pylance_goes_on_with_spilled_lineage(tmp_path: Path) -> None:
     theirs.delete("id = 7")
     theirs.optimize.compact_files()
     after = everything(dataset(path))
-    kept = before.filter(pc.not_equal(before["id"], 7))
-    assert after.slice(0, 39).equals(kept)
+    remaining = before.filter(pc.not_equal(before["id"], 7))
+    assert after.slice(0, 39).equals(remaining)
     theirs.update({"id": "id + 1000"}, where="id = 9")
     dataset(path).compact_files()
     assert dataset(path).count_rows() == 41

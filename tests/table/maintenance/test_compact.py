@@ -135,9 +135,9 @@ def check_index(path: Path) -> None:
         assert table.to_table(columns=columns, filter=text).sort_by("a") == by_scan.sort_by("a"), text
     query = {"column": "v", "q": np.full(8, 0.5, np.float32), "k": 12}
     exact = table.to_table(columns=["a", "_distance"], nearest={**query, "use_index": False})
-    found = table.to_table(columns=["a", "_distance"], nearest={**query, "nprobes": 2})
+    result = table.to_table(columns=["a", "_distance"], nearest={**query, "nprobes": 2})
     # Distances from the index may differ in their last bits.
-    assert found["a"] == exact["a"]
+    assert result["a"] == exact["a"]
 
 
 def with_indices(path: Path, stable: bool = False) -> None:
@@ -445,5 +445,5 @@ def test_blobs_are_copied(tmp_path: Path, version: str) -> None:
     assert newest(path).compact_files().fragments_added == 1
     left = [blob for i, blob in enumerate(blobs) if i != 3]
     for table, named in ((newest(path), "indices"), (theirs(path), "indices")):
-        found = table.take_blobs("b", **{named: list(range(23))})
-        assert [None if blob is None else blob.read() for blob in found] == left
+        result = table.take_blobs("b", **{named: list(range(23))})
+        assert [None if blob is None else blob.read() for blob in result] == left

@@ -122,5 +122,5 @@ def test_a_table_in_memory() -> None:
     stats = dataset(uri).cleanup_old_versions(older_than=NOW)
     assert (stats.old_versions, stats.data_files_removed, stats.failed_deletes) == (4, 4, 0)
     assert dataset(uri).to_table() == expected
-    names = {found.name for found in table.store.list_objects(f"{table.root}/data")}
+    names = {result.name for result in table.store.list_objects(f"{table.root}/data")}
     assert names == {file.path for f in dataset(uri).manifest.fragments for file in f.files}

@@ -188,12 +188,12 @@ def test_the_older_form_is_refused() -> None:
 
 
 def test_indices_come_and_go() -> None:
-    old, kept, new = index("a", [0]), index("b", [0]), index("c", [0])
-    base = manifest([fragment(0)], old, kept)
+    old, remaining, new = index("a", [0]), index("b", [0]), index("c", [0])
+    base = manifest([fragment(0)], old, remaining)
     again = index("a", [0, 1])
     after = create_index(base, create_index_message([new, again], []), STAMP)
     assert coverage(after) == {"b": {0}, "c": {0}, "a": {0, 1}}
-    dropped = create_index(base, create_index_message(removed=[old, kept]), STAMP)
+    dropped = create_index(base, create_index_message(removed=[old, remaining]), STAMP)
     assert dropped.index_section == b""
 
 

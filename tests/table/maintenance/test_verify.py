@@ -59,11 +59,11 @@ def rich(path: Path, *, stable: bool = True) -> LanceDataset:
 def test_a_rich_table_is_sound(tmp_path: Path, stable: bool) -> None:
     ds = rich(tmp_path / "t", stable=stable)
     seen: list[tuple[int, int]] = []
-    found = verify(ds.snapshot, lambda done, total: seen.append((done, total)))
-    assert found.findings == ()
-    assert not found.damaged
-    assert (found.rows, found.versions, found.indices) == (ds.count_rows(), ds.version, 1)
-    assert seen[-1] == (found.bytes, found.bytes)
+    result = verify(ds.snapshot, lambda done, total: seen.append((done, total)))
+    assert result.findings == ()
+    assert not result.damaged
+    assert (result.rows, result.versions, result.indices) == (ds.count_rows(), ds.version, 1)
+    assert seen[-1] == (result.bytes, result.bytes)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     (note,) = checked(tmp_path / "t", version=("dev", None)).findings
     assert (note.level, note.message) == ("note", "1 of 6 fragments are not covered")
@@ -132,9 +132,9 @@ def test_damage_is_found(tmp_path: Path, pattern: str, spoil: Callable[[Path], o
     path = tmp_path / "t"
     rich(path)
     spoil(in_table(path, pattern))
-    found = checked(path)
-    assert found.damaged
-    assert any(words in finding.message or words in finding.where for finding in levels(found, "damage"))
+    result = checked(path)
+    assert result.damaged
+    assert any(words in finding.message or words in finding.where for finding in levels(result, "damage"))
 
 
 def test_a_damaged_page_is_told_by_its_column(tmp_path: Path) -> None:
@@ -192,8 +192,8 @@ def test_row_ids_in_use_twice_or_not_yet_given(tmp_path: Path) -> None:
     message.fragments[1].inline_row_ids = message.fragments[0].inline_row_ids
     message.next_row_id = 10
     changed = type(ds.manifest)(message, ds.manifest.index_section, ds.manifest.naming, ds.manifest.path)
-    found = verify(ds.snapshot.at(changed))
-    messages = [finding.message for finding in levels(found, "damage")]
+    result = verify(ds.snapshot.at(changed))
+    messages = [finding.message for finding in levels(result, "damage")]
     assert any("two rows have the same row id" in text for text in messages)
     assert any("10 is the next to be given" in text for text in messages)
 
@@ -201,10 +201,10 @@ def test_row_ids_in_use_twice_or_not_yet_given(tmp_path: Path) -> None:
 def test_legacy_tables_are_read_but_not_searched_for_orphans(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     lance.write_dataset(rows(0), path, data_storage_version="legacy")
-    found = checked(path)
-    assert not found.damaged
-    assert found.rows == 50
-    assert [finding.where for finding in found.findings] == ["orphans"]
+    result = checked(path)
+    assert not result.damaged
+    assert result.rows == 50
+    assert [finding.where for finding in result.findings] == ["orphans"]
 
 
 def test_checking_changes_nothing(tmp_path: Path) -> None:

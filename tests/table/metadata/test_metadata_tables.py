@@ -35,11 +35,11 @@ def subject(path: Path | str, version: Any = None) -> Snapshot:
 
 def told(path: Path | str, name: str, *columns: str, version: Any = None) -> list[dict[str, Any]]:
     """Return the rows of a metadata table; maps as dicts."""
-    found = METADATA_TABLES[name].to_arrow(subject(path, version), columns or None)
-    maps = [field.name for field in found.schema if pa.types.is_map(field.type)]
+    result = METADATA_TABLES[name].to_arrow(subject(path, version), columns or None)
+    maps = [field.name for field in result.schema if pa.types.is_map(field.type)]
     return [
         {key: dict(value) if key in maps and value is not None else value for key, value in row.items()}
-        for row in found.to_pylist()
+        for row in result.to_pylist()
     ]
 
 
@@ -125,10 +125,10 @@ def check_update(counts: dict[str, int], before: Any, after: Any, number: int) -
     ids = set(before.to_table(columns=["_rowid"])["_rowid"].to_pylist())
     now = after.to_table(columns=["_rowid", "_row_last_updated_at_version"]).to_pylist()
     touched = {row["_rowid"] for row in now if row["_row_last_updated_at_version"] == number}
-    kept = {row["_rowid"] for row in now}
-    assert counts["numInsertedRows"] == len(kept - ids)
+    remaining = {row["_rowid"] for row in now}
+    assert counts["numInsertedRows"] == len(remaining - ids)
     assert counts["numUpdatedRows"] == len(touched & ids)
-    assert counts["numDeletedRows"] == len(ids - kept)
+    assert counts["numDeletedRows"] == len(ids - remaining)
 
 
 @pytest.fixture(scope="module")
@@ -156,22 +156,22 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_history_tells_parameters_messages_and_engines(path: Path) -> None:
-    found = {row["version"]: row for row in told(path, "history")}
-    assert [found[number]["operation"] for number in range(1, 10)] == [
+    results = {row["version"]: row for row in told(path, "history")}
+    assert [results[number]["operation"] for number in range(1, 10)] == [
         *("CREATE TABLE AS SELECT", "DELETE", "CREATE INDEX", "WRITE", "ADD COLUMNS", "WRITE"),
         *("SET TBLPROPERTIES", "SET TBLPROPERTIES", "RESTORE"),
     ]
-    assert found[1]["operationParameters"] == {"mode": "Create", "columns": '["a", "b"]'}
-    assert found[1]["readVersion"] is None
-    assert found[2]["operationParameters"] == {"predicate": "a % 10 = 3"}
-    assert found[3]["operationParameters"] == {"created": '["a_idx"]', "removed": "[]"}
-    assert found[4]["userMetadata"] == "nightly load"
-    assert found[5]["operationParameters"] == {"columns": '["a", "b", "c"]'}
-    assert found[7]["operationParameters"] == {"config_updates": '{"owner": "etl"}'}
-    assert found[9]["operationParameters"] == {"version": "2"}
-    assert [found[number]["userMetadata"] for number in (1, 2, 9)] == [None] * 3
-    assert found[2]["engineInfo"] == f"lance {lance.__version__}"
-    assert found[4]["engineInfo"] == f"spark_lance {spark_lance.__version__}"
+    assert results[1]["operationParameters"] == {"mode": "Create", "columns": '["a", "b"]'}
+    assert results[1]["readVersion"] is None
+    assert results[2]["operationParameters"] == {"predicate": "a % 10 = 3"}
+    assert results[3]["operationParameters"] == {"created": '["a_idx"]', "removed": "[]"}
+    assert results[4]["userMetadata"] == "nightly load"
+    assert results[5]["operationParameters"] == {"columns": '["a", "b", "c"]'}
+    assert results[7]["operationParameters"] == {"config_updates": '{"owner": "etl"}'}
+    assert results[9]["operationParameters"] == {"version": "2"}
+    assert [results[number]["userMetadata"] for number in (1, 2, 9)] == [None] * 3
+    assert results[2]["engineInfo"] == f"lance {lance.__version__}"
+    assert results[4]["engineInfo"] == f"spark_lance {spark_lance.__version__}"
 
 
 def test_history_names_statements(tmp_path: Path) -> None:
@@ -230,11 +230,11 @@ def test_a_table_tells_of_the_version_that_is_looked_from(path: Path) -> None:
 
 def test_fragments_are_those_of_pylance(path: Path) -> None:
     for number in (2, 6):
-        found = {row["id"]: row for row in told(path, "fragments", version=number)}
+        results = {row["id"]: row for row in told(path, "fragments", version=number)}
         theirs = lance.dataset(path, version=number).get_fragments()
-        assert list(found) == [fragment.fragment_id for fragment in theirs]
+        assert list(results) == [fragment.fragment_id for fragment in theirs]
         for fragment in theirs:
-            row = found[fragment.fragment_id]
+            row = results[fragment.fragment_id]
             assert (row["rows"], row["physical_rows"]) == (fragment.count_rows(), fragment.physical_rows)
             assert row["deleted_rows"] == fragment.num_deletions
             assert row["data_files"] == [file.path for file in fragment.data_files()]
@@ -249,17 +249,17 @@ def test_fragments_are_those_of_pylance(path: Path) -> None:
 
 
 def test_files_exist_and_have_their_sizes(path: Path) -> None:
-    found = told(path, "files", version=6)
-    for row in found:
+    result = told(path, "files", version=6)
+    for row in result:
         assert Path(row["path"]).exists()
         assert row["bytes"] in (None, Path(row["path"]).stat().st_size)
         content = {"data": 0, "deletion": 1}.get(row["role"])
         assert (row["content"], row["file_path"]) == (content, None if content is None else row["path"])
-    roles = [row["role"] for row in found]
+    roles = [row["role"] for row in result]
     assert [roles.count(role) for role in ("manifest", "transaction", "data", "deletion")] == [1, 1, 11, 3]
-    assert {row["index"] for row in found if row["role"] == "index"} == {"a_idx"}
-    assert {tuple(row["fields"]) for row in found if row["role"] == "data"} == {("a", "b"), ("c",)}
-    assert {row["file_version"] for row in found if row["role"] == "data"} == {"2.2"}
+    assert {row["index"] for row in result if row["role"] == "index"} == {"a_idx"}
+    assert {tuple(row["fields"]) for row in result if row["role"] == "data"} == {("a", "b"), ("c",)}
+    assert {row["file_version"] for row in result if row["role"] == "data"} == {"2.2"}
 
 
 def test_files_of_a_clone_are_found_at_their_base(path: Path, tmp_path: Path) -> None:
@@ -278,16 +278,16 @@ def test_schema_and_config(path: Path, tmp_path: Path) -> None:
         {"s": pa.array([{"x": 1, "y": [2.0]}], pa.struct([field, ("y", pa.list_(pa.float32()))]))}
     )
     spark_lance.write_dataset(table, str(tmp_path / "s"))
-    found = told(tmp_path / "s", "schema")
-    assert [(row["id"], row["parent_id"], row["path"], row["type"]) for row in found] == [
+    result = told(tmp_path / "s", "schema")
+    assert [(row["id"], row["parent_id"], row["path"], row["type"]) for row in result] == [
         (0, None, "s", "struct"),
         (1, 0, "s.x", "int32"),
         (2, 0, "s.y", "list"),
         (3, 2, "s.y.item", "float"),
     ]
-    assert [row["nullable"] for row in found] == [True, False, True, True]
-    assert found[1]["metadata"] == {"k": "v"}
-    assert found[2]["arrow_type"] == "list<item: float>"
+    assert [row["nullable"] for row in result] == [True, False, True, True]
+    assert result[1]["metadata"] == {"k": "v"}
+    assert result[2]["arrow_type"] == "list<item: float>"
     config = {(row["scope"], row["key"]): row["value"] for row in told(path, "config", version=8)}
     assert config["config", "owner"] == "etl"
     assert config["schema metadata", "unit"] == "m"
@@ -363,14 +363,14 @@ def test_no_manifest_is_read_for_columns_that_need_none(path: Path) -> None:
         numbers = METADATA_TABLES["history"].to_arrow(here, ["version"])["version"].to_pylist()
         assert numbers == list(range(9, 0, -1))
         assert read.call_count == 0
-        (found,) = METADATA_TABLES["history"].batches(here, ["operationMetrics", "version"], condition)
-        assert found["version"].to_pylist() == [4]
+        (result,) = METADATA_TABLES["history"].batches(here, ["operationMetrics", "version"], condition)
+        assert result["version"].to_pylist() == [4]
         assert read.call_count == 2, "the version and the one before it"
 
 
 def test_limit_and_order_of_columns(path: Path) -> None:
-    found = METADATA_TABLES["history"].to_arrow(subject(path), ["operation", "version"], limit=2)
-    assert found.to_pylist() == [
+    result = METADATA_TABLES["history"].to_arrow(subject(path), ["operation", "version"], limit=2)
+    assert result.to_pylist() == [
         {"operation": "RESTORE", "version": 9},
         {"operation": "SET TBLPROPERTIES", "version": 8},
     ]

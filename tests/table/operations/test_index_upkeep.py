@@ -52,12 +52,12 @@ def section(entries: list[Entry]) -> bytes:
 
 
 def entries_of(path: Path) -> list[tuple[bytes, list[int], list[int] | None]]:
-    found = []
+    results = []
     for index in load_latest(TableRef(*open_store(path))).indices:
         known = index.HasField("fragment_bitmap")
         covered = list(BitMap.deserialize(index.fragment_bitmap)) if known else None
-        found.append((index.uuid.uuid, list(index.fields), covered))
-    return found
+        results.append((index.uuid.uuid, list(index.fields), covered))
+    return results
 
 
 def entry_strategy() -> st.SearchStrategy[Entry]:
@@ -131,8 +131,8 @@ def test_what_stays_is_kept_whole() -> None:
         index.fragment_bitmap = before.fragment_bitmap
         assert index.SerializeToString() == before.SerializeToString()
         assert UNKNOWN in index.SerializeToString()
-    kept = retain(data, [table_pb2.DataFragment(id=3)])
-    assert list(table_pb2.IndexSection.FromString(kept).indices) == [y, x2]
+    remaining = retain(data, [table_pb2.DataFragment(id=3)])
+    assert list(table_pb2.IndexSection.FromString(remaining).indices) == [y, x2]
     assert list(table_pb2.IndexSection.FromString(drop_indices_without_fields(data, {1})).indices) == [y]
     assert drop_indices_without_fields(data, set()) == b""
 

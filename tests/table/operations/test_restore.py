@@ -64,14 +64,16 @@ def test_restored_manifests_equal_those_of_pylance(tmp_path: Path, version: int)
         assert theirs(path).to_table().num_rows == expected.num_rows + 1
         contents.append(dataset.to_table(columns=["_rowid"])["_rowid"].to_pylist())
         manifests.append(load_version(TableRef(*open_store(path)), 8))
-    wanted, ours = manifests
+    expected_rows, ours = manifests
     assert contents[0] == contents[1]
     for name in ("max_fragment_id", "next_row_id", "config", "fields", "schema_metadata"):
-        assert getattr(ours.message, name) == getattr(wanted.message, name), name
-    assert ours.message.reader_feature_flags == wanted.message.reader_feature_flags
-    assert ours.message.writer_feature_flags == wanted.message.writer_feature_flags
-    assert [fragment.id for fragment in ours.fragments] == [fragment.id for fragment in wanted.fragments]
-    assert [index.name for index in ours.indices] == [index.name for index in wanted.indices]
+        assert getattr(ours.message, name) == getattr(expected_rows.message, name), name
+    assert ours.message.reader_feature_flags == expected_rows.message.reader_feature_flags
+    assert ours.message.writer_feature_flags == expected_rows.message.writer_feature_flags
+    assert [fragment.id for fragment in ours.fragments] == [
+        fragment.id for fragment in expected_rows.fragments
+    ]
+    assert [index.name for index in ours.indices] == [index.name for index in expected_rows.indices]
 
 
 def test_rows_written_after_a_restore_get_new_ids(tmp_path: Path) -> None:

@@ -65,11 +65,11 @@ def bytes_of(path: str) -> dict[int, bytes | None]:
 def bytes_by_pylance(path: str) -> dict[int, bytes | None]:
     dataset = lance.dataset(path)
     ids = dataset.to_table(columns=["id"])["id"].to_pylist()
-    found = {}
+    results = {}
     for place, key in enumerate(ids):
         blobs = dataset.take_blobs("b", indices=[place])
-        found[key] = blobs[0].readall() if blobs and blobs[0] is not None else None
-    return found
+        results[key] = blobs[0].readall() if blobs and blobs[0] is not None else None
+    return results
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -162,8 +162,8 @@ def test_external_blobs_stay_outside_where_the_target_can_say_so(tmp_path: Path)
         assert bytes_of(target) == {0: b"inside", 1: b"elsewhere", 2: None}
         assert bytes_by_pylance(target) == {0: b"inside", 1: b"elsewhere", 2: None}
         if kinds is not None:
-            found = lance.dataset(target).to_table()["b"].to_pylist()
-            assert [row and row["kind"] for row in found] == kinds
+            result = lance.dataset(target).to_table()["b"].to_pylist()
+            assert [row and row["kind"] for row in result] == kinds
 
 
 def test_relative_external_blobs_become_absolute(tmp_path: Path) -> None:
@@ -274,8 +274,8 @@ def test_memory_does_not_grow_with_blobs(tmp_path: Path, version: str) -> None:
         mode = "append" if start else "create"
         spark_lance.write_dataset(table_of(values, start), source, mode=mode, data_storage_version="2.2")
     root = str(ROOT)
-    asked = [sys.executable, "-c", _COPY, source, target, root, version]
-    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    requests = [sys.executable, "-c", _COPY, source, target, root, version]
+    done = subprocess.run(requests, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 100 << 10, done.stdout
     last = spark_lance.dataset(target).take_blobs("b", indices=[0, 40])
     first = spark_lance.dataset(source).take_blobs("b", indices=[0, 40])

@@ -43,8 +43,8 @@ def check(path: str, column: str = "b", *, listed: bool = False) -> None:
     if not listed:
         rows = list(range(expected.num_rows))[::-1]
         blobs = theirs.take_blobs(column, indices=rows)
-        wanted = [None if blob is None else blob.read() for blob in blobs]
-        assert [blob and blob.read() for blob in ours.take_blobs(column, rows)] == wanted
+        expected_rows = [None if blob is None else blob.read() for blob in blobs]
+        assert [blob and blob.read() for blob in ours.take_blobs(column, rows)] == expected_rows
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -24,13 +24,13 @@ def by_id(path: Path, version: int, system: list[str]) -> dict[int, dict[str, ob
         return {}
     table = lance.dataset(str(path), version=version)
     names = [name for name in table.schema.names if name in ("a", "b")]
-    found = table.to_table(columns=[*names, "_rowid", *system]).to_pylist()
-    return {row["_rowid"]: row for row in found}
+    values = table.to_table(columns=[*names, "_rowid", *system]).to_pylist()
+    return {row["_rowid"]: row for row in values}
 
 
 def ordered(reader: pa.RecordBatchReader) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = reader.read_all().to_pylist()
-    return sorted(found, key=lambda row: str(row["_rowid"]))
+    values: list[dict[str, object]] = reader.read_all().to_pylist()
+    return sorted(values, key=lambda row: str(row["_rowid"]))
 
 
 def assert_changes(path: Path, begin: int, end: int, system: list[str]) -> None:
@@ -43,12 +43,12 @@ def assert_changes(path: Path, begin: int, end: int, system: list[str]) -> None:
         if number in before and system and row[VERSIONS[1]] != before[number][VERSIONS[1]]
     ]
     changes = ours.dataset(path).diff(begin, end)
-    for reader, wanted in (
+    for reader, expected in (
         (changes.inserted(["a", "b"]), inserted),
         (changes.updated(["a", "b"]), updated),
         (changes.deleted(["a", "b"]) if begin else changes.deleted([]), deleted),
     ):
-        assert ordered(reader) == sorted(wanted, key=lambda row: str(row["_rowid"]))
+        assert ordered(reader) == sorted(expected, key=lambda row: str(row["_rowid"]))
     assert changes.counts() == {
         "inserted": len(inserted),
         "updated": len(updated),

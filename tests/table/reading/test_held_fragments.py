@@ -80,9 +80,9 @@ def test_columns_and_system_columns_of_look_ups(place: str) -> None:
     for _ in range(3):
         rows = asked(place, [3, 9000, 19_999], with_row_address=True, with_row_id=True)
         assert rows["_rowaddr"].to_pylist() == [3, (1 << 32) + 2334, (3 << 32) + 1]
-        found = spark_lance.dataset(place).to_table(["text", "_rowoffset"], filter="key IN (3, 9000)")
-        assert found["_rowoffset"].to_pylist() == [3, 9000]
-        assert found["text"].to_pylist() == asked(place, [3, 9000])["text"].to_pylist()
+        result = spark_lance.dataset(place).to_table(["text", "_rowoffset"], filter="key IN (3, 9000)")
+        assert result["_rowoffset"].to_pylist() == [3, 9000]
+        assert result["text"].to_pylist() == asked(place, [3, 9000])["text"].to_pylist()
 
 
 def test_several_threads_have_files_of_their_own(place: str) -> None:

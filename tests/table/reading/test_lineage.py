@@ -219,14 +219,14 @@ def test_lineage_is_the_same_whoever_writes(changes: list[Step]) -> None:
         both, theirs = Path(directory) / "both", Path(directory) / "theirs"
         play(both, changes, stable=True)
         play(theirs, changes, stable=True, alone=True)
-        found = []
+        results = []
         for path in (both, theirs):
             assert_lineage_as_pylance(path)
             table = lance.dataset(str(path)).to_table(columns=["a", "b", ROW_ID, CREATED_AT, UPDATED_AT])
-            found.append(table.sort_by("a"))
+            results.append(table.sort_by("a"))
         # A compaction by pylance takes two versions: only the order of versions is the same.
-        ranks = [np.unique([t[CREATED_AT], t[UPDATED_AT]], return_inverse=True)[1] for t in found]
+        ranks = [np.unique([t[CREATED_AT], t[UPDATED_AT]], return_inverse=True)[1] for t in results]
         np.testing.assert_array_equal(ranks[0], ranks[1])
         # pylance numbers the rows that a merge inserts in an order of its own.
         names = ["a", "b"] if "merge" in {kind for kind, _, _ in changes} else ["a", "b", ROW_ID]
-        assert found[0].select(names).equals(found[1].select(names))
+        assert results[0].select(names).equals(results[1].select(names))

@@ -121,26 +121,26 @@ def test_fragments_that_cannot_have_the_rows_are_left_out(
 ) -> None:
     manifest = load_latest(TableRef(*open_store(parts)))
     condition = compile_predicate(text, filterable_schema(manifest.schema))
-    kept, found = prune(condition, manifest.fragments, False)
-    assert [fragment.id for fragment in kept] == fragments
-    assert {number: list(offsets) for number, offsets in found.items()} == rows
+    remaining, result = prune(condition, manifest.fragments, False)
+    assert [fragment.id for fragment in remaining] == fragments
+    assert {number: list(offsets) for number, offsets in result.items()} == rows
 
 
 def test_other_pruners_narrow_the_rows_further(parts: Path) -> None:
     manifest = load_latest(TableRef(*open_store(parts)))
     condition = compile_predicate("a in (3, 4, 25) and _fragid <= 2", filterable_schema(manifest.schema))
-    asked: list[list[int]] = []
+    requests: list[list[int]] = []
 
     def index(asked_for: Any, fragments: Any) -> RowSet:
         assert asked_for is condition
-        asked.append([fragment.id for fragment in fragments])
+        requests.append([fragment.id for fragment in fragments])
         return RowSet({0: BitMap([3, 4]), 2: None})
 
-    kept, rows = prune(
+    remaining, rows = prune(
         condition, manifest.fragments, False, [index, lambda *_: RowSet({0: BitMap([4, 9]), 2: None})]
     )
-    assert asked == [[0, 1, 2]]
-    assert ([fragment.id for fragment in kept], rows) == ([0, 2], {0: BitMap([4])})
+    assert requests == [[0, 1, 2]]
+    assert ([fragment.id for fragment in remaining], rows) == ([0, 2], {0: BitMap([4])})
     table_ref = TableRef(*open_store(parts))
     tasks = replace(Scan.plan(table_ref, manifest, ["a"]), pruners=(index,)).plan_tasks(condition)
     tables = [table for task in tasks for table in pickle.loads(pickle.dumps(task)).tables(100, condition)]
@@ -170,8 +170,8 @@ def test_only_the_rows_asked_for_are_read(
     counted("read")
     counted("take")
     ids = [10_000, 10_001, 25_000] if stable else [2**32, 2**32 + 1, 2**33 + 5000, 77 * 2**32, 2**33 + 10_001]
-    found = ours.dataset(path).to_table(["a", "v"], filter=f"_rowid in ({', '.join(map(str, ids))})")
-    assert found["a"].to_pylist() == [10_000, 25_000]
+    result = ours.dataset(path).to_table(["a", "v"], filter=f"_rowid in ({', '.join(map(str, ids))})")
+    assert result["a"].to_pylist() == [10_000, 25_000]
     assert sum(read) <= 8
     assert not list(_batches(path, f"_rowid = {ids[1]}"))
 
@@ -190,8 +190,8 @@ MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 def allowed(condition: str) -> set[int]:
     """Those of `VALUES` that a condition allows for the column `_rowaddr`."""
     fitted = compile_predicate(condition, pa.schema([pa.field("_rowaddr", pa.uint64()), ("x", pa.int64())]))
-    found = _AllowedValues.of(fitted, "_rowaddr")
-    return {value for value in VALUES if found.has(value)}
+    result = _AllowedValues.of(fitted, "_rowaddr")
+    return {value for value in VALUES if result.has(value)}
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -236,10 +236,10 @@ def test_two_comparisons_leave_out_no_number_and_are_exact_where_they_can_be(
         for second in (0, 5, LAST):
             left = {value for value in VALUES if OPERATORS[one](value, first)}
             right = {value for value in VALUES if OPERATORS[two](value, second)}
-            found = allowed(f"_rowaddr {one} {first} {word} _rowaddr {two} {second}")
+            result = allowed(f"_rowaddr {one} {first} {word} _rowaddr {two} {second}")
             if word == "AND":
-                assert found == left & right
+                assert result == left & right
             elif both := left | right:
-                assert found >= both
+                assert result >= both
                 # Bounds around both sides, so nothing beyond them.
-                assert {min(found), max(found)} == {min(both), max(both)}
+                assert {min(result), max(result)} == {min(both), max(both)}

@@ -40,10 +40,8 @@ def test_runs(tmp_path: Path, version: Any, local: bool, monkeypatch: pytest.Mon
     table = rows()
     if version == "legacy":
         table = table.drop_columns(["maybe", "st"])  # Such files keep few nulls.
-    made = lance.write_dataset(
-        table, str(tmp_path / "t"), data_storage_version=version, max_rows_per_file=2000
-    )
-    made.delete("n % 7 = 3")
+    ds = lance.write_dataset(table, str(tmp_path / "t"), data_storage_version=version, max_rows_per_file=2000)
+    ds.delete("n % 7 = 3")
     if not local:
         monkeypatch.setattr("spark_lance.io.local.LocalStore.map", lambda store, path: None)
     snapshot: Snapshot = spark_lance.dataset(tmp_path / "t").snapshot
@@ -56,11 +54,11 @@ def test_runs(tmp_path: Path, version: Any, local: bool, monkeypatch: pytest.Mon
         for pieces in (1, 2, 5):
             cuts = np.sort(chance.choice(opened.num_rows, 2 * pieces, replace=False)).tolist()
             runs = list(zip(cuts[::2], cuts[1::2], strict=True))
-            wanted = np.zeros(len(offsets), np.bool_)
+            expected = np.zeros(len(offsets), np.bool_)
             for start, stop in runs:
-                wanted |= (offsets >= start) & (offsets < stop)
-            found = task.read_runs(runs, opened)
-            assert found.combine_chunks().equals(whole.filter(pa.array(wanted)).combine_chunks())
+                expected |= (offsets >= start) & (offsets < stop)
+            result = task.read_runs(runs, opened)
+            assert result.combine_chunks().equals(whole.filter(pa.array(expected)).combine_chunks())
     bare = snapshot.scan([]).tasks()[0]
     assert bare.read_runs([(0, 5), (9, 12)], bare.opened()).num_rows <= 8
 
@@ -70,8 +68,8 @@ def test_wide_vectors_are_not_copied(tmp_path: Path) -> None:
     (task,) = ds.snapshot.scan(["wide"]).tasks()
     opened, before = task.opened(), pa.total_allocated_bytes()
     tracemalloc.start()
-    found = task.read_runs([(10, 900), (1000, 2900)], opened)
+    result = task.read_runs([(10, 900), (1000, 2900)], opened)
     _, peak = tracemalloc.get_traced_memory()  # numpy's arrays are in it
     tracemalloc.stop()
-    assert found.num_rows == 2790
-    assert peak + pa.total_allocated_bytes() - before < found.nbytes / 4
+    assert result.num_rows == 2790
+    assert peak + pa.total_allocated_bytes() - before < result.nbytes / 4

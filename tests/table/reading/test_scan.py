@@ -53,9 +53,9 @@ def test_system_columns_of_any_history(changes: list[Step], stable: bool) -> Non
                 f"{name} = {bound} and a > 5",
                 f"a % 2 = 0 and {name} < {bound}",
             ):
-                wanted = theirs.to_table(columns=["b", name], filter=text)
-                assert mine.to_table(["b", name], filter=text).equals(wanted)
-                assert mine.count_rows(text) == wanted.num_rows
+                expected = theirs.to_table(columns=["b", name], filter=text)
+                assert mine.to_table(["b", name], filter=text).equals(expected)
+                assert mine.count_rows(text) == expected.num_rows
 
 
 @settings(max_examples=12, deadline=None)
@@ -71,15 +71,15 @@ def test_limits_and_offsets(changes: list[Step], offset: int, limit: int | None)
         theirs, mine = lance.dataset(str(path)), ours.dataset(path)
         for filter in (None, "a % 3 = 1"):
             whole = theirs.to_table(columns=["a", "_rowoffset"], filter=filter)
-            wanted = whole.slice(offset, limit)
-            found = mine.to_table(["a", "_rowoffset"], filter, limit, offset)
-            assert found.equals(wanted)
-            assert mine.to_table([], filter, limit, offset).num_rows == wanted.num_rows
+            expected = whole.slice(offset, limit)
+            result = mine.to_table(["a", "_rowoffset"], filter, limit, offset)
+            assert result.equals(expected)
+            assert mine.to_table([], filter, limit, offset).num_rows == expected.num_rows
             pieces = mine.to_batches(["a", "_rowoffset"], filter, limit, offset, batch_size=3, batch_bytes=50)
-            assert pa.Table.from_batches(pieces, whole.schema).equals(wanted)
+            assert pa.Table.from_batches(pieces, whole.schema).equals(expected)
             if limit:
                 same = theirs.to_table(columns=["a", "_rowoffset"], filter=filter, limit=limit, offset=offset)
-                assert same.equals(wanted)
+                assert same.equals(expected)
 
 
 @pytest.mark.parametrize("stable", [False, True])
@@ -141,13 +141,13 @@ def test_filters_choose_the_same_rows_whatever_is_read_first(wide: Path, text: s
     theirs, mine = lance.dataset(str(wide)), ours.dataset(wide)
     every = theirs.schema.names
     for columns in (every, ["k"], ["text", "k"], ["_rowid", "items"], ["part"], []):
-        wanted = theirs.to_table(columns=columns or ["k"], filter=text)
-        found = mine.to_table(columns, filter=text)
-        assert found.num_rows == wanted.num_rows
+        expected = theirs.to_table(columns=columns or ["k"], filter=text)
+        result = mine.to_table(columns, filter=text)
+        assert result.num_rows == expected.num_rows
         if columns:
-            assert found.equals(wanted.select(columns))
+            assert result.equals(expected.select(columns))
             pieces = list(mine.to_batches(columns, filter=text, batch_bytes=60_000, batch_size=700))
-            assert pa.Table.from_batches(pieces, found.schema).equals(found)
+            assert pa.Table.from_batches(pieces, result.schema).equals(result)
             assert all(piece.num_rows <= 700 for piece in pieces)
 
 
@@ -155,10 +155,10 @@ def test_native_and_sql_filters_agree(wide: Path) -> None:
     mine = ours.dataset(wide)
     text = "k > 3000 and part.x < 8000"
     native = (pc.field("k") > 3000) & (pc.field("part", "x") < 8000)
-    found = mine.to_table(["text"], filter=native)
-    assert 4000 < found.num_rows < 5000
-    assert found.equals(mine.to_table(["text"], filter=text))
-    assert found.equals(mine.to_table(filter=native).select(["text"]))
+    result = mine.to_table(["text"], filter=native)
+    assert 4000 < result.num_rows < 5000
+    assert result.equals(mine.to_table(["text"], filter=text))
+    assert result.equals(mine.to_table(filter=native).select(["text"]))
     (first, *_) = mine.get_fragments()
     assert first.to_table(["k"], filter="k < 50").equals(mine.to_table(["k"], filter="k < 50"))
     assert first.count_rows("k < 50") == mine.count_rows("k < 50")
@@ -186,10 +186,10 @@ def test_a_filter_may_read_more_of_a_column_than_is_wanted(wide: Path) -> None:
     (part, key) = scan.fields
     pruned = part.prune(lambda leaf: leaf.name == "y")
     assert pruned is not None
-    found: list[pa.Table] = []
+    results: list[pa.Table] = []
     for task in scan.tasks(condition.columns):
-        found += replace(task, fields=(pruned, key)).tables(1 << 20, condition)
-    assert [table.to_pylist() for table in found] == [[{"part": {"y": "41"}, "k": 41}]]
+        results += replace(task, fields=(pruned, key)).tables(1 << 20, condition)
+    assert [table.to_pylist() for table in results] == [[{"part": {"y": "41"}, "k": 41}]]
 
 
 def bytes_read(path: Path, monkeypatch: pytest.MonkeyPatch, **query: Any) -> int:
@@ -242,9 +242,9 @@ def test_pieces_of_filtered_rows_stay_small(wide: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(FragmentRows, "read", noted)
     mine = ours.dataset(wide)
-    found = list(mine.get_fragments()[1].plan_scan(["part"]).tables("k % 5 = 0", 20_000))
-    assert sum(table.num_rows for table in found) > 900
-    assert max(table.nbytes for table in found) < 30_000
+    result = list(mine.get_fragments()[1].plan_scan(["part"]).tables("k % 5 = 0", 20_000))
+    assert sum(table.num_rows for table in result) > 900
+    assert max(table.nbytes for table in result) < 30_000
     assert max(sizes) < 26_000
 
 
@@ -275,6 +275,6 @@ def test_short_spans_of_any_history(changes: list[Step], stable: bool, data: st.
             places = whole["_rowaddr"].to_numpy() & np.uint64(0xFFFFFFFF)
             first = data.draw(st.integers(0, count))
             stop = data.draw(st.integers(first, count + 3))
-            found = replace(task, span=(first, stop)).tables(data.draw(st.sampled_from([1, 1 << 20])))
+            result = replace(task, span=(first, stop)).tables(data.draw(st.sampled_from([1, 1 << 20])))
             within = whole.filter(pa.array((places >= first) & (places < stop)))
-            assert pa.concat_tables([task.arrow_schema.empty_table(), *found]).equals(within)
+            assert pa.concat_tables([task.arrow_schema.empty_table(), *result]).equals(within)

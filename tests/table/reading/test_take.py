@@ -37,13 +37,13 @@ def test_rows_by_id_position_and_address(changes: list[Step], stable: bool, data
         ever = [0, 3, 11, 29] if stable else []
         ids = data.draw(st.lists(st.sampled_from(sorted({*live, *ever})), max_size=20)) if live else []
         if set(ids) & set(live):  # pylance loses the offsets of no rows, and marks others as not null
-            found = mine.take_rows(ids, COLUMNS)
-            assert found.equals(theirs._take_rows(ids, columns=COLUMNS).cast(found.schema))
+            result = mine.take_rows(ids, COLUMNS)
+            assert result.equals(theirs._take_rows(ids, columns=COLUMNS).cast(result.schema))
         assert mine.take_rows(np.array(ids, np.uint64)).equals(theirs._take_rows(ids))
         positions = data.draw(st.lists(st.integers(0, len(live) - 1), max_size=20)) if live else []
         if positions:
-            found = mine.take(positions, COLUMNS)
-            assert found.equals(theirs.take(positions, columns=COLUMNS).cast(found.schema))
+            result = mine.take(positions, COLUMNS)
+            assert result.equals(theirs.take(positions, columns=COLUMNS).cast(result.schema))
         for fragment in theirs.get_fragments()[:2]:
             alone = mine.get_fragment(fragment.fragment_id)
             assert alone is not None
@@ -87,10 +87,10 @@ def test_an_updated_row_is_found_where_it_is_now(tmp_path: Path) -> None:
     path = tmp_path / "t"
     lance.write_dataset(rows(0, 12), path, enable_stable_row_ids=True)
     lance.dataset(str(path)).update({"b": "'new'"}, where="a in (3, 4)")
-    found = ours.dataset(path).take_rows([4, 0, 3], ["a", "b", "_rowaddr"])
-    assert found["a"].to_pylist() == [4, 0, 3]
-    assert found["b"].to_pylist() == ["new", "", "new"]
-    assert [address >> 32 for address in found["_rowaddr"].to_pylist()] == [1, 0, 1]
+    result = ours.dataset(path).take_rows([4, 0, 3], ["a", "b", "_rowaddr"])
+    assert result["a"].to_pylist() == [4, 0, 3]
+    assert result["b"].to_pylist() == ["new", "", "new"]
+    assert [address >> 32 for address in result["_rowaddr"].to_pylist()] == [1, 0, 1]
     lance.dataset(str(path)).delete("a = 3")
     table = TableRef(*open_store(path))
     scan = Scan.plan(table, load_latest(table), [])
@@ -114,15 +114,15 @@ def test_located_ids_are_those_of_the_decoded_sequence(parts: list[list[int]], w
     order = np.array(sorted(wanted), np.uint64)
     assert decode_row_ids(data, len(ids)).tolist() == ids
     offsets, places = locate_row_ids(data, len(ids), order)
-    found = sorted(zip(offsets.tolist(), order[places].tolist(), strict=True))
-    assert found == [(offset, value) for offset, value in enumerate(ids) if value in wanted]
+    result = sorted(zip(offsets.tolist(), order[places].tolist(), strict=True))
+    assert result == [(offset, value) for offset, value in enumerate(ids) if value in wanted]
 
 
 @pytest.mark.parametrize("rows", [4, 6])
 def test_a_sequence_that_does_not_fit_is_found_out(rows: int) -> None:
-    for wanted in ([], [3], [9]):
+    for expected in ([], [3], [9]):
         with pytest.raises(FormatError):
-            locate_row_ids(append_row_ids(b"", 0, 5), rows, np.array(wanted, np.uint64))
+            locate_row_ids(append_row_ids(b"", 0, 5), rows, np.array(expected, np.uint64))
 
 
 def test_blobs_by_id_and_address(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_blobs_by_id_and_address(tmp_path: Path) -> None:
     mine, theirs = ours.dataset(path), lance.dataset(str(path))
     choices: list[dict[str, Any]] = [{"ids": [7, 2]}, {"addresses": [2 << 32, 1]}, {"indices": [4, 0]}]
     for choice in choices:
-        wanted = [blob and blob.read() for blob in theirs.take_blobs("v", **choice)]
-        assert len(wanted) == 2
-        assert [blob and blob.read() for blob in mine.take_blobs("v", **choice)] == wanted
+        expected = [blob and blob.read() for blob in theirs.take_blobs("v", **choice)]
+        assert len(expected) == 2
+        assert [blob and blob.read() for blob in mine.take_blobs("v", **choice)] == expected
     with pytest.raises(ValueError, match="row ID 4"):
         theirs.take_blobs("v", ids=[7, 2, 4])
     with pytest.raises(IndexError, match="only 2 of 3"):

@@ -51,10 +51,10 @@ def values(path: Path) -> list[int]:
     """Return the live values as pylance sees them, after it has checked the table and its counts."""
     dataset: Any = lance.dataset(str(path))
     dataset.validate()
-    found: list[int] = dataset.to_table(columns=["a"])["a"].to_pylist()
-    assert dataset.count_rows() == len(found)
-    assert spark_lance.dataset(path).to_table(["a"])["a"].to_pylist() == found
-    return found
+    result: list[int] = dataset.to_table(columns=["a"])["a"].to_pylist()
+    assert dataset.count_rows() == len(result)
+    assert spark_lance.dataset(path).to_table(["a"])["a"].to_pylist() == result
+    return result
 
 
 def deletion_files(path: Path) -> list[str]:

@@ -201,11 +201,11 @@ def test_blobs_are_merged(tmp_path: Path, version: str) -> None:
     done = upsert(spark_lance.dataset(path).merge_insert("a")).execute(partial)
     whole = pa.table([[1, 5], [b"new", b"more"], [10, 50]], schema=schema)
     done = upsert(done.dataset.merge_insert("a")).execute(whole)
-    found = done.dataset.to_table(["a", "b"]).to_pylist()
+    rows = done.dataset.to_table(["a", "b"]).to_pylist()
     blobs = [None if file is None else file.read() for file in done.dataset.take_blobs("v", indices=range(5))]
     expected = {1: b"new", 2: None, 3: b"z" * 70000, 4: None, 5: b"more"}
-    assert {row["a"]: file for row, file in zip(found, blobs, strict=True)} == expected
-    assert {row["a"]: row["b"] for row in found} == {1: 10, 2: 2, 3: 30, 4: 40, 5: 50}
+    assert {row["a"]: file for row, file in zip(rows, blobs, strict=True)} == expected
+    assert {row["a"]: row["b"] for row in rows} == {1: 10, 2: 2, 3: 30, 4: 40, 5: 50}
     assert len(lance.dataset(str(path)).to_table(columns=["a"])) == 5
 
 
@@ -218,9 +218,9 @@ def test_sources_with_some_columns_in_any_order(tmp_path: Path) -> None:
             source = table([(1, 5, "x"), (None, 6, "y"), (0, 7, "z")]).select(columns)
             dataset: Any = lance.dataset(str(path)) if side == "lance" else spark_lance.dataset(path)
             upsert(dataset.merge_insert("a")).execute(source)
-        found = content(path, ["a", "b", "s", *SYSTEM])
-        assert expected is None or found == expected
-        expected = found
+        result = content(path, ["a", "b", "s", *SYSTEM])
+        assert expected is None or result == expected
+        expected = result
     required = SCHEMA.set(1, pa.field("b", pa.int32(), nullable=False))
     path = tmp_path / "required"
     lance.write_dataset(table(BASE, required), path)
@@ -596,9 +596,9 @@ def test_indices_stay_right(tmp_path: Path, stable: bool) -> None:
     delete_missing("b = 4")(spark_lance.dataset(path).merge_insert("a")).execute(source)
     merge_rows(spark_lance.dataset(path).snapshot, source.slice(0, 5), MergeRules(("a",), "delete"))
     for where in [*(f"b = {b}" for b in range(8)), "a = 6", "a = 75", "a in (1, 3, 60)"]:
-        found = [
+        results = [
             lance.dataset(str(path)).scanner(filter=where, use_scalar_index=use).to_table().sort_by("a")
             for use in (True, False)
         ]
-        assert found[0] == found[1]
+        assert results[0] == results[1]
     assert len(content(path)) == len([n for n in range(60) if n % 3 == 0 or n % 5 != 4]) + 10 - 5

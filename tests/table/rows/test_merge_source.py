@@ -47,18 +47,18 @@ def test_rows_are_the_same_from_a_file_and_from_memory(seed: int) -> None:
     batches = [batch(rng, int(rows)) for rows in rng.integers(0, 40, 6)]
     aligner = Aligner(TYPES, Schema.from_arrow(TYPES))
     total = sum(b.num_rows for b in batches)
-    asked = [np.arange(total), rng.permutation(total), rng.integers(0, max(total, 1), 50), np.arange(0)]
-    found = []
+    requests = [np.arange(total), rng.permutation(total), rng.integers(0, max(total, 1), 50), np.arange(0)]
+    results = []
     for limit in (1 << 30, 0, 500):
         reader = pa.RecordBatchReader.from_batches(TYPES, batches)
         with source_rows(reader, limit) as rows:
             assert rows.spilled == (limit < sum(b.nbytes for b in batches))
             source = AlignedSource(rows, aligner, ["k", "s"])
             assert source.compared_columns.column_names == ["k", "s"]
-            picked = [source.pick(numbers.astype(np.int64)) for numbers in asked]
-            found.append([source.compared_columns, *picked])
-    for other in found[1:]:
-        for one, same in zip(found[0], other, strict=True):
+            picked = [source.pick(numbers.astype(np.int64)) for numbers in requests]
+            results.append([source.compared_columns, *picked])
+    for other in results[1:]:
+        for one, same in zip(results[0], other, strict=True):
             assert one.schema == same.schema
             assert one.to_pylist() == same.to_pylist()
 

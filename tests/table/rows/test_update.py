@@ -77,7 +77,7 @@ def manifest(path: Path) -> Manifest:
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 def test_manifests_equal_those_of_pylance(tmp_path: Path, version: str, stable: bool) -> None:
-    found = []
+    results = []
     for side in ("lance", "ours"):
         path = tmp_path / side
         options: dict[str, Any] = {"data_storage_version": version, "enable_stable_row_ids": stable}
@@ -91,12 +91,12 @@ def test_manifests_equal_those_of_pylance(tmp_path: Path, version: str, stable: 
             else:
                 assert spark_lance.dataset(path).update(change, where).num_rows_updated == 13
         latest = manifest(path)
-        found.append((latest, read_transaction(TableRef(*open_store(path)), latest).message))
+        results.append((latest, read_transaction(TableRef(*open_store(path)), latest).message))
         expected = content(path, ["a", "b", "s", *SYSTEM] if stable else None)
         if side == "lance":
             theirs = expected
     assert expected == theirs
-    for latest, transaction in found:
+    for latest, transaction in results:
         operation = transaction.update
         assert operation.removed_fragment_ids == [3]
         assert transaction.read_version == 4
@@ -108,7 +108,7 @@ def test_manifests_equal_those_of_pylance(tmp_path: Path, version: str, stable: 
         # pylance lists the fragments and fields of its message in any order.
         operation.updated_fragments.sort(key=lambda fragment: fragment.id)
         operation.fields_for_preserving_frag_bitmap.sort()
-    (lances, lance_message), (ours, our_message) = found
+    (lances, lance_message), (ours, our_message) = results
     assert our_message.update == lance_message.update
     assert list(ours.fragments) == list(lances.fragments)
     for name in ("max_fragment_id", "next_row_id", "reader_feature_flags", "writer_feature_flags", "fields"):
@@ -250,11 +250,11 @@ def test_rows_come_in_pieces_of_bytes(tmp_path: Path, piece_bytes: int) -> None:
     path = tmp_path / "t"
     spark_lance.write_dataset(rows(0, 300), path, max_rows_per_file=100)
     dataset = spark_lance.dataset(path).delete("a = 5")
-    wanted = {0: np.array([0, 1, 2, 50, 99], np.uint32), 2: np.arange(100, dtype=np.uint32)}
+    expected = {0: np.array([0, 1, 2, 50, 99], np.uint32), 2: np.arange(100, dtype=np.uint32)}
     fields = dataset.lance_schema.fields
-    pieces = list(read_rows(dataset.snapshot, wanted, fields, piece_bytes))
-    found = pa.concat_tables([table for *_, table in pieces])["a"].to_pylist()
-    assert found == [0, 1, 2, 50, 99, *range(200, 300)]
+    pieces = list(read_rows(dataset.snapshot, expected, fields, piece_bytes))
+    values = pa.concat_tables([table for *_, table in pieces])["a"].to_pylist()
+    assert values == [0, 1, 2, 50, 99, *range(200, 300)]
     assert (len(pieces) == 2) == (piece_bytes == 1 << 20)
     for _, offsets, table in pieces:
         assert len(offsets) == table.num_rows
@@ -283,10 +283,12 @@ def test_blobs_move_with_their_rows(
     order = [0, 1, 2, 3, 7, 6, 4, 5]
     theirs: Any = lance.dataset(str(path))
     assert theirs.to_table(columns=["a"])["a"].to_pylist() == order
-    found = [None if blob is None else blob.read() for blob in done.take_blobs("v", indices=range(8))]
-    assert found == [blobs[a] for a in order]
+    results = [None if blob is None else blob.read() for blob in done.take_blobs("v", indices=range(8))]
+    assert results == [blobs[a] for a in order]
     some = [place for place, a in enumerate(order) if blobs[a] is not None]
-    assert [blob.read() for blob in theirs.take_blobs("v", indices=some)] == [found[place] for place in some]
+    assert [blob.read() for blob in theirs.take_blobs("v", indices=some)] == [
+        results[place] for place in some
+    ]
 
 
 def test_blobs_outside_the_table_stay_there(tmp_path: Path) -> None:
@@ -300,8 +302,8 @@ def test_blobs_outside_the_table_stay_there(tmp_path: Path) -> None:
     data = pa.table([[1, 2, 3], values], schema=schema)
     spark_lance.write_dataset(data, path, data_storage_version="2.2")
     done = spark_lance.dataset(path).update({"a": "a + 1"}).dataset
-    found = [None if blob is None else blob.read() for blob in done.take_blobs("v", indices=[0, 1, 2])]
-    assert found == [b"0123456789", b"in", None]
+    results = [None if blob is None else blob.read() for blob in done.take_blobs("v", indices=[0, 1, 2])]
+    assert results == [b"0123456789", b"in", None]
     assert done.to_table()["v"].to_pylist()[0]["blob_uri"] == uri
 
 
@@ -346,12 +348,12 @@ def test_indices_stay_right(tmp_path: Path, stable: bool, kind: Any) -> None:
     ours = ours.update({"b": "1"}, "a >= 55").dataset
     assert len(ours.manifest.indices) == 2
     for where in [*(f"b = {b}" for b in range(-1, 12)), "a = 8", "a in (8, 56, 9)", "b > 2 and a < 30"]:
-        found = [
+        results = [
             lance.dataset(str(path)).scanner(filter=where, use_scalar_index=use).to_table().sort_by("a")
             for use in (True, False)
         ]
-        assert found[0] == found[1]
-        assert found[1] == ours.to_table().filter(_condition(where)).sort_by("a")
+        assert results[0] == results[1]
+        assert results[1] == ours.to_table().filter(_condition(where)).sort_by("a")
 
 
 def _condition(where: str) -> pc.Expression:

@@ -29,12 +29,12 @@ ALIASES = [
 
 @pytest.fixture
 def table(tmp_path: Path) -> spark_lance.LanceDataset:
-    made = spark_lance.write_dataset(pa.table({"a": [1]}), str(tmp_path / "t"))
+    ds = spark_lance.write_dataset(pa.table({"a": [1]}), str(tmp_path / "t"))
     for name in ("dev", "dev/x"):
-        branch = made.create_branch(name)
+        branch = ds.create_branch(name)
         spark_lance.write_dataset(pa.table({"a": [2]}), branch, mode="append")
         branch.checkout_latest().tags.create(f"keep_{name.replace('/', '_')}")
-    return made
+    return ds
 
 
 @pytest.mark.parametrize("name", ALIASES)
@@ -61,8 +61,8 @@ def test_another_name_of_a_folder_is_refused(table: spark_lance.LanceDataset) ->
 @pytest.mark.parametrize("inner", ["data", "_versions", "_indices/x", "_transactions"])
 def test_branches_in_the_folders_of_others_stay(table: spark_lance.LanceDataset, inner: str) -> None:
     table.tags.delete("keep_dev")
-    made = lance.dataset(table.uri).create_branch(f"dev/{inner}", 1)
-    lance.write_dataset(pa.table({"a": [3]}), made, mode="append")
+    result = lance.dataset(table.uri).create_branch(f"dev/{inner}", 1)
+    lance.write_dataset(pa.table({"a": [3]}), result, mode="append")
     table.branches.delete("dev")
     assert table.checkout_version((f"dev/{inner}", None)).to_table()["a"].to_pylist() == [1, 3]
     assert table.checkout_version(("dev/x", None)).count_rows() == 2

@@ -37,8 +37,8 @@ def numbers(*values: int) -> pa.Table:
 
 
 def rows(dataset: spark_lance.LanceDataset | lance.LanceDataset) -> list[int]:
-    found: list[int] = dataset.to_table()["a"].to_pylist()
-    return found
+    values: list[int] = dataset.to_table()["a"].to_pylist()
+    return values
 
 
 def append(dataset: lance.LanceDataset, *values: int) -> lance.LanceDataset:
@@ -116,9 +116,9 @@ def test_branches_of_pylance(table: str) -> None:
     append(main.create_branch("feat/x", ("dev", 3)), 6)
     ours = spark_lance.dataset(table)
     assert list(ours.branches.list()) == ["dev", "feat/x"]
-    found = ours.branches.get("feat/x")
-    assert (found["parent_branch"], found["parent_version"], found["metadata"]) == ("dev", 3, {})
-    assert found["created_at"].date() >= datetime.date(2024, 1, 1)
+    result = ours.branches.get("feat/x")
+    assert (result["parent_branch"], result["parent_version"], result["metadata"]) == ("dev", 3, {})
+    assert result["created_at"].date() >= datetime.date(2024, 1, 1)
     x = ours.checkout_version(("feat/x", None))
     assert rows(x) == [1, 2, 3, 4, 5, 6]
     assert list(x.branches.list()) == ["dev", "feat/x"]
@@ -330,11 +330,11 @@ def test_old_names_become_new_ones(tmp_path: Path) -> None:
     for value in (2, 3):
         append(lance.dataset(path), value)
     versions = Path(path, "_versions")
-    kept = (versions / "3.manifest").read_bytes()
+    remaining = (versions / "3.manifest").read_bytes()
     spark_lance.dataset(path).migrate_manifest_paths_v2()
     assert not list(versions.glob("?.manifest"))
     # An interrupted run: one manifest has both names.
-    (versions / "3.manifest").write_bytes(kept)
+    (versions / "3.manifest").write_bytes(remaining)
     with pytest.raises(FormatError):
         spark_lance.dataset(path)
     from spark_lance.io.store import open_store
@@ -352,8 +352,8 @@ def test_transactions_tell_the_history(table: str) -> None:
     ours = spark_lance.dataset(table)
     ours.delete(pc.field("a") == 2)
     newest = ours.checkout_latest()
-    found = newest.get_transactions()
-    assert [t.name for t in found if t] == ["delete", "append", "overwrite"]
+    result = newest.get_transactions()
+    assert [t.name for t in result if t] == ["delete", "append", "overwrite"]
     assert [t.name for t in ours.get_transactions(1) if t] == ["append"]
     first = newest.read_transaction(1)
     theirs = lance.dataset(table).read_transaction(1)

@@ -89,12 +89,12 @@ class Writer:
 
     def append(self, _: int) -> None:
         self.number += 1
-        made = spark_lance.write_dataset(rows(self.number), self.place, mode="append")
-        self.versions[made.version] = made.to_table()["v"].to_pylist()
+        ds = spark_lance.write_dataset(rows(self.number), self.place, mode="append")
+        self.versions[ds.version] = ds.to_table()["v"].to_pylist()
 
     def restore(self, version: int) -> None:
-        made = spark_lance.dataset(self.place, version).restore()
-        self.versions[made.version] = [version] * 3
+        result = spark_lance.dataset(self.place, version).restore()
+        self.versions[result.version] = [version] * 3
 
     def tag(self, version: int) -> None:
         self.number += 1
@@ -109,8 +109,8 @@ class Writer:
     def detached(self, version: int) -> None:
         table = self.table()
         operation = transaction_pb2.Transaction.Restore(version=version)
-        made = commit_detached(TableRef(table.store, self.place), operation, read_version=table.version)
-        self.versions[made.version] = [version] * 3
+        result = commit_detached(TableRef(table.store, self.place), operation, read_version=table.version)
+        self.versions[result.version] = [version] * 3
 
     def branch_again(self, version: int) -> None:
         if ("again", None) in self.versions:

@@ -67,8 +67,8 @@ def test_a_table_lives_through_a_manifest_store(uri: str, options: Options) -> N
     write_dataset(ROWS, uri, mode="append", storage_options=options)
     write_dataset(ROWS, uri, mode="overwrite", storage_options=options)
     write_dataset(ROWS, uri, mode="append", storage_options=options)
-    found = dataset(uri, storage_options=options)
-    assert (found.version, found.count_rows()) == (4, 6)
+    ds = dataset(uri, storage_options=options)
+    assert (ds.version, ds.count_rows()) == (4, 6)
     assert dataset(uri, 2, storage_options=options).count_rows() == 6
     assert versions_dir(uri) == sorted(ManifestNaming.V2.file_name(v) for v in (1, 2, 3, 4))
     with pytest.raises(TableExistsError):
@@ -76,7 +76,7 @@ def test_a_table_lives_through_a_manifest_store(uri: str, options: Options) -> N
     with pytest.raises(VersionNotFoundError):
         dataset(uri, 5, storage_options=options)
     # What is finished is an ordinary table.
-    assert lance.dataset(uri).to_table() == found.to_table()
+    assert lance.dataset(uri).to_table() == ds.to_table()
 
 
 def test_a_table_begins_to_use_a_manifest_store(uri: str, options: Options) -> None:
@@ -247,21 +247,21 @@ def stage(store: Store, root: str, version: int) -> str:
 def test_readers_finish_at_the_same_time(uri: str, options: Options) -> None:
     write_dataset(ROWS, uri, storage_options=options)
     store, root = open_store(uri, options)
-    found: list[int] = []
+    results: list[int] = []
     for _ in range(10):
         stage(store, root, 1)
         barrier = threading.Barrier(4)
 
         def read(barrier: threading.Barrier = barrier) -> None:
             barrier.wait()
-            found.append(load_latest(TableRef(store, root)).version)
+            results.append(load_latest(TableRef(store, root)).version)
 
         threads = [threading.Thread(target=read) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert found == [1] * 40
+    assert results == [1] * 40
     assert versions_dir(uri) == [ManifestNaming.V2.file_name(1)]
 
 
@@ -451,8 +451,8 @@ def test_a_lock_that_is_not_released_is_logged_and_the_commit_succeeds(
     for number in (1, 2):
         lock = BadLock()
         caplog.clear()
-        made = write_dataset(ROWS, uri, "append", storage_options=LOCKED, commit_lock=lock)
-        assert made.version == number
+        ds = write_dataset(ROWS, uri, "append", storage_options=LOCKED, commit_lock=lock)
+        assert ds.version == number
         assert "was committed, but its commit lock was not released: lease service is gone" in caplog.text
         assert lock.releases == 1
         hint = Path(uri, "_versions", "latest_version_hint.json").read_text()
@@ -479,9 +479,9 @@ def test_a_lock_that_fails_after_another_writer_won(uri: str) -> None:
             raise RuntimeError("lease service is gone")
 
     files = len(list(Path(uri).glob("data/*.lance")))
-    with pytest.raises(CommitError, match="Nothing was committed; free the lock") as told:
+    with pytest.raises(CommitError, match="Nothing was committed; free the lock") as message:
         write_dataset(ROWS, uri, "append", storage_options=LOCKED, commit_lock=late)
-    assert not isinstance(told.value, CommitOutcomeUnknownError)
+    assert not isinstance(message.value, CommitOutcomeUnknownError)
     assert Path(path).exists()
     assert dataset(uri).version == 2
     assert dataset(uri).count_rows() == 6
@@ -497,11 +497,11 @@ def test_a_lock_that_lost_what_it_guarded(uri: str) -> None:
     def replace(version: int) -> None:
         shutil.copy(other.manifest.path, manifest_path(dataset(uri).root, version, ManifestNaming.V2))
 
-    with pytest.raises(CommitError, match="is another writer's") as told:
+    with pytest.raises(CommitError, match="is another writer's") as message:
         write_dataset(
             ROWS, uri, "append", storage_options=LOCKED, commit_lock=BadLock(before_release=replace)
         )
-    assert not isinstance(told.value, CommitOutcomeUnknownError)
+    assert not isinstance(message.value, CommitOutcomeUnknownError)
 
 
 @pytest.mark.parametrize("sent", [True, False], ids=["manifest gone again", "no answer of the store"])
@@ -557,9 +557,9 @@ def test_a_lock_that_cannot_be_had(uri: str) -> None:
     with pytest.raises(FileExistsError, match="held by another"):
         publish(TableRef(store, root), 1, manifest_path(root, 1, ManifestNaming.V2), b"")
     for failing in (down, refusing):
-        with pytest.raises(CommitError, match=r"was not given .*, so nothing was committed") as told:
+        with pytest.raises(CommitError, match=r"was not given .*, so nothing was committed") as message:
             write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=failing)
-    assert isinstance(told.value.__cause__, CommitError)
+    assert isinstance(message.value.__cause__, CommitError)
     with pytest.raises(CommitError, match="RuntimeError: lease service is gone"):
         write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=down)
     left = [path for path in Path(uri).rglob("*") if path.is_file()]

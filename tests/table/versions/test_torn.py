@@ -221,7 +221,7 @@ def test_a_newer_format_is_refused_and_not_stepped_over(tmp_path: Path) -> None:
 
 def test_a_hint_to_a_torn_version_and_torn_detached_versions(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    made = make(path)
+    result = make(path)
     detached = spark_lance.LanceDataset.commit(
         str(path), spark_lance.LanceOperation.Append([]), read_version=3, detached=True
     )
@@ -231,7 +231,7 @@ def test_a_hint_to_a_torn_version_and_torn_detached_versions(tmp_path: Path) -> 
     assert (path / "_versions" / "latest_version_hint.json").read_text() == '{"version":3}'
     with pytest.raises(TornManifestError):
         dataset(path, version=detached.version)
-    assert made.checkout_latest().repair().version == 4
+    assert result.checkout_latest().repair().version == 4
     assert len(list((path / "_torn").iterdir())) == 2
     assert lance.dataset(str(path)).version == 4
 
@@ -262,8 +262,8 @@ def test_idempotent_writes_step_over(tmp_path: Path) -> None:
 
 def test_an_index_section_of_zeros_is_torn(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    made = make(path)
-    made.create_scalar_index("a", "BTREE")
+    result = make(path)
+    result.create_scalar_index("a", "BTREE")
     manifest = Path(dataset(path).manifest.path)
     data = bytearray(manifest.read_bytes())
     section = len(dataset(path).manifest.index_section)

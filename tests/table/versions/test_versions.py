@@ -109,15 +109,15 @@ def test_an_append_looks_at_new_fragments_only(tmp_path: Path, monkeypatch: pyte
 
 @st.composite
 def fragments(draw: st.DrawFn) -> table_pb2.DataFragment:
-    found = table_pb2.DataFragment(id=draw(st.integers(0, 9)))
+    result = table_pb2.DataFragment(id=draw(st.integers(0, 9)))
     for _ in range(draw(st.integers(0, 2))):
-        found.files.add(file_major_version=2, file_minor_version=draw(st.integers(0, 2)))
-    found.physical_rows = draw(st.integers(0, 2))
+        result.files.add(file_major_version=2, file_minor_version=draw(st.integers(0, 2)))
+    result.physical_rows = draw(st.integers(0, 2))
     if draw(st.booleans()):
-        found.deletion_file.num_deleted_rows = draw(st.integers(0, 1))
+        result.deletion_file.num_deleted_rows = draw(st.integers(0, 1))
     if draw(st.booleans()):
-        found.inline_row_ids = b"x"
-    return found
+        result.inline_row_ids = b"x"
+    return result
 
 
 @given(lists=st.lists(st.lists(fragments(), max_size=4), min_size=1, max_size=3))

@@ -54,7 +54,7 @@ def extension(kind: pa.BaseExtensionType, values: list[Any]) -> pa.Array:
 
 def kinds() -> dict[str, pa.Array]:
     tensor = pa.fixed_shape_tensor(pa.float32(), [2, 2], dim_names=["a", "b"])
-    found = {
+    results = {
         "tensor": extension(tensor, [[1, 2, 3, 4], None, [5, 6, 7, 8]]),
         "opaque": extension(pa.opaque(pa.int32(), "thing", "vendor"), [1, None, 3]),
         "opaque_text": extension(pa.opaque(pa.string(), "geometry", "x\u00e9"), ["a", None, ""]),
@@ -62,8 +62,8 @@ def kinds() -> dict[str, pa.Array]:
         "money": extension(Money("USD"), [1, None, 3]),
     }
     if hasattr(pa, "bool8"):
-        found["bool8"] = extension(pa.bool8(), [1, None, 0])
-    return found
+        results["bool8"] = extension(pa.bool8(), [1, None, 0])
+    return results
 
 
 def table_of(array: pa.Array) -> pa.Table:
@@ -124,16 +124,16 @@ def test_every_way_of_writing_keeps_them(name: str, tmp_path: Path) -> None:
     dataset(path).merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(more)
     dataset(path).merge(more.select(["id", "x"]).rename_columns(["id", "y"]), "id")
     dataset(path).compact_files()
-    found = dataset(path).to_table()
-    assert found.schema.field("x").type == found.schema.field("y").type == table.schema.field("x").type
-    assert their(path) == found
+    result = dataset(path).to_table()
+    assert result.schema.field("x").type == result.schema.field("y").type == table.schema.field("x").type
+    assert their(path) == result
     everything = [1, 2, 3, 3, 1, 2, 4, 5]
-    assert sorted(found["id"].to_pylist()) == sorted(everything)
-    write_dataset(found, path, mode="overwrite")
-    assert their(path) == found
+    assert sorted(result["id"].to_pylist()) == sorted(everything)
+    write_dataset(result, path, mode="overwrite")
+    assert their(path) == result
     changed = dataset(path).diff(0).inserted()
     assert changed.schema.field("l").type == table.schema.field("l").type
-    assert changed.read_all()["x"].to_pylist() == found["x"].to_pylist()
+    assert changed.read_all()["x"].to_pylist() == result["x"].to_pylist()
 
 
 def test_maps_have_them_too(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_types_that_are_not_registered_keep_name_and_parameters(tmp_path: Path) 
     write_dataset(pa.table({"x": extension(Money("CHF"), [1, None])}), tmp_path / "t")
     pa.unregister_extension_type("tests.money")
     try:
-        for found in (dataset(tmp_path / "t").to_table(), their(tmp_path / "t")):
-            field = found.schema.field("x")
+        for result in (dataset(tmp_path / "t").to_table(), their(tmp_path / "t")):
+            field = result.schema.field("x")
             assert field.type == pa.int64()
             assert field.metadata[b"ARROW:extension:name"] == b"tests.money"
             assert field.metadata[b"ARROW:extension:metadata"] == b"CHF"
@@ -192,7 +192,7 @@ def test_parts_of_arrays_come_back(tmp_path_factory: pytest.TempPathFactory, dat
         parts.append(table.slice(start, data.draw(st.integers(0, 3 - start))))
     whole = pa.concat_tables(parts)
     version = data.draw(st.sampled_from(VERSIONS))
-    found = write_dataset(whole, tmp_path_factory.mktemp("e") / "t", data_storage_version=version).to_table()
-    found.validate(full=True)
-    assert found == whole
-    assert restore_table_types(found) == whole
+    result = write_dataset(whole, tmp_path_factory.mktemp("e") / "t", data_storage_version=version).to_table()
+    result.validate(full=True)
+    assert result == whole
+    assert restore_table_types(result) == whole

@@ -63,20 +63,20 @@ def test_reserved_columns_are_refused_as_by_pylance(name: str, stable: bool, tmp
 
 def test_what_searches_and_feeds_add_is_named(tmp_path: Path) -> None:
     table = make(tmp_path / "t", stable=True)
-    for found, name, maker in (
+    for result, name, maker in (
         (table.to_table(nearest=QUERY), "_distance", "a search"),
         (table.to_table(nearest=QUERIES), "query_index", "a search"),
         (table.to_table(full_text_query=TEXT), "_score", "a search"),
         (table.diff(0).inserted(), "_rowid", "an option of the read"),
     ):
         with pytest.raises(SchemaError, match=f"{name}' is not in the table: {maker} adds it; leave it out"):
-            write_dataset(found, tmp_path / "t", "append")
+            write_dataset(result, tmp_path / "t", "append")
 
 
 def test_what_a_search_found_can_be_searched_again(tmp_path: Path) -> None:
     """As with pylance, what is measured hides what an earlier search has left in the table."""
     table = make(tmp_path / "t")
-    for number, found in enumerate(
+    for number, result in enumerate(
         (
             table.to_table(nearest={**QUERY, "k": 10}),
             table.to_table(nearest=QUERIES),
@@ -84,8 +84,8 @@ def test_what_a_search_found_can_be_searched_again(tmp_path: Path) -> None:
         )
     ):
         path = tmp_path / f"c{number}"
-        copy = write_dataset(found, path)
-        assert copy.schema.names == found.schema.names
+        copy = write_dataset(result, path)
+        assert copy.schema.names == result.schema.names
         theirs: Any = lance.dataset(str(path))
         theirs.create_scalar_index("t", "INVERTED")
         copy = dataset(path)
@@ -95,9 +95,9 @@ def test_what_a_search_found_can_be_searched_again(tmp_path: Path) -> None:
         assert again["_distance"].to_pylist()[0] == 14.0
         words = copy.to_table(full_text_query=TEXT)
         assert words.schema.names.count("_score") == 1
-        assert sorted(words.schema.names) == sorted({*found.schema.names, "_score"})
+        assert sorted(words.schema.names) == sorted({*result.schema.names, "_score"})
         many = copy.to_table(nearest=QUERIES)
-        assert sorted(many.schema.names) == sorted({*found.schema.names, "query_index", "_distance"})
+        assert sorted(many.schema.names) == sorted({*result.schema.names, "query_index", "_distance"})
         assert set(many["query_index"].to_pylist()) == {0, 1}
 
 

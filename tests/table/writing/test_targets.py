@@ -48,10 +48,10 @@ FOREIGN = {
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_other_files_are_named_and_left_alone(kind: str, mode: str, tmp_path: Path) -> None:
     put(tmp_path / "t", *FOREIGN[kind])
-    with pytest.raises(LocationInUseError, match=f"holds {kind} .*empty folder") as told:
+    with pytest.raises(LocationInUseError, match=f"holds {kind} .*empty folder") as message:
         write_dataset(ROWS, tmp_path / "t", mode)
-    assert "\n" not in str(told.value)
-    assert isinstance(told.value, FileExistsError)
+    assert "\n" not in str(message.value)
+    assert isinstance(message.value, FileExistsError)
     assert files(tmp_path / "t") == set(FOREIGN[kind])
 
 
@@ -141,9 +141,9 @@ def test_some_of_the_objects(tmp_path_factory: pytest.TempPathFactory, names: se
             put(root, name)
     there = files(root)
     store, path = open_store(str(root))
-    found = store.first_objects(path, limit)
-    assert len(found) == len(set(found)) <= limit
-    assert set(found) <= there
+    result = store.first_objects(path, limit)
+    assert len(result) == len(set(result)) <= limit
+    assert set(result) <= there
     assert set(store.first_objects(path, 1000)) == there
 
 
@@ -157,9 +157,9 @@ def test_a_scheme_with_one_slash_is_no_folder(
     monkeypatch.chdir(tmp_path)
     calls: list[Callable[[], object]] = [lambda: write_dataset(ROWS, uri), lambda: dataset(uri)]
     for call in calls:
-        with pytest.raises(StoreError, match=r"(one slash|no slashes) behind") as told:
+        with pytest.raises(StoreError, match=r"(one slash|no slashes) behind") as message:
             call()
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(message.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -168,10 +168,10 @@ def test_a_scheme_without_a_driver_is_no_folder(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((StoreError, LanceError)) as told:
+    with pytest.raises((StoreError, LanceError)) as message:
         write_dataset(ROWS, uri)
-    assert not isinstance(told.value, CommitError)
-    assert "\n" not in str(told.value)
+    assert not isinstance(message.value, CommitError)
+    assert "\n" not in str(message.value)
     assert list(tmp_path.iterdir()) == []
 
 

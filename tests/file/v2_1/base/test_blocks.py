@@ -33,7 +33,7 @@ def test_items_by_number(kind: pa.DataType, strays: str) -> None:
         with pytest.raises(IndexError):
             to_arrow(block, kind, validity)
         return
-    found = to_arrow(block, kind, validity)
-    found.validate(full=True)
-    assert found.equals(expected)
+    result = to_arrow(block, kind, validity)
+    result.validate(full=True)
+    assert result.equals(expected)
     assert to_arrow(block, kind).equals(items.take(pa.array(numbers))) if strays == "none" else True

@@ -37,21 +37,21 @@ def test_chunks_are_those_of_variable(name: str, scheme: str, large: bool, packs
     bounds = np.array([0, 2, 4, 260, 516, 772, values.count])
     (plain,), (packed,) = values.chunk(bounds), text.chunk(bounds)
     pieces = Ranges(packed.data, packed.starts[:-1], np.diff(packed.starts))
-    found = decompress(text.description.general.compression, pieces)
-    assert found.sizes.tolist() == np.diff(plain.starts).tolist()
+    result = decompress(text.description.general.compression, pieces)
+    assert result.sizes.tolist() == np.diff(plain.starts).tolist()
     step = values.width // 8
     used = (np.diff(bounds) + 1) * step + np.diff(values.offsets[bounds])
     for c, (start, stop) in enumerate(pairwise(plain.starts.tolist())):
-        at, size = int(found.starts[c]), int(used[c])
+        at, size = int(result.starts[c]), int(used[c])
         assert stop - start - step < size <= stop - start
-        assert found.data[at : at + size].tobytes() == plain.data[start : start + size].tobytes()
+        assert result.data[at : at + size].tobytes() == plain.data[start : start + size].tobytes()
         # The decoder of the reference takes each piece alone.
         piece = packed.data[packed.starts[c] : packed.starts[c + 1]].tobytes()
         prefix = 8 if scheme == "zstd" else 4
         assert int.from_bytes(piece[:prefix], "little") == stop - start
     # Nothing of what follows in the array comes into the file.
     end = int(used[-1])
-    assert not found.data[int(found.starts[-1]) + end :].any()
+    assert not result.data[int(result.starts[-1]) + end :].any()
 
 
 @pytest.mark.parametrize("literals", [0, 1, 14, 15, 16, 269, 270, 271, 600])
@@ -62,9 +62,9 @@ def test_literals_before_an_lz4_block(literals: int, repeated: bool) -> None:
     block = codec.compress(tail) if tail else pa.py_buffer(b"\0")
     for size in (*range(18), 253, 254, 255, 256, 269, 270, 271, 510, 525, 4100):
         head = RNG.bytes(size)
-        made = b"".join(_with_literals(head, block))
+        result = b"".join(_with_literals(head, block))
         if head or tail:
-            assert codec.decompress(made, decompressed_size=size + len(tail), asbytes=True) == head + tail
+            assert codec.decompress(result, decompressed_size=size + len(tail), asbytes=True) == head + tail
 
 
 def text_page(values: list[str] | list[bytes], version: str = "2.2", **metadata: str) -> MiniBlock:

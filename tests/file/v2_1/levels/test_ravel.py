@@ -114,8 +114,8 @@ def check(leaf: Leaf, chain: list[Field], expected: Twin) -> None:
     assert len(leaf.values) == len(slots)
     valid = [i for i, at in enumerate(slots) if expected.levels[at].mark is None]
     values = leaf.values.to_pylist()
-    wanted = [expected.levels[slots[i]].value for i in valid]
-    assert canonical([values[i] for i in valid]) == canonical(wanted)
+    expected_rows = [expected.levels[slots[i]].value for i in valid]
+    assert canonical([values[i] for i in valid]) == canonical(expected_rows)
     for p in range(1, len(slots)):
         assert leaf.levels_before(np.array([0, p, len(slots)])).tolist() == [0, slots[p - 1] + 1, count]
     validity = leaf.slot_validity()

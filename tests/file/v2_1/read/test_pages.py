@@ -132,8 +132,8 @@ def decode(
     source: Any = Memory(buffers)
     page = Page(tuple(source.spans), rows, 0, layout.SerializeToString(), PAGE_LAYOUT_URL)
     start, stop = span or (0, rows)
-    asked: PageSource = source
-    array, first = decode_page(page, twin.path(), asked, start, stop)
+    request: PageSource = source
+    array, first = decode_page(page, twin.path(), request, start, stop)
     array.validate(full=True)
     assert array.type == path_type(twin.path())
     assert all(0 <= offset <= len(source.data) for offset, _ in page_ranges(page, twin.path(), start, stop))

@@ -45,5 +45,5 @@ def test_parts_in_any_order_are_the_rows(tmp_path: Path, width: int) -> None:
         reader = file.open_field(field)
         for start in chance.integers(0, ROWS - width, 25).tolist():
             stop = start + int(chance.integers(1, width + 1))
-            found = reader.read(start, stop)
-            assert found.combine_chunks() == table[field.name].slice(start, stop - start).combine_chunks()
+            result = reader.read(start, stop)
+            assert result.combine_chunks() == table[field.name].slice(start, stop - start).combine_chunks()

@@ -62,11 +62,11 @@ def check(table: pa.Table, root: Path) -> FileReader | None:
 
 def structures(reader: FileReader) -> set[str]:
     """Return "dense", "sparse" and the kinds of values of all pages of the first column."""
-    found = set()
+    results = set()
     for page in reader.column(0).pages:
         layout = planar_layout(page)
-        found |= {layout.structure.WhichOneof("codec"), layout.values.WhichOneof("codec")}
-    return found
+        results |= {layout.structure.WhichOneof("codec"), layout.values.WhichOneof("codec")}
+    return results
 
 
 def test_lists_in_lists_of_fixed_sizes(tmp_path: Path) -> None:

@@ -110,14 +110,14 @@ def contents(found: Ranges) -> list[bytes]:
 
 
 def test_several_threads(unpacked: list[int]) -> None:
-    kept, kind, pieces, values = flat_chunks()
+    remaining, kind, pieces, values = flat_chunks()
 
     def ask(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(30):
             chosen = np.sort(rng.choice(40, int(rng.integers(1, 9)), replace=False))
-            found = kept.get(chosen, kind, pieces.select(chosen))
-            assert contents(found) == [values[number] for number in chosen]
+            result = remaining.get(chosen, kind, pieces.select(chosen))
+            assert contents(result) == [values[number] for number in chosen]
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(ask, range(8)))
@@ -127,8 +127,8 @@ def test_several_threads(unpacked: list[int]) -> None:
 
 def test_chunks_of_another_size_than_their_values_are_not_kept(unpacked: list[int]) -> None:
     _, kind, pieces, values = flat_chunks()
-    kept = PlainChunks(np.full(40, 10), 4)
+    remaining = PlainChunks(np.full(40, 10), 4)
     chosen = np.arange(40)
     for _ in range(3):
-        assert contents(kept.get(chosen, kind, pieces)) == values
+        assert contents(remaining.get(chosen, kind, pieces)) == values
     assert unpacked == [40, 40, 40, 40, 40]

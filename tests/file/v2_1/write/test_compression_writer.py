@@ -209,9 +209,9 @@ def test_filters_on_compressed_text(version: str) -> None:
         written = write_file(Path(name), table, version, page_bytes=300_000)
         dataset = open_in_pylance(Path(name), table.schema, [written])
         got = dataset.to_table(filter="text like '%spark spark%' and id > 5000")
-        found = pc.fill_null(pc.match_substring(table["text"], "spark spark"), False)
+        result = pc.fill_null(pc.match_substring(table["text"], "spark spark"), False)
         assert got.num_rows > 100
-        compare(got, table.filter(pc.and_(found, pc.greater(table["id"], 5000))))
+        compare(got, table.filter(pc.and_(result, pc.greater(table["id"], 5000))))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -156,9 +156,9 @@ def test_nulls_of_sparse_numbers_make_no_runs() -> None:
     values, _ = choice.values.chunk(np.append(np.arange(0, ROWS, 4096), ROWS))
     # An entry for each number and the nulls behind it; more where these are over 255 or a chunk begins.
     assert len(values.data) // 8 < 1.25 * np.count_nonzero(valid)
-    kept = fill_nulls_forward(np.where(valid, numbers, 0).astype(np.uint64), valid)
-    assert kept is not None
-    assert np.array_equal(kept[valid], numbers[valid])
+    remaining = fill_nulls_forward(np.where(valid, numbers, 0).astype(np.uint64), valid)
+    assert remaining is not None
+    assert np.array_equal(remaining[valid], numbers[valid])
     assert fill_nulls_forward(np.arange(10, dtype=np.uint64), np.arange(10) < 6) is None
 
 

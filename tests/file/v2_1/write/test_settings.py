@@ -52,12 +52,12 @@ def pages(table: pa.Table, version: str, root: Path) -> tuple[str, list[int]]:
     """Write a table; return what the pages of its first column say, and the sizes of their buffers."""
     spark_lance.write_dataset(table, root, data_storage_version=version)
     (file,) = (root / "data").glob("*.lance")
-    found = open_file(file).column(0).pages
+    result = open_file(file).column(0).pages
     if version == "2.0":
-        text = "".join(str(page.layout(encodings20_pb2.ArrayEncoding, ARRAY_ENCODING_URL)) for page in found)
+        text = "".join(str(page.layout(encodings20_pb2.ArrayEncoding, ARRAY_ENCODING_URL)) for page in result)
     else:
-        text = "".join(str(page.layout(encodings21_pb2.PageLayout, PAGE_LAYOUT_URL)) for page in found)
-    return text, [size for page in found for _, size in page.buffers]
+        text = "".join(str(page.layout(encodings21_pb2.PageLayout, PAGE_LAYOUT_URL)) for page in result)
+    return text, [size for page in result for _, size in page.buffers]
 
 
 def check(table: pa.Table, root: Path) -> None:
