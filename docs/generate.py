@@ -13,6 +13,7 @@ import inspect
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -27,7 +28,8 @@ from spark_lance.cli.commands import COMMANDS, COMMON, Command  # noqa: E402
 from spark_lance.cli.inspect_commands import ENGINES  # noqa: E402
 from spark_lance.cli.main import command_line  # noqa: E402
 from spark_lance.spark.options.options import option_table  # noqa: E402
-from spark_lance.spark.schema.types import type_table  # noqa: E402
+from spark_lance.spark.schema.types import spark_type, type_table  # noqa: E402
+from spark_lance.spark.sql.procedure import Parameter  # noqa: E402
 from spark_lance.spark.sql.procedures import PROCEDURES  # noqa: E402
 from spark_lance.table.format.features import feature_names  # noqa: E402
 from spark_lance.table.metadata import METADATA_TABLES  # noqa: E402
@@ -48,159 +50,266 @@ def row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+def entry(name: str, text: str) -> str:
+    """Return a line of a list: a name, and a text whose first letter is lower case."""
+    is_word = text[1:2].islower() and not text.startswith(("Spark ", "Lance "))
+    small = text[:1].lower() + text[1:] if is_word else text
+    return f"- {name}: {small}"
+
+
 def options() -> Iterator[str]:
     """Yield the options of Spark's reader and writer by group; each has an anchor of its name."""
     for group, entries in option_table().items():
         yield f"## {group}"
         yield ""
-        rows = (
-            (f'<a id="option-{re.sub("[<>]", "", name)}"></a>`{name}`', default, doc)
-            for name, default, doc in entries
-        )
-        yield from markdown(("option", "default", "effect"), rows)
+        for name, default, doc in entries:
+            anchor = f'<a id="option-{re.sub("[<>]", "", name)}"></a>'
+            has_default = default not in ("", "False")
+            yield entry(f"{anchor}`{name}`", f"{doc} Default: {default}." if has_default else doc)
         yield ""
 
 
 def types() -> Iterator[str]:
-    """Yield the types of Arrow and Spark."""
-    return markdown(("Lance (Arrow)", "Spark", "in new tables", "note"), type_table())
+    """Yield the types of Spark and Arrow: those of new tables, and those of existing columns only."""
+    rows = type_table()
+    yield "## Types of new tables"
+    yield ""
+    new_rows = ((_type(spark), _type(lance), note) for lance, spark, new, note in rows if new)
+    yield from markdown(("Spark", "Lance (Arrow)", "note"), new_rows)
+    yield ""
+    yield "## Other types"
+    yield ""
+    other_rows = ((_type(lance), _type(spark), note) for lance, spark, new, note in rows if not new)
+    yield from markdown(("Lance (Arrow)", "Spark", "note"), other_rows)
 
 
 def error_tree() -> Iterator[str]:
-    """Yield the errors, each with cause, remedy and whether to repeat the call."""
-    return markdown(
-        ("error", "cause", "what to do", "repeat the call", "also is a"),
-        (_error(getattr(errors, name)) for name in sorted(errors.__all__)),
-    )
+    """Yield the errors with their base classes, causes and remedies, and whether to repeat the call."""
+    classes = [getattr(errors, name) for name in sorted(errors.__all__)]
+    yield from map(_error, classes)
+    yield ""
+    for repeatable, remedy in _REPEAT.items():
+        names = (f"`{each.__name__}`" for each in classes if each.repeatable is repeatable)
+        yield f"- {remedy}: {', '.join(names)}."
 
 
-_REPEAT = {True: "yes", False: "no", None: "look at the table first"}
+_REPEAT = {True: "Repeat the call after", None: "Look at the table before you repeat the call after"}
 
 
-def _error(kind: type[errors.LanceError]) -> tuple[str, ...]:
-    """Return what is to be said of an error; its docstring begins with `cause: remedy.`."""
+def _error(kind: type[errors.LanceError]) -> str:
+    """Return the line of an error; its docstring begins with `cause: remedy.`."""
     sentence = inspect.getdoc(kind) or ""
     cause, _, remedy = " ".join(sentence.split("\n\n")[0].split()).rstrip(".").partition(": ")
-    ours = [base.__name__ for base in kind.__bases__ if issubclass(base, errors.LanceError)]
-    others = [base.__name__ for base in kind.__mro__ if base.__module__ == "builtins"]
-    plain = [name for name in others if name not in ("object", "BaseException", "Exception")]
-    parents = [name for name in ours if not name.startswith("_") and name != "LanceError"]
-    return (
-        f"`{kind.__name__}`",
-        cause,
-        remedy,
-        _REPEAT[kind.repeatable],
-        ", ".join(f"`{name}`" for name in dict.fromkeys([*parents, *plain])),
-    )
+    parents = [base for base in kind.__bases__ if base not in (errors.LanceError, Exception)]
+    names = ", ".join(f"`{base.__name__}`" for base in parents if not base.__name__.startswith("_"))
+    bases = f" ({names})" if names else ""
+    return entry(f"`{kind.__name__}`{bases}", f"{cause}. {remedy[:1].upper()}{remedy[1:]}.")
 
 
 def commands() -> Iterator[str]:
-    """Yield the commands of the program, with their options."""
+    """Yield the commands with their options; options that several commands have come first."""
     program = command_line()
-    yield "All commands that open a table take:"
+    shared = _shared_options(program)
+    yield "Every command that opens a table has these options (`--branch` not for `convert`):"
     yield ""
-    yield from markdown(("option", "what it does"), filter(None, map(_option, COMMON)))
+    yield from (_option(option) for option in (*shared[:1], *COMMON))
+    yield ""
+    yield "The usage of a command shows which of these it has:"
+    yield ""
+    yield from (_option(option) for option in shared[1:])
     yield ""
     for section, group in COMMANDS.items():
         yield f"## {section}"
-        for name, each in group.items():
-            click_command = program.commands[name]
-            if isinstance(each, Command):
-                yield from _command(name, each, click_command)
-            else:
-                assert isinstance(click_command, click.Group)
-                for part, command in each.commands.items():
-                    yield from _command(f"{name} {part}", command, click_command.commands[part])
-
-
-def _command(name: str, entry: Command, command: click.Command) -> Iterator[str]:
-    arguments = [p.make_metavar(_CONTEXT) for p in command.params if isinstance(p, click.Argument)]
-    yield ""
-    yield f"### `{name}`"
-    yield ""
-    yield entry.help
-    yield ""
-    yield "```"
-    yield " ".join(["spark-lance", name, *arguments, "[OPTIONS]"])
-    yield f"spark-lance {entry.example}"
-    yield "```"
-    yield ""
-    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden and p not in COMMON]
-    if options:
-        yield from markdown(("option", "what it does"), filter(None, map(_option, options)))
         yield ""
+        for name, each in group.items():
+            yield f"### `{name}`"
+            yield ""
+            yield each.help
+            yield ""
+            click_command = program.commands[name]
+            parts = {name: each} if isinstance(each, Command) else each.commands
+            inner = (
+                click_command.commands if isinstance(click_command, click.Group) else {name: click_command}
+            )
+            yield from _usages(name, parts, inner, shared)
+            own = {
+                option: part
+                for part, command in inner.items()
+                for option in _options(command)
+                if option not in shared
+            }
+            for option, part in own.items():
+                yield _option(option, "" if part == name else f"{part} ")
+            if own:
+                yield ""
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    """Return the options of a command that its page shows."""
+    options = (part for part in command.params if isinstance(part, click.Option))
+    return [option for option in options if not option.hidden and option not in COMMON]
+
+
+def _shared_options(program: click.Group) -> list[click.Option]:
+    """Return the options of three commands or more, the most frequent first."""
+    commands: list[click.Command] = []
+    for command in program.commands.values():
+        commands += command.commands.values() if isinstance(command, click.Group) else [command]
+    numbers = Counter(option for command in commands for option in _options(command))
+    return [option for option, number in numbers.most_common() if number >= 3]
+
+
+def _usages(
+    name: str,
+    entries: Mapping[str, Command],
+    commands: Mapping[str, click.Command],
+    shared: Sequence[click.Option],
+) -> Iterator[str]:
+    """Yield the block with the usage of each command, and an example unless all parts are plain."""
+    usages = {}
+    for part, command in commands.items():
+        words = [p.make_metavar(_CONTEXT) for p in command.params if isinstance(p, click.Argument)]
+        words += (f"[{max(option.opts, key=len)}]" for option in shared[1:] if option in command.params)
+        if any(option not in shared for option in _options(command)):
+            words.append("[OPTIONS]")
+        usages[part] = " ".join(["spark-lance", *dict.fromkeys((name, part)), *words])
+    width = max(map(len, usages.values()))
+    yield "```"
+    for part, usage in usages.items():
+        alone = len(usages) == 1
+        yield usage if alone else f"{usage:{width}}  # {entries[part].help.partition('.')[0]}"
+        if " -" in entries[part].example:
+            yield f"spark-lance {entries[part].example}"
+    yield "```"
+    yield ""
 
 
 _CONTEXT = click.Context(click.Command("spark-lance"))
 
 
-def _option(option: click.Option) -> tuple[str, str] | None:
+def _option(option: click.Option, part: str = "") -> str:
+    """Return the line of an option."""
     record = option.get_help_record(_CONTEXT)
-    return None if record is None else (f"`{record[0]}`", record[1])
+    assert record is not None
+    text, _, details = record[1].partition("  [")
+    default = next((one for one in details.rstrip("]").split("; ") if one.startswith("default: ")), "")
+    default = default.removeprefix("default: ").strip("()")
+    usage = record[0].replace(" RANGE", "")
+    return entry(f"{part}`{usage}`", f"{text} Default: {default}." if default else text)
 
 
 def procedures() -> Iterator[str]:
-    """Yield the SQL procedures with their parameters and the columns of their results."""
-    for name, procedure in sorted(PROCEDURES.items()):
+    """Yield the SQL procedures; parameters that several procedures have come first."""
+    useful = {name: one for name, one in sorted(PROCEDURES.items()) if not one.doc.startswith(_USELESS)}
+    lines = Counter(_parameter(one) for procedure in useful.values() for one in procedure.parameters)
+    shared = {line for line, number in lines.items() if number >= 3 and not line.endswith(tuple(_NO_EFFECT))}
+    yield "These parameters of several procedures are not repeated:"
+    yield ""
+    yield from sorted(shared)
+    yield ""
+    for name, procedure in useful.items():
         yield f"### `{name}`"
         yield ""
         yield procedure.doc
         yield ""
-        rows = [
-            (f"`{one.name}`", f"`{one.type}`", f"`{one.default}`" if one.default else "", one.comment)
-            for one in procedure.parameters
-        ]
-        if rows:
-            yield from markdown(("parameter", "type", "default", "meaning"), rows)
-            yield ""
-        results = [f"`{result}`" for result in procedure.results if result != "done"]
+        names = (one.name if one.default is None else f"[{one.name}]" for one in procedure.all_parameters)
+        yield f"`{name}({', '.join(names)})`"
+        yield ""
+        own = [one for one in procedure.parameters if _parameter(one) not in shared]
+        yield from (_parameter(one) for one in own if one.comment not in _NO_EFFECT)
+        for comment, label in _NO_EFFECT.items():
+            if without := [f"`{one.name}`" for one in own if one.comment == comment]:
+                yield f"- {label}: {', '.join(without)}."
+        results = [_results(result) for result in procedure.results if result != "done"]
         if results:
-            yield f"Returns {', or '.join(results)}."
+            yield f"- Returns {', or '.join(results)}."
+        if own or results:
             yield ""
+    yield "### Procedures without effect"
+    yield ""
+    for name, procedure in sorted(PROCEDURES.items()):
+        if name not in useful:
+            yield entry(f"`{name}`", procedure.doc)
+
+
+_USELESS = ("Do nothing", "Not supported", "Check that")
+# Comments of parameters -> the label of such parameters.
+_NO_EFFECT = {"does nothing": "No effect", "not supported": "Not supported"}
+
+
+def _results(columns: str) -> str:
+    """Return the columns of a result, or a link to the metadata table with these columns."""
+    for name, table in METADATA_TABLES.items():
+        if ", ".join(table.schema.names) == columns:
+            return f"the columns of the metadata table [`{name}`](metadata.md#{name})"
+    return f"`{columns}`"
+
+
+def _parameter(parameter: Parameter) -> str:
+    """Return the line of a parameter."""
+    has_default = parameter.default not in (None, "NULL", "false")
+    default = f", default `{parameter.default}`" if has_default else ""
+    kind = _type(parameter.type.replace(", ", ","))
+    meaning = _PLACEHOLDER.sub(r"`\1`", parameter.comment)
+    return f"- `{parameter.name}` {kind}{default}: {meaning}"
+
+
+# A name with a placeholder, such as <table>_changes, which Markdown would take for HTML.
+_PLACEHOLDER = re.compile(r"(\S*<\w+>\w*)")
+
+
+def _type(name: str) -> str:
+    """Return a type, as code if Markdown would take a part of it for HTML."""
+    return f"`{name}`" if "<" in name else name
 
 
 def metadata_tables() -> Iterator[str]:
-    """Yield the metadata tables with their columns; tables with the same columns have one section."""
-    by_columns: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
+    """Yield the metadata tables with their columns, each column of several similar tables once."""
+    sections: dict[str, list[tuple[str, str, str]]] = {}
+    same: dict[str, list[str]] = {}
     for name, table in METADATA_TABLES.items():
-        rows = tuple((f"`{column.name}`", f"`{column.type}`", column.about) for column in table.columns)
-        by_columns.setdefault(rows, []).append(name)
-    for rows, (name, *others) in by_columns.items():
+        rows = [(one.name, spark_type(one.type).simpleString(), one.about) for one in table.columns]
+        twin = next((other for other, columns in sections.items() if columns == rows), None)
+        if twin is None:
+            sections[name] = rows
+            same[name] = []
+        else:
+            same[twin].append(name)
+    for name, rows in sections.items():
         yield f"## `{name}`"
         yield ""
-        if others:
-            yield f"The same columns: {', '.join(f'`{other}`' for other in others)}."
+        if same[name]:
+            yield f"The same columns: {', '.join(f'`{other}`' for other in same[name])}."
             yield ""
-        yield from markdown(("column", "type", "meaning"), [row for row in rows if not _is_constant(row)])
-        yield ""
+        # A table that has all columns of another one names it.
+        parts = [other for other in sections if other != name and set(sections[other]) < set(rows)]
+        part = max(parts, key=lambda other: len(sections[other]), default=None)
+        if part is not None:
+            yield f"The columns of [`{part}`](#{part}), and:"
+            yield ""
+        own = [row for row in rows if part is None or row not in sections[part]]
         constants: dict[str, list[str]] = {}
-        for column, _, about in filter(_is_constant, rows):
-            constants.setdefault(about.removeprefix("always "), []).append(column)
-        if constants:
-            parts = (f"{value}: {', '.join(names)}" for value, names in constants.items())
-            yield f"Always {'; '.join(parts)}."
-            yield ""
-
-
-def _is_constant(row: tuple[str, str, str]) -> bool:
-    return row[2] in ("always null", "always 0", "always empty")
+        for column, kind, about in own:
+            if about in ("always null", "always 0", "always empty"):
+                constants.setdefault(about.removeprefix("always "), []).append(f"`{column}`")
+            else:
+                yield f"- `{column}` {_type(kind)}: {about}"
+        yield from (f"- Always {value}: {', '.join(names)}." for value, names in constants.items())
+        yield ""
 
 
 def engines() -> Iterator[str]:
-    """Yield which engines read and write which versions of files, and which table features."""
-    return markdown(
-        ("engine", "reads files of version", "writes files of version", "table features it reads", "note"),
-        (
-            (
-                engine.name,
-                ", ".join(sorted(engine.read_versions)),
-                ", ".join(sorted(engine.written_versions)),
-                ", ".join(feature_names(engine.reads)),
-                engine.note,
-            )
-            for engine in ENGINES
-        ),
-    )
+    """Yield the file versions and table features of engines, those with the fewest features first."""
+    lines: list[tuple[str, ...]] = []
+    above = 0
+    for engine in sorted(ENGINES, key=lambda engine: (engine.reads.bit_count(), len(engine.read_versions))):
+        names = ", ".join(feature_names(engine.reads & ~above))
+        features = names if not above else f"as above, and {names}" if names else "as above"
+        assert not above & ~engine.reads
+        above = engine.reads
+        written = ", ".join(sorted(engine.written_versions))
+        lines.append((engine.name, ", ".join(sorted(engine.read_versions)), written, features, engine.note))
+    yield from markdown(("engine", "reads files", "writes files", "table features", "note"), lines)
 
 
 def releases() -> Iterator[str]:
@@ -220,13 +329,13 @@ def releases() -> Iterator[str]:
             (
                 "Python",
                 ", ".join(pythons),
-                "the fast tests with the oldest one, all tests with another",
+                "the fast tests with the oldest, all tests with another",
             ),
             ("Spark", ", ".join(sparks), "the tests of the Spark layer: `make test-spark-versions`"),
             (
                 "pylance beside us",
                 ", ".join(beside),
-                "reads, changes and races on the same tables, in both directions",
+                "reads, changes and races on the same tables",
             ),
             ("pylance that wrote", ", ".join(wrote), "tables in `tests/golden`, read and changed"),
         ),
@@ -239,7 +348,18 @@ def tested() -> Iterator[str]:
     names = ("python", "pyspark", "pyarrow", "pylance", "tests", "passed", "skipped", "date")
     ordered = sorted(rows, key=lambda row: (*(_release(row[name]) for name in names[:4]), row["tests"]))
     heads = ("Python", "Spark", "PyArrow", "pylance", *names[4:])
-    yield from markdown(heads, ([str(row[name]) for name in names] for row in ordered))
+    runs = [[str(row[name]) for name in names] for row in ordered]
+    for place in range(3, -1, -1):
+        runs = _merged(runs, place)
+    yield from markdown(heads, runs)
+
+
+def _merged(runs: Sequence[Sequence[str]], place: int) -> list[list[str]]:
+    """Return runs that differ only in one cell as one run with the cells' values."""
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for run in runs:
+        groups.setdefault((tuple(run[:place]), tuple(run[place + 1 :])), []).append(run[place])
+    return [[*before, ", ".join(values), *after] for (before, after), values in groups.items()]
 
 
 def figures() -> Iterator[str]:

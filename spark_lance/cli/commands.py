@@ -73,16 +73,16 @@ COMMON = (
         ["--storage"],
         multiple=True,
         metavar="NAME=VALUE",
-        help="Option of the store, such as aws_region=eu-central-1. Can be given more than once.",
+        help="Store option, such as aws_region=eu-central-1. Can be repeated.",
     ),
     click.Option(
         ["--allowed-bases"],
         multiple=True,
         metavar="URI",
-        help="Location outside the table that the table may use. Can be given more than once.",
+        help="Location outside the table that it may use. Can be repeated.",
     ),
     click.Option(["--json"], is_flag=True, help="Print JSON."),
-    click.Option(["--wide"], is_flag=True, help="Do not cut tables to the width of the terminal."),
+    click.Option(["--wide"], is_flag=True, help="Do not cut tables to the terminal's width."),
 )
 _BRANCH = click.Option(["--branch"], help="Use this branch instead of main.")
 _NAME = click.Argument(["name"])
@@ -91,24 +91,20 @@ _AT = (
     click.Option(
         ["--version"],
         metavar="VERSION",
-        help="Version to read: a number or a tag.",
+        help="Version number or tag.",
         show_default="the newest",
     ),
-    click.Option(
-        ["--asof"], metavar="TIME", help="Read the newest version at this time (UTC if it has no zone)."
-    ),
+    click.Option(["--asof"], metavar="TIME", help="Newest version at this time (UTC without a zone)."),
 )
 _TO = click.Argument(["to"], required=False, metavar="[VERSION]")
 _COLUMNS = click.Option(
     ["--columns"], metavar="A,B", help="Columns to show, in this order.", show_default="all"
 )
-_WHERE = click.Option(
-    ["where", "--where", "--filter"], metavar="SQL", help="Use only rows for which this condition is true."
-)
+_WHERE = click.Option(["where", "--where", "--filter"], metavar="SQL", help="Condition of the rows to use.")
 _TEXT_AS = click.Option(
     ["--text-as"],
     type=click.Choice(("string", "binary")),
-    help="Read text columns as bytes, for text that is not UTF-8.",
+    help="Read text as bytes if it is not UTF-8.",
     show_default="string",
 )
 _ROWS = click.Option(
@@ -123,11 +119,11 @@ _FORMAT = click.Option(
 _FILE_ROWS = click.Option(
     ["--max-rows-per-file"],
     type=click.IntRange(min=1),
-    help="Maximum number of rows in a new file.",
+    help="Maximum rows in a file.",
     show_default="1048576",
 )
 _FILE_VERSION = click.Option(
-    ["--file-version"], help="File version of the new data files.", show_default="the table's"
+    ["--file-version"], help="File version of new data files.", show_default="the table's"
 )
 _DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Show the result, but change nothing.")
 
@@ -143,9 +139,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             "Show a table's columns, rows, files and indexes.",
             "inspect flights.lance --html flights.html",
             (
-                click.Option(
-                    ["--html"], metavar="FILE", help="Write an HTML page with pictures of the table."
-                ),
+                click.Option(["--html"], metavar="FILE", help="Write an HTML page with pictures."),
                 *_AT,
             ),
         ),
@@ -192,7 +186,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             (
                 _ROWS,
                 _COLUMNS,
-                click.Option(["--seed"], type=int, help="Seed: the same seed chooses the same rows."),
+                click.Option(["--seed"], type=int, help="Choose the same rows for the same seed."),
                 *_AT,
             ),
         ),
@@ -204,7 +198,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
         ),
         "sql": Command(
             "row_commands.sql",
-            "Run a DuckDB query on the table, whose name in SQL is t.",
+            "Run a DuckDB query on the table, named t.",
             'sql flights.lance "SELECT carrier, avg(delay) FROM t GROUP BY carrier"',
             (click.Argument(["query"]), *_AT),
         ),
@@ -217,12 +211,12 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                     ["--vector"], metavar="NUMBERS", help="Vector to search for, such as [0.1,0.2]."
                 ),
                 click.Option(
-                    ["--like-row"], type=int, help="Search for the vector of the row at this position."
+                    ["--like-row"], type=int, help="Search by the vector of the row at this position."
                 ),
                 click.Option(["--text"], help="Words to search for; a phrase in double quotes."),
-                click.Option(["--column"], help="Column to search; required if several can be searched."),
+                click.Option(["--column"], help="Column to search, if the table has several."),
                 click.Option(["--nprobes"], type=int, help="Number of index partitions to search."),
-                click.Option(["--refine-factor"], type=int, help="Compare this many times k rows exactly."),
+                click.Option(["--refine-factor"], type=int, help="Compare this many times n rows exactly."),
                 _ROWS,
                 _COLUMNS,
                 _WHERE,
@@ -306,27 +300,25 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                 click.Option(
                     ["--target-rows"],
                     type=int,
-                    help="Target number of rows in a new fragment.",
+                    help="Target rows in a new fragment.",
                     show_default="1048576",
                 ),
-                click.Option(
-                    ["--max-bytes"], type=int, help="Maximum number of bytes to rewrite in this run."
-                ),
+                click.Option(["--max-bytes"], type=int, help="Maximum bytes to rewrite in this run."),
                 click.Option(
                     ["--materialize-deletions-threshold"],
                     type=click.FloatRange(0, 1),
                     metavar="SHARE",
-                    help="Rewrite fragments with a larger share of deleted rows; 0: with any deleted row.",
+                    help="Rewrite fragments with a larger share of deleted rows.",
                     show_default="0.1",
                 ),
                 _FILE_VERSION,
                 click.Option(
                     ["--defer-index-remap"],
                     is_flag=True,
-                    help="Record moved rows now, and rewrite index files later.",
+                    help="Record moved rows now; rewrite index files later.",
                 ),
                 click.Option(
-                    ["--threads"], type=int, help="Number of groups to rewrite in parallel.", show_default="1"
+                    ["--threads"], type=int, help="Groups to rewrite in parallel.", show_default="1"
                 ),
             ),
         ),
@@ -337,7 +329,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             (
                 _DRY_RUN,
                 _older_than("Delete versions older than this, such as 36h or 7days.", "2weeks"),
-                click.Option(["--retain-versions"], type=int, help="Number of newest versions to keep."),
+                click.Option(["--retain-versions"], type=int, help="Newest versions to keep."),
                 click.Option(
                     ["--allow-short-retention"],
                     is_flag=True,
@@ -355,7 +347,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             {
                 "shards": Command(
                     "wal_commands.shards",
-                    "List the shards and their rows that are not in the table yet.",
+                    "List the shards and their rows outside the table.",
                     "wal shards bookings.lance",
                 ),
                 "compact": Command(
@@ -415,26 +407,26 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                         ),
                         click.Option(
                             ["--metric"],
-                            help="Distance metric of vectors: l2, cosine, dot or hamming.",
+                            help="Distance of vectors: l2, cosine, dot or hamming.",
                             show_default="l2",
                         ),
                         click.Option(
                             ["--partitions"],
                             type=int,
-                            help="Number of partitions of a vector index.",
+                            help="Partitions of a vector index.",
                             show_default="by the number of rows",
                         ),
                         click.Option(
                             ["--option"],
                             multiple=True,
                             metavar="NAME=VALUE",
-                            help="Option of this index type. Can be given more than once.",
+                            help="Option of the index type. Can be repeated.",
                         ),
                     ),
                 ),
                 "optimize": Command(
                     "upkeep_commands.optimize_indices",
-                    "Add rows to the indexes that these do not cover yet.",
+                    "Add rows to the indexes that do not cover them yet.",
                     "index optimize flights.lance",
                     (click.Argument(["name"], required=False),),
                 ),
@@ -492,7 +484,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                 click.Option(
                     ["--stable-row-ids"],
                     is_flag=True,
-                    help="Keep the ids of rows when they move (stable row ids).",
+                    help="Give the rows stable row ids.",
                 ),
             ),
             branches=False,
@@ -501,7 +493,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
     "Shell": {
         "completion": Command(
             "completion_command.completion",
-            "Print the completion script of a shell: add it to the shell's start file.",
+            "Print the completion script of a shell.",
             "completion bash",
             (click.Argument(["shell"], type=click.Choice(("bash", "zsh", "fish"))),),
             opens=False,

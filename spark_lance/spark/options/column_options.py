@@ -60,14 +60,13 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
         VECTOR_SIZE,
         positive,
         "a vector length, 1 or more",
-        "Store an array column of a new table as vectors of this length (a fixed-size list).",
+        "Length of the vectors of an array column in a new table (a fixed-size list).",
     ),
     ColumnOption(
         FLOAT16,
         boolean,
         "true or false",
-        "Store the floats of a new column, or of its arrays, in half precision, which must represent them "
-        "exactly.",
+        "Store floats of a new column in half precision, which must represent them exactly.",
     ),
     ColumnOption(
         LARGE,
@@ -79,60 +78,60 @@ COLUMN_OPTIONS: tuple[ColumnOption, ...] = (
         BLOB,
         choice("blob", "binary"),
         "blob or binary",
-        "`blob`: store a binary column as blobs, whose bytes are fetched on demand. `binary`: store values "
-        "that were read from a blob column as plain bytes.",
+        "`blob`: store a binary column as [blobs](blobs.md). `binary`: store values of a blob column as "
+        "plain bytes.",
     ),
     ColumnOption(
         AS_JSON,
         boolean,
         "true or false",
-        "`true`: store the text of a new column as JSON documents. `false`: store values that were read from "
-        "a JSON column as plain text.",
+        "`true`: store text of a new column as [JSON](json.md). `false`: store values of a JSON column as "
+        "plain text.",
     ),
     ColumnOption(
         AS_GEOMETRY,
         _extension,
         "the name of a GeoArrow type",
-        "Store a new column as geometries of this type: binary as geoarrow.wkb, struct<x: double, y: double> "
-        "as geoarrow.point, arrays of these as geoarrow.linestring, and so on.",
+        "[Geometry type](geometry.md) of a new column, such as geoarrow.wkb for binary or geoarrow.point for "
+        "`struct<x: double, y: double>`.",
     ),
     ColumnOption(
         "lance.compression",
         choice("zstd", "lz4", "fsst", "none"),
         "zstd, lz4, fsst or none",
-        "Compress the column's pages with this scheme (long vectors only if they shrink much). `fsst` is the "
-        "default.",
+        "Compression of the column: `fsst` (the default), `zstd`, `lz4` or `none`. Long vectors are "
+        "compressed only if they shrink much.",
     ),
     ColumnOption("lance.compression-level", _level, "a whole number", "Compression level of zstd."),
     ColumnOption(
         "lance.structural-encoding",
         choice("miniblock", "fullzip"),
         "miniblock or fullzip",
-        "Layout of pages: chunks of values (good for scans), or value by value (good for single rows).",
+        "Layout of pages: `miniblock` (good for scans) or `fullzip` (good for single rows).",
     ),
     ColumnOption(
         "lance.rle-threshold",
         _fraction,
         "a number from 0 to 1",
-        "Use run-length encoding when the number of runs is below this fraction of the values.",
+        "Use run-length encoding if the number of runs is below this fraction of the values.",
     ),
     ColumnOption(
         "lance.bss",
         choice("on", "off", "auto"),
         "on, off or auto",
-        "Group the bytes of numbers by their position before compression (byte-stream split).",
+        "Byte-stream split of numbers before compression: `on`, `off` or `auto`.",
     ),
     ColumnOption(
         KEY,
         boolean,
         "true or false",
-        "Make the column part of the primary key of a new table. It must not contain nulls.",
+        "Make the column, without nulls, part of the primary key of a new table.",
     ),
     ColumnOption(
         KEY_POSITION,
         positive,
         "a place, 1 or more",
-        "The same, with the position of the column in the key.",
+        "The same, with the column's position in the key.",
     ),
 )
 

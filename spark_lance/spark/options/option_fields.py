@@ -104,7 +104,7 @@ class TableOptions:
         filled,
         "a branch",
         None,
-        "Read this branch, or write to it; `version` then counts on it.",
+        "Branch to read or write; `version` is then a version of this branch.",
         chooses="location",
     )
     allowed_bases: str | None = option(
@@ -112,8 +112,8 @@ class TableOptions:
         "URIs, separated by commas, or a JSON list of them",
         None,
         "Locations outside the table that it may use for base paths and external blobs: URIs separated by "
-        "commas, or a JSON list. Everything below a URI is included. Not needed for locations in the same "
-        "bucket, on the same host, or on a disk below the folder that contains the table's folder.",
+        "commas, or a JSON list. Includes everything below a URI. Not needed in the same bucket, on the "
+        "same host, or on a disk below the parent of the table's folder.",
         chooses="location",
     )
     storage: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -127,20 +127,19 @@ class ReadOptions(TableOptions):
         positive,
         "a version number, 1 or more",
         None,
-        "Version to read; the latest one if not given.",
+        "Version to read; by default the latest.",
         aliases=("versionAsOf", "snapshot-id"),
         chooses="version",
         excludes=("fresh",),
     )
     tag: str | None = option(
-        filled, "a tag", None, "Read the version that this tag names.", chooses="version", excludes=("fresh",)
+        filled, "a tag", None, "Tag of the version to read.", chooses="version", excludes=("fresh",)
     )
     asof: str | None = option(
         filled,
         _TIME,
         None,
-        "Read the latest version committed at or before this time; option `timeZone` is the zone of a "
-        "time without one.",
+        "Read the latest version at this time.",
         aliases=("timestampAsOf", "as-of-timestamp"),
         chooses="version",
         is_time=True,
@@ -150,8 +149,7 @@ class ReadOptions(TableOptions):
         lower,
         "the name of a metadata table",
         None,
-        "Read a metadata table instead of the rows: `versions`, `history`, `transactions`, `fragments`, "
-        "`files`, `schema`, `indices`, `tags`, `branches` or `config`.",
+        "Read a [metadata table](metadata.md) instead of the rows.",
         chooses="source",
         excludes=("fresh",),
         by_name="name the metadata table, such as SELECT * FROM lance.db.t.history",
@@ -160,15 +158,14 @@ class ReadOptions(TableOptions):
         boolean,
         "true or false",
         False,
-        "Read the newest state of every row, including rows that writers have logged but that are not merged "
-        "into the table yet (MemWAL).",
+        "Include logged rows that are not merged into the table yet (MemWAL).",
         chooses="source",
     )
     columns: tuple[str, ...] | None = option(
         column_list,
         "names separated by commas, or a JSON list of names (for names with commas or backquotes)",
         None,
-        "Columns to read, in this order; nothing else is fetched. All columns if not given.",
+        "Columns to read, in this order; by default all.",
         chooses="columns",
         by_name="select the columns, SELECT a, b FROM t",
     )
@@ -176,7 +173,7 @@ class ReadOptions(TableOptions):
         filled,
         "an SQL condition",
         None,
-        "Read only the rows for which this SQL condition is true, such as `id > 7 and name like 'a%'`.",
+        "SQL condition of the rows to read, such as `id > 7 and name like 'a%'`. Applies before a search.",
         aliases=("filters",),
         chooses="part",
     )
@@ -185,7 +182,7 @@ class ReadOptions(TableOptions):
         "a JSON object",
         None,
         'Read the rows nearest to a vector, with `_distance`: JSON such as `{"column": "v", "q": [1, 2], '
-        '"k": 10}`. `filter` comes before the search.',
+        '"k": 10}`.',
         chooses="search",
         excludes=("table",),
     )
@@ -194,7 +191,7 @@ class ReadOptions(TableOptions):
         "words, or a JSON object",
         None,
         "Read the rows that have these words, with `_score`: words, or JSON with `query`, `column`, `k`, "
-        "`operator`, `phrase`. `filter` comes before the search.",
+        "`operator`, `phrase`.",
         chooses="search",
         excludes=("table", "fresh"),
     )
@@ -204,7 +201,7 @@ class ReadOptions(TableOptions):
         None,
         "Read the rows that a vector and words rank best together, with `_distance`, `_score` and "
         '`_relevance_score`: JSON such as `{"nearest": {"column": "v", "q": [1, 2]}, "full_text_query": '
-        '"words", "k": 10}`. `filter` comes before the search.',
+        '"words", "k": 10}`.',
         chooses="search",
         excludes=("table", "fresh"),
     )
@@ -212,27 +209,27 @@ class ReadOptions(TableOptions):
         positive,
         "a number of rows, 1 or more",
         65_536,
-        "Largest number of rows in one Arrow batch.",
+        "Maximum number of rows in an Arrow batch.",
         aliases=("batch-size",),
     )
     batch_bytes: int = option(
         byte_size,
         "a size such as 8388608 or 8m",
         8 << 20,
-        "Approximate size of one Arrow batch in bytes; a larger row is a batch by itself.",
+        "Approximate size of an Arrow batch; a larger row is a batch by itself.",
     )
     partition_bytes: int | None = option(
         byte_size,
         "a size such as 134217728 or 128m",
         None,
-        "Approximate number of bytes that one task reads; by default every core gets some, 128m at most.",
+        "Approximate bytes for each task; by default at most 128m, and some for every core.",
         aliases=("split-size",),
     )
     fragments: tuple[tuple[int, int], ...] | None = option(
         number_ranges,
         "ascending numbers of fragments such as 0-3,7",
         None,
-        "Read only the fragments with these ids, such as `0-3,7`. One task reads a whole fragment.",
+        "Ids of the fragments to read, such as `0-3,7`. One task reads a whole fragment.",
         chooses="part",
         excludes=("table", "fresh", "nearest", "full_text_query", "hybrid_search"),
     )
@@ -240,29 +237,29 @@ class ReadOptions(TableOptions):
         blob_handling,
         "blobs_descriptions, all_binary or none, or these by column as in picture=bytes, *=none",
         DESCRIBED_BLOBS,
-        "Read blob columns as descriptions of where the bytes are, with `all_binary` as bytes, with "
-        "`none` not at all; or by column: `picture=bytes, sound=descriptions, *=none`.",
+        "Read blob columns as descriptions without the bytes, as bytes (`all_binary`) or not at all "
+        "(`none`); or by column: `picture=bytes, sound=descriptions, *=none`.",
         by_name=_BY_PATH,
     )
     json_as: str = option(
         choice("string", "variant"),
         "string or variant",
         "string",
-        "Read JSON columns as text or as variants.",
+        "Read JSON columns as `string` or `variant`.",
         by_name=_BY_PATH,
     )
     geometry_as: str = option(
         choice("binary", "geometry"),
         "binary or geometry",
         "binary",
-        "Read well-known binary as binary, or as Spark's types GEOMETRY and GEOGRAPHY (4.1 and newer).",
+        "Read well-known binary as `binary`, or as `geometry`: GEOMETRY and GEOGRAPHY of Spark 4.1.",
         by_name=_BY_PATH,
     )
     text_as: str = option(
         choice("string", "binary"),
         "string or binary",
         "string",
-        "Read text columns as text, or as binary: for tables of other writers whose text is not UTF-8.",
+        "Read text columns as `string`, or as `binary` for text that is not UTF-8.",
         excludes=("nearest", "full_text_query", "hybrid_search", "table", "fresh", "readChangeFeed"),
         by_name=_BY_PATH,
     )
@@ -315,7 +312,7 @@ class ReadOptions(TableOptions):
         boolean,
         "true or false",
         False,
-        "Read the changed rows of versions, with `_change_type`, `_commit_version` and `_commit_timestamp`.",
+        "Read changed rows, with `_change_type`, `_commit_version` and `_commit_timestamp`.",
         aliases=("readChangeData",),
         chooses="changes",
         excludes=("table", "fresh", "nearest", "full_text_query", "hybrid_search"),
@@ -324,15 +321,14 @@ class ReadOptions(TableOptions):
         starting_version,
         "a version number, or `latest` (for a time use option 'startingTimestamp')",
         None,
-        "First version of a change feed or stream; `latest` (streams only): only later changes.",
+        "First version; `latest` (streams only): only later changes.",
         chooses="changes",
     )
     startingTimestamp: str | None = option(
         filled,
         _TIME,
         None,
-        "Begin with the first version that was committed at this time or later; option `timeZone` is the "
-        "zone of a time without one.",
+        "Begin with the first version at or after this time.",
         chooses="changes",
         is_time=True,
         aliases=("stream-from-timestamp",),
@@ -341,15 +337,14 @@ class ReadOptions(TableOptions):
         positive,
         "a version number, 1 or more",
         None,
-        "Last version of a change feed, inclusive; the latest one if not given.",
+        "Last version of a change feed, inclusive; by default the latest.",
         chooses="changes",
     )
     endingTimestamp: str | None = option(
         filled,
         _TIME,
         None,
-        "End with the last version that was committed at this time or before; option `timeZone` is the "
-        "zone of a time without one.",
+        "End with the last version at or before this time.",
         chooses="changes",
         is_time=True,
     )
@@ -357,41 +352,41 @@ class ReadOptions(TableOptions):
         filled,
         "a zone such as Europe/Berlin or +01:00",
         None,
-        "Zone of the times in other options that name none. By default it is the session's, "
-        "`spark.sql.session.timeZone`; without `enable` it is not known, and such a time is refused.",
+        "Time zone of times without a zone in other options; by default `spark.sql.session.timeZone`. "
+        "Required for such times without `enable`.",
     )
     maxFilesPerTrigger: int = option(
         positive,
         "a number of fragments, 1 or more",
         1000,
-        "Streams: largest number of fragments in one micro-batch.",
+        "Streams: maximum number of fragments in a micro-batch.",
         aliases=("streaming-max-files-per-micro-batch",),
     )
     maxBytesPerTrigger: int | None = option(
         byte_size,
         "a size such as 1073741824 or 1g",
         None,
-        "Streams: approximate stored bytes of one micro-batch, which has at least one fragment.",
+        "Streams: approximate stored bytes in a micro-batch, but at least one fragment.",
     )
     maxRowsPerTrigger: int | None = option(
         positive,
         "a number of rows, 1 or more",
         None,
-        "Streams: approximate number of rows of one micro-batch, which has at least one fragment.",
+        "Streams: approximate number of rows in a micro-batch, but at least one fragment.",
         aliases=("streaming-max-rows-per-micro-batch",),
     )
     ignoreDeletes: bool = option(
         boolean,
         "true or false",
         False,
-        "Streams: skip versions that only deleted rows, instead of failing.",
+        "Streams: skip versions that only deleted rows.",
         aliases=("streaming-skip-delete-snapshots",),
     )
     ignoreChanges: bool = option(
         boolean,
         "true or false",
         False,
-        "Streams: for versions that changed rows, deliver inserted rows and the new values of updated ones.",
+        "Streams: deliver the inserted rows and new values of versions that changed rows.",
     )
     skipChangeCommits: bool = option(
         boolean, "true or false", False, "Streams: skip all versions that updated or deleted rows."
@@ -453,108 +448,106 @@ class WriteOptions(TableOptions):
         filled,
         "a file version such as 2.2",
         None,
-        "File version of a table that is created or overwritten: 2.0, 2.1 or 2.2 (the default).",
+        "File version of a created or overwritten table: 2.0, 2.1 or 2.2 (the default).",
         aliases=("file_format_version",),
     )
     compression: str | None = option(
         choice("zstd", "lz4", "fsst", "none"),
         "zstd, lz4, fsst or none",
         None,
-        "Compression of columns without a setting of their own: zstd or lz4 make files small, none only "
-        "packs values, fsst is the default. A new table keeps this setting.",
+        "Compression of columns without their own setting: `fsst` (the default), `zstd` or `lz4` for smaller "
+        "files, or `none`. A new table keeps this setting.",
         aliases=("compression-codec",),
     )
     enable_stable_row_ids: bool | None = option(
         boolean,
         "true or false",
         None,
-        "Give the rows of a new table ids that survive compaction; by default, if it has a primary key.",
+        "Give the rows of a new table ids that survive compaction; by default if it has a primary key.",
         aliases=("new_table_enable_stable_row_ids",),
     )
     commit_message: str | None = option(
         str,
         "text",
         None,
-        "Message stored with the version that the write creates.",
+        "Message of the new version.",
         aliases=("userMetadata",),
     )
     commit_retries: int | None = option(
         count,
         "a number, 0 or more",
         None,
-        "Number of retries of a commit after conflicts with other writers; 19 by default.",
+        "Number of retries of a commit after conflicts; by default 19.",
         aliases=("max_retries", "commit_max_retries"),
     )
     commit_timeout: float | None = option(
         seconds,
         "a time such as 90, 90s or 5m",
         None,
-        "Time since the first attempt after which no further attempt starts; 30m by default.",
+        "Time since the first attempt after which no retry starts; by default 30m.",
     )
     caseSensitive: bool = option(
         boolean,
         "true or false",
         False,
-        "Accept columns whose names differ only in case; for sessions with `spark.sql.caseSensitive`.",
+        "Accept column names that differ only in case.",
     )
     mergeSchema: bool = option(
         boolean,
         "true or false",
         False,
-        "Add the DataFrame's columns and struct fields that the table lacks; old rows are null there.",
+        "Add new columns and struct fields of the DataFrame to the table; old rows get null.",
         aliases=("merge-schema",),
     )
     overwriteSchema: bool | None = option(
         boolean,
         "true or false",
         None,
-        "An overwrite takes the DataFrame's columns by default; true also drops the stored types of the "
-        "table's columns, false keeps the table's columns.",
+        "Columns after an overwrite: by default the DataFrame's. `true` also drops the table's stored types; "
+        "`false` keeps the table's columns.",
     )
     replaceWhere: str | None = option(
         filled,
         "an SQL condition",
         None,
-        "An overwrite replaces only the rows for which this SQL condition is true; new rows must satisfy it.",
+        "SQL condition of the rows that an overwrite replaces; new rows must satisfy it.",
         chooses="replaced rows",
     )
     replaceUsing: tuple[str, ...] | None = option(
         column_list,
         "names separated by commas, or a JSON list of names (for names with commas or backquotes)",
         None,
-        "An overwrite replaces only the rows that equal a new row in these columns, such as `day, "
-        "region`. Null equals nothing. Without new rows nothing is replaced.",
+        "An overwrite replaces only rows that equal a new row in these columns, such as `day, region`. "
+        "Null equals nothing.",
         chooses="replaced rows",
     )
     replaceOn: str | None = option(
         filled,
         "an SQL condition",
         None,
-        "An overwrite replaces only the rows that this SQL condition matches with a new row, such as "
-        "`t.id = s.id AND t.day >= s.day`: `t` is the table (`targetAlias`), any other alias the new "
-        "rows.",
+        "An overwrite replaces only rows that match a new row by this SQL condition, such as "
+        "`t.id = s.id AND t.day >= s.day`. `t` is the table (`targetAlias`), any other alias the new rows.",
         chooses="replaced rows",
     )
     partitionBy: tuple[str, ...] | None = option(
         transform_list,
         "columns or transforms such as a, days(ts), bucket(16, id), or a JSON list of them",
         None,
-        "Partitions of a new table, such as `a, days(ts)`; an existing table must have the same ones. "
-        "`df.write.partitionBy` sets it.",
+        "Partitions of a new table, such as `a, days(ts)`; an existing table must have the same.",
     )
     partitionOverwriteMode: str = option(
         choice("static", "dynamic"),
         "static or dynamic",
         "static",
-        "`dynamic`: an overwrite replaces only the partitions of the new rows, if the table is partitioned.",
+        "`dynamic`: an overwrite replaces only the partitions of the new rows.",
         aliases=("overwrite-mode",),
     )
-    targetAlias: str = option(filled, "an alias", "t", "The alias of the table in `replaceOn`.")
+    targetAlias: str = option(filled, "an alias", "t", "Alias of the table in `replaceOn`.")
     txnAppId: str | None = option(
         str,
         "the name of a job",
         None,
-        "Name of the job that writes; with `txnVersion`, a repeated write is applied only once.",
+        "Name of the job; with `txnVersion`, a repeated write is applied only once.",
     )
     txnVersion: int | None = option(
         count,
@@ -566,17 +559,17 @@ class WriteOptions(TableOptions):
         str.strip,
         "a name",
         None,
-        "Streams: the name with which commits record micro-batches; by default the id in the checkpoint.",
+        "Streams: name of the query in commits; by default the id in the checkpoint.",
     )
     checkpointLocation: str | None = option(
-        str.strip, "a location", None, "Streams: where Spark keeps its checkpoint."
+        str.strip, "a location", None, "Streams: location of Spark's checkpoint."
     )
     mode: str = option(
         choice("append", "upsert"),
         "append or upsert (for batches there is .mode('append') or .mode('overwrite'))",
         "append",
-        "Streams: `upsert` writes rows to the logs of the table's MemWAL, by its primary key; `append` "
-        "creates a version for each micro-batch.",
+        "Streams: `append` creates a version for each micro-batch; `upsert` writes to the table's logs "
+        "(MemWAL), by primary key.",
     )
     column_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)

@@ -328,11 +328,11 @@ def option_table() -> dict[str, list[tuple[str, str, str]]]:
         default = "" if option.default is None else str(option.default)
         groups[group].append((option.name, default, doc[:1].upper() + doc[1:]))
     property_doc = (
-        "Text stored with the version that the write creates: in column `properties` of the metadata table "
-        "`transactions`, and in `summary` of `snapshots`."
+        "Text stored with the new version: in `properties` of the metadata table `transactions`, and in "
+        "`summary` of `snapshots`."
     )
     groups["Writes"].append((f"{_PROPERTY_PREFIX}<name>", "", property_doc))
-    storage_doc = "Setting of the file system or object store, such as `storage.endpoint_url`."
+    storage_doc = "Setting of the store, such as `storage.endpoint_url`."
     groups["Reads and writes"].append((f"{STORAGE_PREFIX}<name>", "", storage_doc))
     groups["Columns"].extend((f"<column>.{option.name}", "", option.doc) for option in COLUMN_OPTIONS)
     return groups

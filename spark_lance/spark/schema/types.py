@@ -140,8 +140,8 @@ def _plain(
     return _TypeMapping(lance, spark().simpleString(), check, lambda _: spark(), spark, carrier, note)
 
 
-_CHECKED = "values are checked when written"
-_ROUNDED_DOWN = "cut to microseconds (towards the past) when read"
+_CHECKED = "checked"
+_ROUNDED_DOWN = "cut"
 
 _TYPE_MAPPINGS: tuple[_TypeMapping, ...] = (
     _plain("null", st.NullType, pa.null()),
@@ -156,9 +156,7 @@ _TYPE_MAPPINGS: tuple[_TypeMapping, ...] = (
     _TypeMapping(
         "uint64", "decimal(20,0)", pa.types.is_uint64, lambda _: st.DecimalType(20, 0), None, note=_CHECKED
     ),
-    _plain(
-        "float16", st.FloatType, test=pa.types.is_float16, note="must be exact in half precision when written"
-    ),
+    _plain("float16", st.FloatType, test=pa.types.is_float16, note=_CHECKED),
     _plain("float32", st.FloatType, pa.float32()),
     _plain("float64", st.DoubleType, pa.float64()),
     _TypeMapping(
@@ -175,13 +173,13 @@ _TYPE_MAPPINGS: tuple[_TypeMapping, ...] = (
         pa.types.is_decimal256,
         _decimal,
         None,
-        note="a value of more than 38 digits is an error when read",
+        note="more than 38 digits are an error",
     ),
     _plain(
         "string",
         st.StringType,
         pa.string(),
-        note="char(n), varchar(n) and collations are kept as metadata of the field",
+        note="also char(n), varchar(n), collations",
     ),
     _plain(
         "large_string",
@@ -192,15 +190,14 @@ _TYPE_MAPPINGS: tuple[_TypeMapping, ...] = (
         "json (extension arrow.json)",
         st.StringType,
         test=lambda t: getattr(t, "extension_name", "") == "arrow.json",
-        note=f"column metadata {AS_JSON} = true marks it, also in a new table; text is checked when written; "
-        "json_as=variant reads variants; variants can be written",
+        note="checked; see [JSON](json.md)",
     ),
     _plain("binary", st.BinaryType, pa.binary()),
     _plain(
         "binary (extension geoarrow.wkb or ogc.wkb)",
         st.BinaryType,
         test=lambda t: getattr(t, "extension_name", "") in WELL_KNOWN_BINARY,
-        note="geometry_as=geometry reads geometry or geography (Spark 4.1); both can be written",
+        note="see [geometry](geometry.md)",
     ),
     _plain(
         "large_binary",
@@ -211,7 +208,7 @@ _TYPE_MAPPINGS: tuple[_TypeMapping, ...] = (
         "fixed_size_binary(n)",
         st.BinaryType,
         test=pa.types.is_fixed_size_binary,
-        note="lengths are checked when written",
+        note=_CHECKED,
     ),
     _plain("date32", st.DateType, pa.date32()),
     _plain("date64", st.DateType, test=pa.types.is_date64),
@@ -222,7 +219,7 @@ _TYPE_MAPPINGS: tuple[_TypeMapping, ...] = (
         lambda _: st.TimestampType(),
         st.TimestampType,
         lambda _: pa.timestamp("us", "UTC"),
-        "an instant; a new table gets zone UTC",
+        "zone UTC",
     ),
     _TypeMapping(
         "timestamp(s or ms, zone)",
@@ -283,7 +280,7 @@ _TYPE_MAPPINGS: tuple[_TypeMapping, ...] = (
         _time(6),
         TimeType,
         lambda _: pa.time64("ns"),
-        "Spark 4.1; finer digits are passed through; time(p) is kept as metadata of the field",
+        "also time(p); Spark 4.1; finer digits are kept",
     ),
     _TypeMapping(
         "duration(us)",
@@ -292,7 +289,7 @@ _TYPE_MAPPINGS: tuple[_TypeMapping, ...] = (
         lambda _: st.DayTimeIntervalType(),
         st.DayTimeIntervalType,
         lambda _: pa.duration("us"),
-        "other fields, such as interval day, are kept as metadata of the field",
+        "also other fields, such as interval day",
     ),
     _TypeMapping(
         "duration(s or ms)",
@@ -325,7 +322,7 @@ _TYPE_MAPPINGS: tuple[_TypeMapping, ...] = (
         pa.types.is_fixed_size_list,
         _array,
         None,
-        note=f"column metadata {VECTOR_SIZE} = n marks it, also in a new table; writes check lengths",
+        note="checked; option [arrow.fixed-size-list.size](options.md#columns) in new tables",
     ),
     _TypeMapping(
         "struct(value: binary, metadata: binary), marked",
@@ -334,7 +331,7 @@ _TYPE_MAPPINGS: tuple[_TypeMapping, ...] = (
         lambda _: st.VariantType(),
         st.VariantType,
         lambda _: _VARIANT,
-        "the mark is metadata variant = true on the child `metadata`",
+        "the mark: metadata variant = true of the child `metadata`",
     ),
     _TypeMapping("struct(...)", "struct<...>", pa.types.is_struct, _struct, st.StructType, _carrier_struct),
     _TypeMapping(

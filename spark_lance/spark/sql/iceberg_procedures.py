@@ -571,16 +571,16 @@ def _net_changes(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     return changed.select(*(f"`{name}`" for name in columns), kind, "_change_ordinal", "_commit_snapshot_id")
 
 
-_SNAPSHOT_ID = Parameter("snapshot_id", "bigint", "number of the version")
+_SNAPSHOT_ID = Parameter("snapshot_id", "bigint", "version number")
 _OLDER_THAN = Parameter("older_than", "timestamp", "only files older than this time", "NULL")
 _WHERE = Parameter("where", "string", "only files with a row for which this is true", "NULL")
 _OPTIONS = Parameter("options", "map<string, string>", "options by Iceberg's names", "NULL")
 _IDLE = idle(max_concurrent_deletes="int", stream_results="boolean")
-_NEW = Parameter("table", "string", "the new table, as SQL names it inside of the catalog")
+_NEW = Parameter("table", "string", "the new table's name in the catalog")
 _PARALLELISM = Parameter("parallelism", "int", "does nothing", "NULL")
-_MISSING_FILES = Parameter("ignore_missing_files", "boolean", "true is not supported", "false")
+_MISSING_FILES = Parameter("ignore_missing_files", "boolean", "not supported", "false")
 _STATISTICS = (
-    Parameter("snapshot_id", "string", "number of the version", "NULL"),
+    Parameter("snapshot_id", "string", "version number", "NULL"),
     Parameter("columns", "array<string>", "columns", "NULL"),
 )
 
@@ -594,34 +594,36 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
     "rollback_to_timestamp": Procedure(
         _rollback_to_timestamp,
         (Parameter("timestamp", "timestamp", "a time"),),
-        "Restore the version that was the newest at a time.",
+        "Restore the newest version at a time.",
         results=_RESTORED,
     ),
     "set_current_snapshot": Procedure(
         _set_current_snapshot,
         (
-            Parameter("snapshot_id", "bigint", "number of the version", "NULL"),
-            Parameter("ref", "string", "in place of a number: a tag", "NULL"),
+            Parameter("snapshot_id", "bigint", "version number", "NULL"),
+            Parameter("ref", "string", "a tag, instead of a number", "NULL"),
         ),
         "Restore a version.",
         results=_RESTORED,
     ),
     "ancestors_of": Procedure(
         _ancestors_of,
-        (Parameter("snapshot_id", "bigint", "number of the version; the newest by default", "NULL"),),
-        "Return a version and those before it, newest first.",
+        (Parameter("snapshot_id", "bigint", "version number; by default the newest", "NULL"),),
+        "Return a version and the versions before it, newest first.",
         results=("snapshot_id, timestamp",),
     ),
     "expire_snapshots": Procedure(
         _expire_snapshots,
         (
-            Parameter("older_than", "timestamp", "only older ones; five days ago by default", "NULL"),
-            Parameter("retain_last", "int", "how many of the newest versions stay; 1 by default", "NULL"),
+            Parameter(
+                "older_than", "timestamp", "only versions older than this; by default five days ago", "NULL"
+            ),
+            Parameter("retain_last", "int", "number of newest versions to keep; by default 1", "NULL"),
             *_IDLE,
-            Parameter("snapshot_ids", "array<bigint>", "in place of an age: numbers of versions", "NULL"),
+            Parameter("snapshot_ids", "array<bigint>", "numbers of versions, instead of an age", "NULL"),
             Parameter("clean_expired_metadata", "boolean", "does nothing", "NULL"),
         ),
-        "Delete old versions, the files that only they need, and branches and tags that are too old.",
+        "Delete old versions and their files, and expired branches and tags.",
         results=(
             "deleted_data_files_count, deleted_position_delete_files_count, "
             "deleted_equality_delete_files_count, deleted_manifest_files_count, "
@@ -641,7 +643,7 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
             Parameter("prefix_listing", "boolean", "does nothing", "NULL"),
             _IDLE[1],
         ),
-        "Delete files that no version names and that are seven days old, and return them.",
+        "Delete and return unreferenced files that are older than seven days.",
         results=("orphan_file_location",),
     ),
     "rewrite_data_files": Procedure(
@@ -677,7 +679,7 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
     "snapshot": Procedure(
         snapshot_table,
         (
-            Parameter("source_table", "string", "a table of any catalog, as SQL names it"),
+            Parameter("source_table", "string", "a table of any catalog"),
             _NEW,
             Parameter("location", "string", "not supported", "NULL"),
             Parameter("properties", "map<string, string>", "TBLPROPERTIES", "NULL"),
@@ -694,11 +696,13 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
             Parameter("table", "string", "a table of spark_catalog in another format"),
             Parameter("properties", "map<string, string>", "TBLPROPERTIES", "NULL"),
             Parameter("drop_backup", "boolean", "drop the old table", "false"),
-            Parameter("backup_table_name", "string", "name of the old table; <table>_BACKUP_", "NULL"),
+            Parameter(
+                "backup_table_name", "string", "name of the backup; by default <table>_BACKUP_", "NULL"
+            ),
             _PARALLELISM,
             _MISSING_FILES,
         ),
-        "Replace a table of spark_catalog by a Lance table with its rows. The old table stays as a backup.",
+        "Replace a table of spark_catalog with a Lance table. The old table is kept as a backup.",
         on_table=False,
         results=("migrated_files_count",),
     ),
@@ -706,7 +710,7 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
         _add_files,
         (
             Parameter("source_table", "string", "a table, or files such as `parquet`.`/path`"),
-            Parameter("partition_filter", "map<string, string>", "columns and the values to copy", "NULL"),
+            Parameter("partition_filter", "map<string, string>", "copy only rows with these values", "NULL"),
             Parameter("check_duplicate_files", "boolean", "not supported", "NULL"),
             _PARALLELISM,
         ),
@@ -715,21 +719,23 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
     ),
     "register_table": Procedure(
         register_table,
-        (_NEW, Parameter("metadata_file", "string", "folder of a Lance table, below the catalog's root")),
-        "Give a name to a table that exists.",
+        (_NEW, Parameter("metadata_file", "string", "folder of a Lance table, inside the catalog's root")),
+        "Give an existing table a name.",
         results=("current_snapshot_id, total_records_count, total_data_files_count",),
         on_table=False,
     ),
     "create_changelog_view": Procedure(
         _create_changelog_view,
         (
-            Parameter("changelog_view", "string", "name of the view; <table>_changes by default", "NULL"),
+            Parameter("changelog_view", "string", "name of the view; by default <table>_changes", "NULL"),
             _OPTIONS,
-            Parameter("compute_updates", "boolean", "join deletes and inserts of one key to updates", "NULL"),
+            Parameter(
+                "compute_updates", "boolean", "join the delete and insert of a key to an update", "NULL"
+            ),
             Parameter("identifier_columns", "array<string>", "the key", "NULL"),
-            Parameter("net_changes", "boolean", "leave out rows that were added and deleted", "false"),
+            Parameter("net_changes", "boolean", "leave out rows that were added and then deleted", "false"),
         ),
-        "Make a temporary view of the rows that changed.",
+        "Create a temporary view of the changed rows.",
         results=("changelog_view",),
     ),
     "compute_table_stats": refused(_no_statistics, *_STATISTICS),
@@ -755,13 +761,16 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
     ),
     "publish_changes": Procedure(
         _publish_changes,
-        (Parameter("wap_id", "string", "publishes and drops the branch wap-<id>"),),
+        (Parameter("wap_id", "string", "the id"),),
         "Publish and drop the branch wap-<id>.",
         results=_PUBLISHED,
     ),
     "cherrypick_snapshot": Procedure(
         _cherrypick_snapshot,
-        (_SNAPSHOT_ID, Parameter("branch", "string", "the branch, if several have the number", "NULL")),
+        (
+            _SNAPSHOT_ID,
+            Parameter("branch", "string", "the branch, if several branches have this version", "NULL"),
+        ),
         "Publish the next unpublished version of a branch.",
         results=_PUBLISHED,
     ),

@@ -160,21 +160,19 @@ def _replace_field(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) ->
     _set_spec(table, PartitionSpec(tuple(new if field == old else field for field in spec.fields)))
 
 
-_FIELD = Parameter("field", "string", "a column, or a transform of one such as days(ts) or bucket(16, id)")
-_NAME = Parameter("name", "string", "the name of the field; ts_day or id_bucket by default", "NULL")
+_FIELD = Parameter("field", "string", "a column, or a transform such as days(ts) or bucket(16, id)")
+_NAME = Parameter("name", "string", "field name; by default such as ts_day or id_bucket", "NULL")
 
 PARTITION_PROCEDURES: Mapping[str, Procedure] = {
-    "add_partition_field": Procedure(
-        _add_field, (_FIELD, _NAME), "Partition rows that are written from now on by one more field."
-    ),
+    "add_partition_field": Procedure(_add_field, (_FIELD, _NAME), "Add a partition field for later writes."),
     "drop_partition_field": Procedure(
         _drop_field,
-        (Parameter("field", "string", "the name or the transform of a partition field"),),
-        "Stop partitioning rows by a field; existing files stay as they are.",
+        (Parameter("field", "string", "the name or transform of a partition field"),),
+        "Drop a partition field for later writes.",
     ),
     "replace_partition_field": Procedure(
         _replace_field,
-        (Parameter("old", "string", "the name or the transform of a partition field"), _FIELD, _NAME),
-        "Replace a partition field for rows that are written from now on.",
+        (Parameter("old", "string", "the name or transform of a partition field"), _FIELD, _NAME),
+        "Replace a partition field for later writes.",
     ),
 }

@@ -22,7 +22,7 @@ class Parameter:
 
 # The result of procedures that rewrite files.
 REWRITTEN = "fragments_removed, fragments_added, files_removed, files_added"
-TABLE = Parameter("table", "string", "the table, as SQL names it inside of the catalog")
+TABLE = Parameter("table", "string", "the table's name in the catalog, or its path")
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.maintenance.verify import verify
 from spark_lance.table.versions.ages import age_of_hours
 
-_NAME = Parameter("name", "string", "index name; the column name with _idx by default", "NULL")
+_NAME = Parameter("name", "string", "index name; by default the column name with _idx", "NULL")
 
 
 def _optimize(table: LanceTable, a: Mapping[str, Any], **options: Any) -> Any:
@@ -177,7 +177,7 @@ _LAST_CHANGE = (
     "statement string, table string, version bigint, num_updated_rows bigint, num_deleted_rows bigint, "
     "num_inserted_rows bigint, bytes_written bigint, seconds double"
 )
-_VERSION = Parameter("version", "string", "a number or a tag; the newest version by default", "NULL")
+_VERSION = Parameter("version", "string", "a version number or a tag; by default the newest version", "NULL")
 _WHERE = Parameter("where", "string", "only files with a row for which this is true", "NULL")
 _COLUMNS = Parameter("columns", "string", "names separated by commas")
 _FULL = Parameter("full", "boolean", "order all rows by CLUSTER BY or WRITE ORDERED BY", "false")
@@ -204,41 +204,41 @@ PROCEDURES: dict[str, Procedure] = {
     "compact_wal": Procedure(
         _compact_wal,
         (
-            Parameter("flush", "boolean", "include rows that are only in logs; stops their writers", "false"),
+            Parameter(
+                "flush", "boolean", "include rows that are only in logs; displaces running writers", "false"
+            ),
             Parameter("retention_hours", "double", "delete merged files older than this", "NULL"),
         ),
-        "Move logged rows (MemWAL) into the table, and delete files that are no longer needed.",
+        "Move logged rows (MemWAL) into the table, and delete unneeded log files.",
         results=("version, shards, sstables, rows_upserted, rows_deleted, bytes_removed",),
     ),
     "sort": Procedure(
         lambda _, table, a: _optimize(table, a).executeSortBy(*texts(a["columns"])),
         (_COLUMNS, _WHERE),
-        "Rewrite the rows in the order of columns, so that filters on these columns skip files.",
+        "Sort the rows by columns, so that filters on these columns skip files.",
         results=(REWRITTEN,),
     ),
     "zorder": Procedure(
         lambda _, table, a: _optimize(table, a).executeZOrderBy(*texts(a["columns"])),
         (_COLUMNS, _WHERE, _FULL),
-        "Rewrite the rows so that rows with similar values in several columns are together.",
+        "Order the rows so that filters on any of several columns skip files.",
         results=(REWRITTEN,),
     ),
     "vacuum": Procedure(
         _vacuum,
         (
             Parameter("retention_hours", "double", "delete versions older than this", "NULL"),
-            Parameter(
-                "dry_run", "boolean", "delete nothing, and return the files that would be deleted", "false"
-            ),
+            Parameter("dry_run", "boolean", "delete nothing; return the files to delete", "false"),
             Parameter("retain_versions", "int", "number of newest versions to keep", "NULL"),
             Parameter(
                 "delete_unverified",
                 "boolean",
-                "delete files that no version names, even if they are young",
+                "delete unreferenced files of any age",
                 "false",
             ),
             Parameter("allow_short_retention", "boolean", "delete versions younger than a day", "false"),
         ),
-        "Delete old versions and the files that only they need.",
+        "Delete old versions and the files that only they use.",
         results=(
             "bytes_removed, old_versions, data_files_removed, transaction_files_removed, "
             "index_files_removed, deletion_files_removed, failed_deletes",
@@ -248,8 +248,8 @@ PROCEDURES: dict[str, Procedure] = {
     "restore": Procedure(
         _restore,
         (
-            Parameter("version", "string", "a number or a tag", "NULL"),
-            Parameter("timestamp", "string", "in place of a version: a time", "NULL"),
+            Parameter("version", "string", "a version number or a tag", "NULL"),
+            Parameter("timestamp", "string", "a time, instead of a version", "NULL"),
         ),
         "Make an older version the newest one.",
         results=(
@@ -259,7 +259,7 @@ PROCEDURES: dict[str, Procedure] = {
     ),
     "history": Procedure(
         lambda _, table, a: table.history(a["limit"]),
-        (Parameter("limit", "int", "how many of the newest versions", "NULL"),),
+        (Parameter("limit", "int", "maximum number of versions", "NULL"),),
         "Return the history, newest version first.",
         results=(
             "version, timestamp, userId, userName, operation, operationParameters, job, notebook, "
@@ -270,7 +270,7 @@ PROCEDURES: dict[str, Procedure] = {
     "detail": Procedure(
         lambda _, table, a: table.detail(),
         (),
-        "Return one row about the table: rows, files, size, features.",
+        "Return one row about the table.",
         results=(
             "format, id, name, description, location, createdAt, lastModified, partitionColumns, "
             "clusteringColumns, numFiles, sizeInBytes, properties, minReaderVersion, "
@@ -293,38 +293,38 @@ PROCEDURES: dict[str, Procedure] = {
     ),
     "drop_index": Procedure(
         _drop_index,
-        (Parameter("name", "string", "index name"), IF_EXISTS),
+        (Parameter("name", "string", "name of the constraint or index"), IF_EXISTS),
         "Drop an index.",
     ),
     "add_index": Procedure(
         _create_named_index,
         (
-            Parameter("name", "string", "index name"),
+            Parameter("name", "string", "name of the constraint or index"),
             Parameter("column", "string", "the column"),
             Parameter("type", "string", "BTREE, BITMAP, INVERTED, IVF_PQ and others", "'BTREE'"),
             Parameter("options", "string", "options of the index type, as in SQL", "NULL"),
             REPLACE,
             IF_NOT_EXISTS,
         ),
-        "Build a new index over a column, as CREATE INDEX does.",
+        "Build an index over a column, as CREATE INDEX does.",
         results=("fragments_indexed, index_name", "done"),
     ),
     "show_indexes": Procedure(
         lambda _, table, a: table.indices(),
         (),
-        "Return one row per index: its columns, and rows it covers.",
+        "Return one row for each index.",
         results=(_INDEXES,),
     ),
     "optimize_indices": Procedure(
         lambda _, table, a: table.optimizeIndices(a["name"]),
         (Parameter("name", "string", "index name; all by default", "NULL"),),
-        "Index the rows that the indexes do not cover yet.",
+        "Add rows to the indexes that do not cover them yet.",
         results=(_INDEXES,),
     ),
     "clone": Procedure(
         _clone,
         (
-            Parameter("target", "string", "the new table, as SQL names it inside of the catalog"),
+            Parameter("target", "string", "the new table's name in the catalog"),
             Parameter("shallow", "boolean", "share the files of the table", "true"),
             _VERSION,
         ),
@@ -333,25 +333,23 @@ PROCEDURES: dict[str, Procedure] = {
     "add_columns_from": Procedure(
         _add_columns_from,
         (
-            Parameter(
-                "source", "string", "the table or view with the values, as SQL names it in this session"
-            ),
-            Parameter("keys", "string", "key columns that both sides have, separated by commas"),
-            Parameter("columns", "string", "columns to add; all but the keys by default", "NULL"),
+            Parameter("source", "string", "the table or view with the values"),
+            Parameter("keys", "string", "key columns of both tables, separated by commas"),
+            Parameter("columns", "string", "columns to add; by default all but the keys", "NULL"),
         ),
-        "Add columns with values from another table or view; existing files stay as they are.",
+        "Add columns with values from another table or view, without rewriting files.",
         results=("version, num_fragments, num_rows, num_files_written, num_files_reused, bytes_written",),
     ),
     "verify": Procedure(
         _verify,
         (Parameter("repair", "boolean", "first move incomplete manifests aside", "false"),),
-        "Read and check the whole table; one row per finding.",
+        "Read and check the whole table; return one row for each finding.",
         results=("level, place, message",),
     ),
     "last_change": Procedure(
         _last_change,
         (),
-        "Return the counts of this session's last DELETE, UPDATE or MERGE; no row if there was none.",
+        "Return the counts of this session's last DELETE, UPDATE or MERGE, if any.",
         on_table=False,
         results=(
             "statement, table, version, num_updated_rows, num_deleted_rows, num_inserted_rows, "

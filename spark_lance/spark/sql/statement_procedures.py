@@ -320,16 +320,16 @@ def _convert(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
     LanceTable.convertToLance(request.spark, a["source"], a["partitions"])
 
 
-_VERSION = Parameter("version", "string", "a number or a tag; the newest version by default", "NULL")
-_TAG = Parameter("tag", "string", "its name")
-_BRANCH = Parameter("branch", "string", "its name")
+_VERSION = Parameter("version", "string", "a version number or a tag; by default the newest version", "NULL")
+_TAG = Parameter("tag", "string", "tag name")
+_BRANCH = Parameter("branch", "string", "branch name")
 REPLACE = Parameter("replace", "boolean", "replace it if it exists", "false")
 IF_NOT_EXISTS = Parameter("if_not_exists", "boolean", "do nothing if it exists", "false")
-_CONSTRAINT = Parameter("name", "string", "the name of the constraint")
+_CONSTRAINT = Parameter("name", "string", "name of the constraint or index")
 IF_EXISTS = Parameter("if_exists", "boolean", "do nothing if it does not exist", "false")
-_RETAIN = Parameter("retain", "string", "how long it stays, such as '30 DAYS'", "NULL")
+_RETAIN = Parameter("retain", "string", "how long to keep it, such as '30 DAYS'", "NULL")
 _RETAIN_VERSIONS = Parameter(
-    "retain_versions", "string", "which of its versions stay, such as '3 SNAPSHOTS 2 DAYS'", "NULL"
+    "retain_versions", "string", "its versions to keep, such as '3 SNAPSHOTS 2 DAYS'", "NULL"
 )
 _COLUMNS = Parameter("columns", "string", "names separated by commas")
 
@@ -337,11 +337,11 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
     "alter_column": Procedure(
         lambda _, table, a: table.alterColumn(a["column"], type=a["type"], comment=a["comment"]),
         (
-            Parameter("column", "string", "the column, or a field in one, by its path"),
+            Parameter("column", "string", "the column, or the path of a nested field"),
             Parameter("type", "string", "the new type", "NULL"),
             Parameter("comment", "string", "the new comment", "NULL"),
         ),
-        "Change the type and the comment of a column.",
+        "Change the type or the comment of a column.",
     ),
     "add_constraint": Procedure(
         lambda _, table, a: table.addConstraint(a["name"], a["expression"]),
@@ -357,7 +357,7 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
         _create_tag, (_TAG, _VERSION, REPLACE, IF_NOT_EXISTS, _RETAIN), "Give a version a name."
     ),
     "update_tag": Procedure(_update_tag, (_TAG, _VERSION, _RETAIN), "Move a tag to another version."),
-    "drop_tag": Procedure(_drop_tag, (_TAG, IF_EXISTS), "Delete a tag; its version stays."),
+    "drop_tag": Procedure(_drop_tag, (_TAG, IF_EXISTS), "Delete a tag. Its version is kept."),
     "create_branch": Procedure(
         _create_branch,
         (_BRANCH, _VERSION, REPLACE, IF_NOT_EXISTS, _RETAIN, _RETAIN_VERSIONS),
@@ -366,24 +366,22 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
     "replace_branch": Procedure(
         _replace_branch,
         (_BRANCH, _VERSION, _RETAIN, _RETAIN_VERSIONS),
-        "Restart a branch at another version; its own versions are deleted.",
+        "Restart a branch at another version. Its own versions are deleted.",
     ),
     "drop_branch": Procedure(_drop_branch, (_BRANCH, IF_EXISTS), "Delete a branch."),
     "purge": Procedure(
         _purge,
         (Parameter("where", "string", "only files with a row for which this is true", "NULL"),),
-        "Rewrite the files that have deleted rows.",
+        "Rewrite the files with deleted rows.",
         results=(REWRITTEN,),
     ),
     "set_sort_order": Procedure(
         _set_sort_order,
         (
-            Parameter(
-                "columns", "string", "columns with ASC, DESC, NULLS LAST; none removes the order", "NULL"
-            ),
+            Parameter("columns", "string", "columns with ASC, DESC, NULLS LAST; by default no order", "NULL"),
             Parameter("locally", "boolean", "each task sorts its rows; otherwise tasks get ranges", "false"),
         ),
-        "Set the order in which writes, rewrite_data_files and OPTIMIZE t FULL sort the rows.",
+        "Set the sort order of writes, rewrite_data_files and OPTIMIZE t FULL.",
     ),
     "set_identifier_fields": Procedure(
         _set_identifiers, (_COLUMNS,), "Set the columns that identify rows in change logs."
@@ -395,28 +393,28 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
             Parameter("partition", "string", "not supported", "NULL"),
             Parameter("columns", "string", "names separated by commas", "NULL"),
         ),
-        "Check that a table has columns; its statistics are always those of its rows.",
+        "Check that the columns exist: every write keeps statistics up to date.",
     ),
     "analyze_tables": Procedure(
         _analyze_tables,
         (Parameter("namespace", "string", "as SQL names it"),),
-        "Check that a namespace exists; the statistics of its tables are always those of their rows.",
+        "Check that the namespace exists: every write keeps statistics up to date.",
         on_table=False,
     ),
     "clone_table": Procedure(
         _create_clone,
         (
-            Parameter("target", "string", "the new table, as SQL names it inside of the catalog"),
+            Parameter("target", "string", "the new table's name in the catalog"),
             Parameter("source", "string", "a table, or files such as parquet.`/path`"),
-            Parameter("kind", "string", "SHALLOW, which shares files, or DEEP", "'SHALLOW'"),
+            Parameter("kind", "string", "SHALLOW (shares files) or DEEP", "'SHALLOW'"),
             _VERSION,
-            Parameter("timestamp", "string", "in place of a version: a time", "NULL"),
-            Parameter("replace", "boolean", "replace a table that exists by copies of the rows", "false"),
+            Parameter("timestamp", "string", "a time, instead of a version", "NULL"),
+            Parameter("replace", "boolean", "replace an existing table with copies of the rows", "false"),
             IF_NOT_EXISTS,
             Parameter("properties", "string", "TBLPROPERTIES, as in SQL", "NULL"),
             Parameter("location", "string", "not supported", "NULL"),
         ),
-        "Make a table that begins as another one.",
+        "Create a table with the rows of another table.",
         on_table=False,
     ),
     "convert": Procedure(
@@ -425,7 +423,7 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
             Parameter("source", "string", "files such as parquet.`/path`"),
             Parameter("partitions", "string", "columns of partitions with their types", "NULL"),
         ),
-        "Copy the rows of a folder of Parquet files to a Lance table in the same folder.",
+        "Convert a folder of Parquet files to a Lance table in the same folder.",
         on_table=False,
     ),
 }

@@ -99,28 +99,26 @@ FRAGMENTS = MetadataTable(
         Column("rows", pa.int64(), lambda row: row.physical_rows - row.deleted_rows, "number of live rows"),
         Column("physical_rows", pa.int64(), lambda row: row.physical_rows, "number of stored rows"),
         Column("deleted_rows", pa.int64(), lambda row: row.deleted_rows, "number of deleted rows"),
-        Column(
-            "bytes", pa.int64(), _fragment_bytes, "size of its data files; null if the manifest has no size"
-        ),
+        Column("bytes", pa.int64(), _fragment_bytes, "size of its data files"),
         Column(
             "data_files",
             TEXTS,
             lambda row: [file.path for file in row.message.files],
             "names of its data files",
         ),
-        Column("columns", TEXTS, _stored_columns, "top-level columns stored in it; other columns are null"),
+        Column("columns", TEXTS, _stored_columns, "top-level columns in it; others are null"),
         Column("deletion_file", pa.string(), _deletion_file, "URI of its deletion file"),
         Column(
             "row_ids",
             pa.string(),
             lambda row: _ID_PLACES[row.message.WhichOneof("row_id_sequence")],
-            "storage of row ids: `address` (not stable), `inline` (in the manifest), `file` (in a data file)",
+            "`address`: not stable; `inline`: ids in the manifest; `file`: ids in a data file",
         ),
         Column(
             "min_row_id",
             pa.int64(),
             lambda row: _row_ids(row)[0],
-            "lowest row id; null if ids are in a data file",
+            "lowest row id; null for `file`",
         ),
         Column("max_row_id", pa.int64(), lambda row: _row_ids(row)[1], "highest row id"),
     ),
@@ -221,7 +219,7 @@ FILES = MetadataTable(
             lambda row: row.role,
             "`manifest`, `transaction`, `data`, `deletion`, `overlay` or `index`",
         ),
-        Column("bytes", pa.int64(), lambda row: row.size, "size; null if the manifest does not have it"),
+        Column("bytes", pa.int64(), lambda row: row.size, "size"),
         Column("fragment", pa.int64(), lambda row: row.fragment, "id of its fragment"),
         Column("index", pa.string(), lambda row: row.index, "name of its index"),
         Column("fields", TEXTS, lambda row: row.fields, "paths of the columns in it"),
@@ -268,12 +266,10 @@ SCHEMA = MetadataTable(
     (
         Column("id", pa.int64(), lambda row: row.field.id, "id of the field; renaming does not change it"),
         Column("parent_id", pa.int64(), lambda row: row.parent, "id of its parent field"),
-        Column("path", pa.string(), lambda row: row.path, "its full name, with the names of its parents"),
+        Column("path", pa.string(), lambda row: row.path, "its full name"),
         Column("name", pa.string(), lambda row: row.field.name, "its own name"),
         Column("type", pa.string(), lambda row: row.field.logical_type, "Lance's name of the type"),
-        Column(
-            "arrow_type", pa.string(), _arrow_type, "Arrow type; null if this release does not support it"
-        ),
+        Column("arrow_type", pa.string(), _arrow_type, "Arrow type"),
         Column("nullable", pa.bool_(), lambda row: row.field.nullable, "whether it can have nulls"),
         Column(
             "key_position",

@@ -33,9 +33,7 @@ def _texts(metadata: dict[str, Any]) -> dict[str, str]:
 TAGS = MetadataTable(
     (
         Column("name", pa.string(), lambda row: row[0], "the tag"),
-        Column(
-            "branch", pa.string(), lambda row: row[1]["branch"], "branch of the version; null: the main line"
-        ),
+        Column("branch", pa.string(), lambda row: row[1]["branch"], "branch of the version; null: main"),
         Column("version", pa.int64(), lambda row: row[1]["version"], "version of the tag"),
         Column("created_at", TIME, lambda row: row[1]["created_at"], "when it was created"),
         Column("updated_at", TIME, lambda row: row[1]["updated_at"], "when it was last moved"),
@@ -74,7 +72,7 @@ BRANCHES = MetadataTable(
             "parent_branch",
             pa.string(),
             lambda row: row.record["parent_branch"],
-            "branch on which it began; null: the main line",
+            "branch on which it began; null: main",
         ),
         Column(
             "parent_version",
@@ -177,7 +175,7 @@ INDICES = MetadataTable(
             "unindexed_rows",
             pa.int64(),
             lambda row: row.count(row.uncovered),
-            "number of live rows that it does not cover; queries scan them",
+            "number of other live rows; queries scan them",
         ),
         Column(
             "indexed_fragments",
@@ -189,7 +187,7 @@ INDICES = MetadataTable(
             "unindexed_fragments",
             pa.int64(),
             lambda row: _count_fragments(row.uncovered),
-            "number of fragments that it does not cover",
+            "number of other fragments",
         ),
         Column("bytes", pa.int64(), lambda row: row.index.total_size_bytes, "size of its files"),
         Column(

@@ -220,14 +220,13 @@ PARTITIONS = MetadataTable(
             "total_data_file_size_in_bytes",
             pa.int64(),
             lambda row: None if row.size is None else round(row.size),
-            "size of its data files; files with several partitions count in proportion to rows; null if the "
-            "manifest has no size",
+            "size of its data files; of shared files by share of rows",
         ),
         Column(
             "position_delete_record_count",
             pa.int64(),
             lambda row: row.deleted,
-            "number of deleted rows, in files with a single partition",
+            "number of deleted rows in files of this partition only",
         ),
         Column(
             "position_delete_file_count",
@@ -241,7 +240,7 @@ PARTITIONS = MetadataTable(
             "last_updated_at",
             TIME,
             _updated_at,
-            "when its files last changed; null if that version no longer exists",
+            "when its files last changed",
         ),
         Column("last_updated_snapshot_id", pa.int64(), _updated_by, "version that last changed its files"),
     ),
