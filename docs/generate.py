@@ -392,8 +392,14 @@ def _alone(name: str, bench: str, caption: str) -> str:
 
 
 def peers() -> Iterator[str]:
-    """Yield the ratios of the same work by other table formats, a column for each peer."""
-    records = [record for record in _records() if record.bench in ("beside_iceberg", "bench_peers")]
+    """Yield the ratios of the same work by other table formats, a column for each peer.
+
+    Figures of `make bench-peers` replace older figures, whose script is not in the repository.
+    """
+    every = _records()
+    benches = ("bench_peers", "beside_iceberg")
+    groups = ([record for record in every if record.bench == bench] for bench in benches)
+    records = next(filter(None, groups), [])
     names = sorted({(record.bench, record.peer_name) for record in records})
     works: dict[str, dict[tuple[str, str], Record]] = {}
     for record in records:

@@ -87,6 +87,17 @@ def test_figures_of_large_tables_are_those_that_were_kept(monkeypatch: pytest.Mo
     assert "A machine; load at most 0.5" in lines[-1]
 
 
+def test_repeatable_figures_of_peers_replace_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = (
+        replace(kept("update", "time", 2.0), bench=bench, peer=4.0, peer_name=name, ratio=2.0)
+        for bench, name in (("beside_iceberg", "Iceberg"), ("bench_peers", "Delta 4.4.0, merge-on-read"))
+    )
+    monkeypatch.setattr(generate, "_records", lambda: [old])
+    assert next(generate.peers()) == "| work | spark_lance | Iceberg |"
+    monkeypatch.setattr(generate, "_records", lambda: [old, new])
+    assert next(generate.peers()) == "| work | spark_lance | Delta 4.4.0, merge-on-read |"
+
+
 def test_steps_of_large_tables_are_those_that_are_measured() -> None:
     source = (ROOT / "benchmarks" / "bench_large.py").read_text()
     assert set(re.findall(r'steps\("([^"]+)"', source)) == set(generate._STEPS_OF_LARGE)
