@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -192,6 +192,18 @@ class MergeResult:
     num_deleted_rows: int
 
 
+def _clause_texts(rules: MergeRules) -> Iterator[str]:
+    """Yield the clauses of a merge as text, such as "when matched then update"."""
+    if rules.matched != "keep":
+        condition = "" if rules.condition is None else f" and {rules.condition}"
+        yield f"when matched{condition} then {rules.matched}"
+    if rules.insert:
+        yield "when not matched then insert"
+    if rules.delete_missing:
+        condition = "" if rules.missing is None else f" and {rules.missing}"
+        yield f"when not matched by source{condition} then delete"
+
+
 class MergeInsertBuilder(SpellingHintMixin):
     """A merge of data into a table. Get it from `LanceDataset.merge_insert`.
 
@@ -206,6 +218,12 @@ class MergeInsertBuilder(SpellingHintMixin):
         self._retries = 10
         self._timeout = timedelta(seconds=30)
         self._limit = SPILL_BYTES
+
+    def __repr__(self) -> str:
+        keys = ", ".join(self._rules_text.on) or "the primary key"
+        clauses = ", ".join(_clause_texts(self._rules_text)) or "no clause"
+        uri = self._dataset.uri
+        return f"MergeInsertBuilder(into {uri!r} on {keys}, {clauses}; not executed: call execute(data))"
 
     def when_matched_update_all(self, condition: Predicate | None = None) -> MergeInsertBuilder:
         """Replace table rows by the source rows with the same key.

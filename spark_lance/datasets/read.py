@@ -22,6 +22,7 @@ from spark_lance.datasets.scan_request import (
     orderings,
 )
 from spark_lance.datasets.scanner import LanceScanner, ScanSource
+from spark_lance.datasets.spelling import SpellingHintMixin
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.expressions.predicate import Predicate
 from spark_lance.file.base.extensions import restore_schema_types, restore_table_types
@@ -260,7 +261,7 @@ def _fragment_message(fragment: Any) -> table_pb2.DataFragment:
 
 
 @dataclass(frozen=True, repr=False)
-class LanceFragment(FragmentChanges, Readable):
+class LanceFragment(SpellingHintMixin, FragmentChanges, Readable):
     """One fragment of a version. `_rowoffset` is relative to the whole table."""
 
     parent: LanceDataset
@@ -328,7 +329,7 @@ class LanceFragment(FragmentChanges, Readable):
         return int(self.message.deletion_file.num_deleted_rows)
 
     def __repr__(self) -> str:
-        return f"LanceFragment(id={self.fragment_id}, rows={self.count_rows()}, of={self.parent.uri!r})"
+        return f"LanceFragment(id={self.fragment_id}, rows={self.count_rows():,}, of={self.parent.uri!r})"
 
     def plan_scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from spark_lance.datasets.scan_request import Projection, ScanRequest, first_rows, joined, sorted_rows
+from spark_lance.datasets.spelling import SpellingHintMixin
 from spark_lance.errors import OptionError
 from spark_lance.expressions.predicate import Condition, condition_text
 from spark_lance.file.base.extensions import restore_schema_types, restore_table_types
@@ -246,7 +247,7 @@ class ScanSource(ABC):
 
 
 @dataclass(frozen=True)
-class LanceScanner:
+class LanceScanner(SpellingHintMixin):
     """A read that can run, count or explain its rows. Get it from `LanceDataset.scanner`.
 
     It exports an Arrow stream.

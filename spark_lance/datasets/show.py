@@ -116,7 +116,7 @@ def html(dataset: LanceDataset) -> str:
     return html_table(title, names, [[column[row] for column in columns] for row in range(head.num_rows)])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlanPicture:
     """A scan plan that a notebook draws: read and skipped fragments, their bytes, and the indexes in use.
 
@@ -131,7 +131,7 @@ class PlanPicture:
     skipped: Mapping[int, int]
     indices: Sequence[str]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.plan
 
     def _repr_html_(self) -> str:

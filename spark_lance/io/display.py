@@ -69,6 +69,9 @@ class TableRepr(ABC):
     def _repr_rows(self) -> tuple[str, Sequence[str], Iterable[Sequence[object]]]:
         """Return the title, the column names, and the rows."""
 
+    def __dir__(self) -> list[str]:
+        return [name for name in object.__dir__(self) if name[:1] != "_" or name[:2] == "__"]
+
     def __repr__(self) -> str:
         title, _, rows = self._repr_rows()
         all_rows = [[cell_text(value) for value in row] for row in rows]

@@ -69,6 +69,28 @@ def test_a_plan_is_a_picture(table: LanceDataset) -> None:
         table.explain("picture")  # type: ignore[arg-type]
 
 
+def test_results_and_builders_are_one_line(table: LanceDataset) -> None:
+    merge = table.merge_insert("n").when_matched_update_all("source.n > 1").when_not_matched_insert_all()
+    merge = merge.when_not_matched_by_source_delete("n < 0")
+    assert repr(merge) == (
+        f"MergeInsertBuilder(into {table.uri!r} on n, when matched and source.n > 1 then update, when not "
+        "matched then insert, when not matched by source and n < 0 then delete; "
+        "not executed: call execute(data))"
+    )
+    assert "on n, no clause; not executed" in repr(table.merge_insert("n"))
+    assert repr(table.diff(1, 2)) == f"Changes(of {table.root!r}, after version 1 up to version 2)"
+    (newest,) = table.get_transactions(1)
+    assert repr(newest).startswith("Transaction(create_index, read_version=2, uuid=")
+    fragment = table.get_fragments()[0]
+    assert "rows=2,000" in repr(fragment)
+    plan = table.explain("html", filter="n = 3000")
+    assert repr(plan) == table.explain(filter="n = 3000")
+    for part in (table.tags, table.history, fragment, table.scanner()):
+        assert not [name for name in dir(part) if name[0] == "_" and name[1] != "_"]
+    with pytest.raises(AttributeError, match="did you mean 'to_table'"):
+        fragment.to_tabel  # type: ignore[attr-defined] # noqa: B018
+
+
 def test_names_without_internals(table: LanceDataset) -> None:
     names = dir(table)
     assert {"to_table", "tags", "history", "explain"} <= set(names)

@@ -196,5 +196,13 @@ def test_tables_and_merges_in_shells(names: dict[str, Any]) -> None:
     assert "order_id_idx" in table.indexes._repr_html_()
     merge = table.merge(names["rows"], "order_id").whenMatchedDelete()
     assert repr(merge).endswith("when matched then delete; not executed: call execute())")
+    optimizing = table.optimize(targetRowsPerFragment=50).where("order_id > 3")
+    assert repr(optimizing) == (
+        f"Optimizing({path!r}, target_rows_per_fragment=50, where order_id > 3; not executed: call "
+        "executeCompaction(), executeZOrderBy() or executeSortBy())"
+    )
+    builder = LanceTable.create(table.spark).location("/x").addColumn("id", "bigint")
+    assert repr(builder) == "TableBuilder(create '/x', columns=[id]; not executed: call execute())"
+    assert not [name for name in dir(table.columns) if name[0] == "_" and name[1] != "_"]
     assert "which cannot be read: no Lance table at" in repr(replace(table, path=path + "s"))
     assert "writeOptions" not in dir(table)

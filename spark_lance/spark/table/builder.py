@@ -145,7 +145,7 @@ class ColumnBuilder:
         return self
 
 
-@dataclass
+@dataclass(repr=False)
 class TableBuilder(Generic[Table]):
     """A builder of an empty table. Get it from `LanceTable.create` and similar methods.
 
@@ -173,6 +173,11 @@ class TableBuilder(Generic[Table]):
     _cluster: tuple[str, ...] = ()
     _constraints: tuple[Constraint, ...] = ()
     _partitions: PartitionSpec = NO_PARTITIONS
+
+    def __repr__(self) -> str:
+        place = self._name or self._path or "no location or name"
+        names = ", ".join(field.name for field in self._columns)
+        return f"TableBuilder({self._call} {place!r}, columns=[{names}]; not executed: call execute())"
 
     def __post_init__(self) -> None:
         """Check the session.

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from spark_lance.datasets.columns import read_alteration, sample_row
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.spelling import SpellingHintMixin
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.spark.options.column_options import VECTOR_SIZE
 from spark_lance.spark.schema.blobs import holds_descriptions
@@ -67,7 +68,7 @@ Batches = Callable[[pa.RecordBatch], Any]
 
 
 @dataclass(frozen=True)
-class TableColumns:
+class TableColumns(SpellingHintMixin):
     """Methods that add, update, alter and drop columns. Get it as `LanceTable.columns`."""
 
     table: TableBase

@@ -26,6 +26,7 @@ import pyarrow as pa
 from pyspark.sql import types as st
 
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.spelling import SpellingHintMixin
 from spark_lance.errors import (
     LanceError,
     OptionError,
@@ -50,6 +51,7 @@ from spark_lance.spark.table.expressions import (
     analysed,
     as_column,
     columns_option,
+    expression_text,
     needed_columns,
     spark_functions,
 )
@@ -486,8 +488,8 @@ def _file_row(file: CleanupFile) -> tuple[str, str, int, bool]:
     return file.path, file.kind, file.size_bytes, file.unverified
 
 
-@dataclass(frozen=True)
-class Optimizing:
+@dataclass(frozen=True, repr=False)
+class Optimizing(SpellingHintMixin):
     """Compaction and clustering of data files. Get it from `LanceTable.optimize`.
 
     The execute methods return one row: `fragments_removed`, `fragments_added`, `files_removed` and
@@ -503,6 +505,12 @@ class Optimizing:
     table: TableBase
     options: Mapping[str, Any] = field(default_factory=dict)
     conditions: tuple[Expression, ...] = ()
+
+    def __repr__(self) -> str:
+        texts = [f"{name}={value!r}" for name, value in self.options.items()]
+        texts += [f"where {expression_text(condition)}" for condition in self.conditions]
+        calls = "executeCompaction(), executeZOrderBy() or executeSortBy()"
+        return f"Optimizing({', '.join([repr(self.table.path), *texts])}; not executed: call {calls})"
 
     def where(self, condition: Expression) -> Optimizing:
         """Return the operation restricted to fragments with at least one row that matches a condition.

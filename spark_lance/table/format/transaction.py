@@ -28,7 +28,7 @@ _OPERATION_NAMES = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Transaction:
     """One commit: the version it was computed from, its identity and its operation.
 
@@ -36,6 +36,10 @@ class Transaction:
     """
 
     message: transaction_pb2.Transaction
+
+    def __repr__(self) -> str:
+        name = self.name or "unknown operation"
+        return f"Transaction({name}, read_version={self.read_version}, uuid={self.uuid!r})"
 
     @classmethod
     def new(

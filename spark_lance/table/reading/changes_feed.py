@@ -55,7 +55,7 @@ class _Comparison:
     deleted: _VersionRows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Changes:
     """The changes from one version, exclusive, to another, inclusive. Made by `changes_between`.
 
@@ -66,6 +66,11 @@ class Changes:
 
     begin: Snapshot | None
     end: Snapshot
+
+    def __repr__(self) -> str:
+        first = 0 if self.begin is None else self.begin.manifest.version
+        versions = f"after version {first} up to version {self.end.manifest.version}"
+        return f"Changes(of {self.end.table.root!r}, {versions})"
 
     def inserted(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """Return the inserted rows with their values at the end.
