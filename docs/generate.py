@@ -29,7 +29,7 @@ from spark_lance.cli.inspect_commands import ENGINES  # noqa: E402
 from spark_lance.cli.main import command_line  # noqa: E402
 from spark_lance.spark.options.options import option_table  # noqa: E402
 from spark_lance.spark.schema.types import spark_type, type_table  # noqa: E402
-from spark_lance.spark.sql.procedure import Parameter  # noqa: E402
+from spark_lance.spark.sql.procedure import Parameter, Procedure  # noqa: E402
 from spark_lance.spark.sql.procedures import PROCEDURES  # noqa: E402
 from spark_lance.table.format.features import feature_names  # noqa: E402
 from spark_lance.table.metadata import METADATA_TABLES  # noqa: E402
@@ -58,14 +58,13 @@ def entry(name: str, text: str) -> str:
 
 
 def options() -> Iterator[str]:
-    """Yield the options of Spark's reader and writer by group; each has an anchor of its name."""
+    """Yield the options of Spark's reader and writer by group."""
     for group, entries in option_table().items():
         yield f"## {group}"
         yield ""
         for name, default, doc in entries:
-            anchor = f'<a id="option-{re.sub("[<>]", "", name)}"></a>'
             has_default = default not in ("", "False")
-            yield entry(f"{anchor}`{name}`", f"{doc} Default: {default}." if has_default else doc)
+            yield entry(f"`{name}`", f"{doc} Default: {default}." if has_default else doc)
         yield ""
 
 
@@ -74,13 +73,21 @@ def types() -> Iterator[str]:
     rows = type_table()
     yield "## Types of new tables"
     yield ""
-    new_rows = ((_type(spark), _type(lance), note) for lance, spark, new, note in rows if new)
-    yield from markdown(("Spark", "Lance (Arrow)", "note"), new_rows)
+    new_rows = (
+        (_type(spark), f"{_type(lance)} ({note})" if note else _type(lance))
+        for lance, spark, new, note in rows
+        if new
+    )
+    yield from markdown(("Spark", "Lance (Arrow)"), new_rows)
     yield ""
     yield "## Other types"
     yield ""
-    other_rows = ((_type(lance), _type(spark), note) for lance, spark, new, note in rows if not new)
-    yield from markdown(("Lance (Arrow)", "Spark", "note"), other_rows)
+    other_rows = (
+        (_type(lance), f"{_type(spark)} ({note})" if note else _type(spark))
+        for lance, spark, new, note in rows
+        if not new
+    )
+    yield from markdown(("Lance (Arrow)", "Spark"), other_rows)
 
 
 def error_tree() -> Iterator[str]:
@@ -103,6 +110,8 @@ def _error(kind: type[errors.LanceError]) -> str:
     parents = [base for base in kind.__bases__ if base not in (errors.LanceError, Exception)]
     names = ", ".join(f"`{base.__name__}`" for base in parents if not base.__name__.startswith("_"))
     bases = f" ({names})" if names else ""
+    if remedy.startswith("the message"):
+        return entry(f"`{kind.__name__}`{bases}", f"{cause}.")
     return entry(f"`{kind.__name__}`{bases}", f"{cause}. {remedy[:1].upper()}{remedy[1:]}.")
 
 
@@ -124,8 +133,9 @@ def commands() -> Iterator[str]:
         for name, each in group.items():
             yield f"### `{name}`"
             yield ""
-            yield each.help
-            yield ""
+            if isinstance(each, Command):
+                yield each.help
+                yield ""
             click_command = program.commands[name]
             parts = {name: each} if isinstance(each, Command) else each.commands
             inner = (
@@ -151,12 +161,12 @@ def _options(command: click.Command) -> list[click.Option]:
 
 
 def _shared_options(program: click.Group) -> list[click.Option]:
-    """Return the options of three commands or more, the most frequent first."""
+    """Return the options of several commands, the most frequent first."""
     commands: list[click.Command] = []
     for command in program.commands.values():
         commands += command.commands.values() if isinstance(command, click.Group) else [command]
     numbers = Counter(option for command in commands for option in _options(command))
-    return [option for option, number in numbers.most_common() if number >= 3]
+    return [option for option, number in numbers.most_common() if number > 1]
 
 
 def _usages(
@@ -169,7 +179,11 @@ def _usages(
     usages = {}
     for part, command in commands.items():
         words = [p.make_metavar(_CONTEXT) for p in command.params if isinstance(p, click.Argument)]
-        words += (f"[{max(option.opts, key=len)}]" for option in shared[1:] if option in command.params)
+        words += (
+            f"[{next(name for name in option.opts if name[:2] == '--')}]"
+            for option in shared[1:]
+            if option in command.params
+        )
         if any(option not in shared for option in _options(command)):
             words.append("[OPTIONS]")
         usages[part] = " ".join(["spark-lance", *dict.fromkeys((name, part)), *words])
@@ -201,11 +215,10 @@ def _option(option: click.Option, part: str = "") -> str:
 def procedures() -> Iterator[str]:
     """Yield the SQL procedures; parameters that several procedures have come first."""
     useful = {name: one for name, one in sorted(PROCEDURES.items()) if not one.doc.startswith(_USELESS)}
-    lines = Counter(_parameter(one) for procedure in useful.values() for one in procedure.parameters)
-    shared = {line for line, number in lines.items() if number >= 3 and not line.endswith(tuple(_NO_EFFECT))}
+    shared = _shared_parameters(useful.values())
     yield "These parameters of several procedures are not repeated:"
     yield ""
-    yield from sorted(shared)
+    yield from sorted(shared.values())
     yield ""
     for name, procedure in useful.items():
         yield f"### `{name}`"
@@ -215,7 +228,7 @@ def procedures() -> Iterator[str]:
         names = (one.name if one.default is None else f"[{one.name}]" for one in procedure.all_parameters)
         yield f"`{name}({', '.join(names)})`"
         yield ""
-        own = [one for one in procedure.parameters if _parameter(one) not in shared]
+        own = [one for one in procedure.parameters if shared.get(one.name) != _parameter(one)]
         yield from (_parameter(one) for one in own if one.comment not in _NO_EFFECT)
         for comment, label in _NO_EFFECT.items():
             if without := [f"`{one.name}`" for one in own if one.comment == comment]:
@@ -230,6 +243,16 @@ def procedures() -> Iterator[str]:
     for name, procedure in sorted(PROCEDURES.items()):
         if name not in useful:
             yield entry(f"`{name}`", procedure.doc)
+
+
+def _shared_parameters(procedures: Iterable[Procedure]) -> dict[str, str]:
+    """Return the most frequent line of each parameter that several procedures have with the same meaning."""
+    lines = Counter((one.name, _parameter(one)) for each in procedures for one in each.parameters)
+    shared: dict[str, str] = {}
+    for (name, line), number in lines.most_common():
+        if number > 1 and name != "table" and not line.endswith(tuple(_NO_EFFECT)):
+            shared.setdefault(name, line)
+    return shared
 
 
 _USELESS = ("Do nothing", "Not supported", "Check that")
@@ -249,9 +272,9 @@ def _parameter(parameter: Parameter) -> str:
     """Return the line of a parameter."""
     has_default = parameter.default not in (None, "NULL", "false")
     default = f", default `{parameter.default}`" if has_default else ""
-    kind = _type(parameter.type.replace(", ", ","))
+    kind = "" if parameter.type == "string" else f" {_type(parameter.type.replace(', ', ','))}"
     meaning = _PLACEHOLDER.sub(r"`\1`", parameter.comment)
-    return f"- `{parameter.name}` {kind}{default}: {meaning}"
+    return f"- `{parameter.name}`{kind}{default}: {meaning}"
 
 
 # A name with a placeholder, such as <table>_changes, which Markdown would take for HTML.
@@ -307,9 +330,11 @@ def engines() -> Iterator[str]:
         features = names if not above else f"as above, and {names}" if names else "as above"
         assert not above & ~engine.reads
         above = engine.reads
-        written = ", ".join(sorted(engine.written_versions))
-        lines.append((engine.name, ", ".join(sorted(engine.read_versions)), written, features, engine.note))
-    yield from markdown(("engine", "reads files", "writes files", "table features", "note"), lines)
+        versions = ", ".join(sorted(engine.read_versions))
+        if engine.written_versions != engine.read_versions:
+            versions += f" (writes {', '.join(sorted(engine.written_versions))})"
+        lines.append((engine.name, versions, f"{features} ({engine.note})" if engine.note else features))
+    yield from markdown(("engine", "file versions", "table features"), lines)
 
 
 def releases() -> Iterator[str]:
@@ -324,20 +349,20 @@ def releases() -> Iterator[str]:
     wrote = sorted((name for name in golden if re.fullmatch(r"\d+(\.\d+)+", name)), key=_release)
     beside = re.findall(r"^pylance==([\d.]+)", pins, re.MULTILINE)
     yield from markdown(
-        ("", "releases", "what runs with them"),
+        ("", "releases", "tests"),
         (
             (
                 "Python",
                 ", ".join(pythons),
-                "the fast tests with the oldest, all tests with another",
+                "all tests; the oldest: fast tests",
             ),
-            ("Spark", ", ".join(sparks), "the tests of the Spark layer: `make test-spark-versions`"),
+            ("Spark", ", ".join(sparks), "`make test-spark-versions`"),
             (
                 "pylance beside us",
                 ", ".join(beside),
-                "reads, changes and races on the same tables",
+                "the same tables at the same time",
             ),
-            ("pylance that wrote", ", ".join(wrote), "tables in `tests/golden`, read and changed"),
+            ("pylance that wrote", ", ".join(wrote), "its tables, read and changed"),
         ),
     )
 

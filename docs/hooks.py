@@ -9,6 +9,8 @@ REFERENCE = (
     "api", "options.md", "types.md", "cli.md", "metadata.md", "procedures.md",
     "differences.md", "architecture.md",
 )  # fmt: skip
+# An item of a list that begins with the name of an option.
+OPTION = re.compile(r"<li>(\s*(?:<p>)?)<code>([^<\n]+)</code>")
 # Code in a line of text; blocks of code scroll and need no breaks.
 INLINE_CODE = re.compile(r"(?<!<pre>)(?<!</span>)<code>([^<\n]{12,})</code>")
 JOINT_BREAK = r"\1<wbr>"
@@ -23,9 +25,16 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     return markdown
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Let a long name in the text break behind its dots and underscores, so that no word is cut."""
+def on_page_content(html: str, *, page: Any, **_: Any) -> str:
+    """Give each option an anchor, and let a long name break behind its dots and underscores."""
+    if page.file.src_uri == "options.md":
+        html = OPTION.sub(_anchor, html)
     return INLINE_CODE.sub(_breakable, html)
+
+
+def _anchor(item: re.Match[str]) -> str:
+    name = re.sub("&[lg]t;", "", item[2])
+    return f'<li id="option-{name}">{item[1]}<code>{item[2]}</code>'
 
 
 def _breakable(code: re.Match[str]) -> str:

@@ -119,7 +119,7 @@ class _LocatedError(LanceError):
 
 
 class FormatError(_LocatedError, ValueError):
-    """Stored bytes violate the format, so the object is damaged or is not Lance: run `spark-lance verify`."""
+    """A stored object is damaged or is not Lance: run `spark-lance verify`."""
 
     code: ClassVar[str | None] = "T9"
 
@@ -161,14 +161,14 @@ class TableExistsError(LanceError, FileExistsError):
 
 
 class ViewNotFoundError(LanceError, LookupError):
-    """The catalog has no view with this name: list the views, or create the view."""
+    """No view has this name: list the views, or create it."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class ViewExistsError(LanceError, FileExistsError):
-    """The catalog already has a view or table with this name: replace the view, or choose another name.
+    """A view or table with this name exists: replace the view, or choose another name.
 
     Attributes:
         existing: the name in the catalog, if it differs from the requested one in case.
@@ -181,21 +181,21 @@ class ViewExistsError(LanceError, FileExistsError):
 
 
 class LocationInUseError(LanceError, FileExistsError):
-    """The directory for a new table contains other files: choose an empty directory, or delete the files."""
+    """The directory for a new table contains other files: choose an empty directory, or delete them."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class NamespaceNotFoundError(LanceError, LookupError):
-    """The catalog has no namespace with this name: list the namespaces, or create the namespace."""
+    """No namespace has this name: list the namespaces, or create it."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class NamespaceExistsError(LanceError, FileExistsError):
-    """The catalog already has a namespace with this name: use it, or choose another name.
+    """A namespace with this name exists: use it, or choose another name.
 
     Attributes:
         existing: the name in the catalog, if it differs from the requested one in case.
@@ -216,40 +216,40 @@ class VersionNotFoundError(LanceError, LookupError, ValueError):
 
 
 class TagNotFoundError(VersionNotFoundError):
-    """The table has no tag with this name: list the tags."""
+    """No tag has this name: list the tags."""
 
 
 class TagExistsError(LanceError, FileExistsError, ValueError):
-    """The table already has a tag with this name: update the tag, or delete it first."""
+    """A tag with this name exists: update it, or delete it first."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class BranchNotFoundError(VersionNotFoundError):
-    """The table has no branch with this name: list the branches."""
+    """No branch has this name: list the branches."""
 
 
 class BranchExistsError(LanceError, FileExistsError):
-    """The table already has a branch with this name: use the branch, or delete it first."""
+    """A branch with this name exists: use it, or delete it first."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class BranchInUseError(LanceError):
-    """Tags or other branches refer to the branch, so it cannot be deleted: delete them first."""
+    """Tags or other branches refer to the branch: delete them first."""
 
 
 class IndexNotFoundError(LanceError, KeyError, RuntimeError):
-    """The table has no index with this name: list the indexes."""
+    """No index has this name: list the indexes."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class RowNotFoundError(LanceError, IndexError):
-    """The table has no row at this position or with this id: check the row count."""
+    """No row has this position or id: check the row count."""
 
 
 class SchemaError(LanceError, ValueError):
@@ -262,14 +262,14 @@ class SchemaError(LanceError, ValueError):
 
 
 class ColumnNotFoundError(SchemaError, KeyError, RuntimeError):
-    """The table has no column with this name: the message lists the columns of the table."""
+    """No column has this name: the message lists the columns."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class ColumnTypeError(SchemaError, TypeError):
-    """The operation does not support the type of the column: choose another column, or cast it."""
+    """The operation does not support the column's type: choose another column, or cast it."""
 
 
 class NullValueError(SchemaError):
@@ -286,7 +286,7 @@ class NullValueError(SchemaError):
 
 
 class TextLengthError(SchemaError):
-    """A text is longer than CHAR(n) or VARCHAR(n) allows: shorten it, or change the column's type to STRING.
+    """A text is longer than CHAR(n) or VARCHAR(n) allows: shorten it, or change the type to STRING.
 
     Args:
         message: the text of the error.
@@ -330,7 +330,7 @@ class OptionTypeError(OptionError, TypeError):
 
 
 class IndexExistsError(OptionError, RuntimeError):
-    """The table already has an index with this name: drop that index, or choose another name."""
+    """An index with this name exists: drop it, or choose another name."""
 
 
 class IndexKindError(OptionError, NotImplementedError):
@@ -359,7 +359,7 @@ class StoreError(LanceError, OSError):
 
 
 class StoreAccessError(StoreError, PermissionError):
-    """The store rejects the credentials: check that they are set, not expired, and allow the operation."""
+    """The store rejects the credentials: check that they are set, valid, and allow the operation."""
 
     repeatable: ClassVar[bool | None] = False
     code: ClassVar[str | None] = "T7"
@@ -369,7 +369,7 @@ class StoreAccessError(StoreError, PermissionError):
 
 
 class BaseNotAllowedError(StoreAccessError):
-    """The table refers to an outside location that you did not allow: add it to `allowed_bases`."""
+    """The table refers to a location that you did not allow: add it to `allowed_bases`."""
 
     code: ClassVar[str | None] = None
 
@@ -419,7 +419,7 @@ class ShardSealedError(CommitError):
 
 
 class AlreadyCommittedError(CommitError):
-    """The table already contains this write, or a later one of the same job: there is nothing left to do.
+    """The table already contains this write, or a later one of the same job: there is nothing to do.
 
     `version` is the table version that contains the write.
     """

@@ -123,7 +123,7 @@ ENGINES = (
         frozenset({"2.0", "2.1"}),
         flags_known=False,
         versions_known=False,
-        note="this depends on the Lance library in it, which is newer in newer releases",
+        note="depends on the Lance library in the release",
     ),
 )
 

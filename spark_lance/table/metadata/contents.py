@@ -96,9 +96,9 @@ def _row_ids(row: _Fragment) -> tuple[int | None, int | None]:
 FRAGMENTS = MetadataTable(
     (
         Column("id", pa.int64(), lambda row: row.message.id, "id of the fragment"),
-        Column("rows", pa.int64(), lambda row: row.physical_rows - row.deleted_rows, "number of live rows"),
-        Column("physical_rows", pa.int64(), lambda row: row.physical_rows, "number of stored rows"),
-        Column("deleted_rows", pa.int64(), lambda row: row.deleted_rows, "number of deleted rows"),
+        Column("rows", pa.int64(), lambda row: row.physical_rows - row.deleted_rows, "live rows"),
+        Column("physical_rows", pa.int64(), lambda row: row.physical_rows, "stored rows"),
+        Column("deleted_rows", pa.int64(), lambda row: row.deleted_rows, "deleted rows"),
         Column("bytes", pa.int64(), _fragment_bytes, "size of its data files"),
         Column(
             "data_files",

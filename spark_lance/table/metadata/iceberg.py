@@ -93,7 +93,7 @@ def _manifest_path(row: VersionRow) -> str | None:
 
 SNAPSHOTS = MetadataTable(
     (
-        Column("committed_at", TIME, version_time, "when the version was committed"),
+        Column("committed_at", TIME, version_time, "commit time"),
         Column("snapshot_id", pa.int64(), lambda row: row.number, "version number"),
         Column(
             "parent_id",
@@ -111,7 +111,7 @@ SNAPSHOTS = MetadataTable(
 
 METADATA_LOG_ENTRIES = MetadataTable(
     (
-        Column("timestamp", TIME, version_time, "when the version was committed"),
+        Column("timestamp", TIME, version_time, "commit time"),
         Column("file", pa.string(), _manifest_path, "the version's manifest"),
         Column("latest_snapshot_id", pa.int64(), lambda row: row.number, "version number"),
         Column("latest_schema_id", pa.int32(), lambda row: None, "always null"),
@@ -283,7 +283,7 @@ _FILE_COLUMNS = (
     Column("file_format", pa.string(), lambda row: row.format, "`LANCE`, or the kind of a deletion file"),
     Column("spec_id", pa.int32(), lambda row: 0, "always 0"),
     Column("partition", TEXT_MAP, lambda row: row.partition, _PARTITION),
-    Column("record_count", pa.int64(), lambda row: row.records, "number of rows or deleted rows"),
+    Column("record_count", pa.int64(), lambda row: row.records, "rows or deleted rows"),
     Column("file_size_in_bytes", pa.int64(), lambda row: row.size, "size"),
     Column("column_sizes", _COUNTS, lambda row: None, "always null"),
     Column("value_counts", _COUNTS, lambda row: None, "always null"),
@@ -339,17 +339,15 @@ _MANIFEST_COLUMNS = (
     Column("length", pa.int64(), lambda row: row.snapshot.store.size(row.manifest.path), "its size in bytes"),
     Column("partition_spec_id", pa.int32(), lambda row: 0, "always 0"),
     Column("added_snapshot_id", pa.int64(), lambda row: row.manifest.version, "version number"),
-    Column("added_data_files_count", pa.int32(), _count(_DATA, _ADDED), "number of new data files"),
+    Column("added_data_files_count", pa.int32(), _count(_DATA, _ADDED), "new data files"),
     Column(
         "existing_data_files_count",
         pa.int32(),
         _count(_DATA, _EXISTING),
-        "number of data files of older versions",
+        "data files of older versions",
     ),
     Column("deleted_data_files_count", pa.int32(), _count(_DATA, None), "always 0"),
-    Column(
-        "added_delete_files_count", pa.int32(), _count(_POSITION_DELETES, _ADDED), "number of deletion files"
-    ),
+    Column("added_delete_files_count", pa.int32(), _count(_POSITION_DELETES, _ADDED), "deletion files"),
     Column("existing_delete_files_count", pa.int32(), _count(_POSITION_DELETES, None), "always 0"),
     Column("deleted_delete_files_count", pa.int32(), _count(_POSITION_DELETES, None), "always 0"),
     Column("partition_summaries", pa.list_(TEXT_MAP), lambda row: [], "always empty"),

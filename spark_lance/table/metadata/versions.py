@@ -199,7 +199,7 @@ def _is_inline(message: table_pb2.Manifest) -> bool:
 
 
 _VERSION = Column("version", pa.int64(), lambda row: row.number, "version number")
-_TIMESTAMP = Column("timestamp", TIME, version_time, "when it was committed")
+_TIMESTAMP = Column("timestamp", TIME, version_time, "commit time")
 _READ_VERSION = _of_transaction(lambda transaction: history_version(transaction.read_version))
 
 VERSIONS = MetadataTable(
@@ -207,26 +207,26 @@ VERSIONS = MetadataTable(
         _VERSION,
         _TIMESTAMP,
         Column("tags", TEXTS, lambda row: row.tags, "its tags"),
-        Column("rows", pa.int64(), _rows, "number of live rows"),
-        Column("deleted_rows", pa.int64(), _deleted_rows, "number of deleted rows that are still stored"),
+        Column("rows", pa.int64(), _rows, "live rows"),
+        Column("deleted_rows", pa.int64(), _deleted_rows, "deleted rows that are still stored"),
         Column(
             "fragments",
             pa.int64(),
             _of_message(lambda message: len(message.fragments)),
-            "number of fragments",
+            "fragments",
         ),
         Column(
             "data_files",
             pa.int64(),
             _of_message(lambda message: sum(len(fragment.files) for fragment in message.fragments)),
-            "number of data files",
+            "data files",
         ),
         Column("bytes", pa.int64(), _bytes, "size of its data files"),
         Column(
             "indices",
             pa.int64(),
             lambda row: None if row.manifest is None else len(row.manifest.indices),
-            "number of index segments",
+            "index segments",
         ),
         Column(
             "data_storage_version",
