@@ -179,8 +179,8 @@ class DirectoryCatalog:
         self._check_namespace(namespace, entries)
         names = {name for name, entry in entries.items() if _is_in(name, namespace, entry, _TABLE)}
         if not namespace:
-            listed = {entry.location for entry in entries.values()}
-            names |= {(folder[: -len(_SUFFIX)],) for folder in self._folders() if folder not in listed}
+            locations = {entry.location for entry in entries.values()}
+            names |= {(folder[: -len(_SUFFIX)],) for folder in self._folders() if folder not in locations}
         return sorted(names)
 
     def table(self, name: Name) -> TableEntry:
@@ -520,7 +520,7 @@ class DirectoryCatalog:
         # While the process has a manifest in memory, loading the same version returns the same object.
         _, entries = _LISTS.get(
             id(newest.manifest),
-            lambda: (newest.manifest, _entries_of(newest)),
+            lambda: (newest.manifest, _read_entries(newest)),
             lambda cached: cached[0].message.ByteSize() + _ENTRY_BYTES * len(cached[1]),
         )
         return entries
@@ -546,7 +546,7 @@ class DirectoryCatalog:
         added = self._add_row(name, kind, location, properties)
         if self.ignores_case:
             # Rows of this version were added before this row, so of two spellings the first one stays.
-            names = [*_entries_of(added), *self.views.all_names()]
+            names = [*_read_entries(added), *self.views.all_names()]
             other = self._other_spelling(name, names, replaced)
             if other is not None:
                 self._list().delete(_name_condition(name))
@@ -626,9 +626,9 @@ class DirectoryCatalog:
         raise TableExistsError(f"there is a table {display_name(name)} in {self.root} already")
 
 
-def _entries_of(listed: LanceDataset) -> Mapping[Name, _Entry]:
+def _read_entries(catalog_table: LanceDataset) -> Mapping[Name, _Entry]:
     result = {}
-    for row in listed.to_table(["object_id", "object_type", "location", "metadata"]).to_pylist():
+    for row in catalog_table.to_table(["object_id", "object_type", "location", "metadata"]).to_pylist():
         name = tuple(row["object_id"].split(SEPARATOR))
         try:
             properties = parse_object(row["metadata"] or "{}")

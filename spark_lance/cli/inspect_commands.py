@@ -18,7 +18,7 @@ from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.maintain import Compaction
-from spark_lance.expressions.geo_functions import extension_of
+from spark_lance.expressions.geo_functions import extension_name
 from spark_lance.file.base.extensions import GEOMETRY_TYPES
 from spark_lance.file.base.version import FileVersion
 from spark_lance.index.vector.kinds import is_multi
@@ -353,7 +353,7 @@ def doctor(arguments: Arguments) -> int:
 def advice_for(dataset: LanceDataset) -> Iterator[Advice]:
     """Yield advice for a table: commands, or Python calls if there is no command."""
     detail = table_detail(dataset.snapshot)
-    opened, place = f"spark_lance.dataset({redacted(dataset.uri)!r})", _word(redacted(dataset.uri))
+    dataset_call, place = f"spark_lance.dataset({redacted(dataset.uri)!r})", _word(redacted(dataset.uri))
     tasks = Compaction.plan(dataset).tasks if dataset.manifest.file_version.writable else []
     if tasks:
         fragments = sum(len(task.old) for task in tasks)
@@ -373,12 +373,12 @@ def advice_for(dataset: LanceDataset) -> Iterator[Advice]:
                 )
     if dataset.manifest.naming is ManifestNaming.V1:
         yield Advice(
-            f"{opened}.migrate_manifest_paths_v2()",
+            f"{dataset_call}.migrate_manifest_paths_v2()",
             "with this naming, finding the newest version needs a listing of all versions",
         )
     if not dataset.manifest.file_version.writable:
         yield Advice(
-            f'spark_lance.write_dataset({opened}.to_table(), "NEW_PATH")',
+            f'spark_lance.write_dataset({dataset_call}.to_table(), "NEW_PATH")',
             "legacy files are read-only: write the rows to a new table",
         )
 
@@ -393,13 +393,13 @@ def _special_columns(dataset: LanceDataset) -> Iterator[tuple[str, str]]:
     schema = dataset.lance_schema
     for field in schema.walk():
         if field.is_json:
-            yield schema.path_of(field.id), "JSON documents (lance.json)"
+            yield schema.field_path(field.id), "JSON documents (lance.json)"
         elif field.is_blob:
-            yield schema.path_of(field.id), "blobs"
-        elif (extension := extension_of(field.arrow_field())) in GEOMETRY_TYPES:
-            yield schema.path_of(field.id), f"geometries ({extension})"
+            yield schema.field_path(field.id), "blobs"
+        elif (extension := extension_name(field.arrow_field())) in GEOMETRY_TYPES:
+            yield schema.field_path(field.id), f"geometries ({extension})"
         elif is_multi(field.arrow_type()):
-            yield schema.path_of(field.id), "several vectors per row (list of fixed-size lists)"
+            yield schema.field_path(field.id), "several vectors per row (list of fixed-size lists)"
 
 
 def _file_versions(dataset: LanceDataset) -> Iterator[str]:

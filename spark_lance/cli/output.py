@@ -152,8 +152,8 @@ def _share_width(widths: Sequence[int], room: int) -> list[int]:
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     """Print one line per name and value. Pairs without a value are skipped."""
     console = _console()
-    named = [(_cell(name), value) for name, value in pairs]
-    filled = [(name, _cell(value, _WIDEST * 4)) for name, value in named if value not in (None, "", (), [])]
+    cells = [(_cell(name), value) for name, value in pairs]
+    filled = [(name, _cell(value, _WIDEST * 4)) for name, value in cells if value not in (None, "", (), [])]
     width = max((len(name) for name, _ in filled), default=0)
     for name, text in filled:
         line = Text(name.ljust(width), style="bold").append(f"  {text}", style="not bold")

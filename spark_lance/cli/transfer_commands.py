@@ -252,7 +252,7 @@ def import_rows(arguments: Arguments) -> int:
     schema = None if arguments.mode != "append" else _read_schema(path, options)
     rows = _open_source(arguments.source, file_format, schema)
     total = rows.count_rows() if file_format.name in ("parquet", "arrow") else 0
-    table, written = write_counted(
+    table, rows_written = write_counted(
         rows.to_batches(),
         rows.schema,
         path,
@@ -261,10 +261,10 @@ def import_rows(arguments: Arguments) -> int:
         storage_options=options,
         max_rows_per_file=arguments.max_rows_per_file,
     )
-    if total and written != total:
-        raise SchemaError(f"{arguments.source} has {total} rows, but {written} were read and written")
+    if total and rows_written != total:
+        raise SchemaError(f"{arguments.source} has {total} rows, but {rows_written} were read and written")
     return _report_rows(
-        arguments, f"imported {written} rows into version {table.version}", written, table.version
+        arguments, f"imported {rows_written} rows into version {table.version}", rows_written, table.version
     )
 
 
@@ -286,17 +286,17 @@ def write_counted(
         LanceError: see `write_dataset`.
         SchemaError: a value of the source does not fit the type of its column.
     """
-    written = 0
+    rows_written = 0
     failed: list[pa.ArrowException] = []
     with Progress("reading") as progress:
 
         def counted() -> Iterator[pa.RecordBatch]:
-            nonlocal written
+            nonlocal rows_written
             try:
                 for batch in batches:
                     yield batch
-                    written += batch.num_rows
-                    progress("writing", written, total, "rows")
+                    rows_written += batch.num_rows
+                    progress("writing", rows_written, total, "rows")
             except pa.ArrowException as error:
                 failed.append(error)
                 raise
@@ -306,7 +306,7 @@ def write_counted(
             dataset = write_dataset(counted(), path, schema=schema, **options)
         except pa.ArrowException as error:
             raise SchemaError(f"reading the rows: {_first_line(error)}") from error
-    return dataset, written
+    return dataset, rows_written
 
 
 def _first_line(error: Exception) -> str:
@@ -380,7 +380,7 @@ def convert(arguments: Arguments) -> int:
     is_delta = system.exists(f"{path.rstrip('/')}/{_DELTA_LOG}")
     source = _delta(arguments.source) if is_delta else _parquet(system, path, arguments.source)
     try:
-        dataset, written = write_counted(
+        dataset, rows_written = write_counted(
             source.rows.to_batches(batch_size=arguments.batch_rows),
             source.rows.schema.remove_metadata(),
             arguments.path,
@@ -396,14 +396,14 @@ def convert(arguments: Arguments) -> int:
         raise TableExistsError(
             f"a Lance table exists at {place}: convert creates a new table, so choose another path"
         ) from error
-    if not written == source.count == dataset.count_rows():
+    if not rows_written == source.count == dataset.count_rows():
         raise SchemaError(
-            f"{arguments.source} has {source.count} rows, but {written} were read and the table at "
+            f"{arguments.source} has {source.count} rows, but {rows_written} were read and the table at "
             f"{arguments.path} has {dataset.count_rows()}: do not use it"
         )
     readers = {
         "source": source.kind,
-        "rows": written,
+        "rows": rows_written,
         "columns": len(dataset.schema.names),
         "partition columns": list(source.partitions),
         "version": dataset.version,

@@ -9,7 +9,7 @@ import pyarrow as pa
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.row_set import fragments_of
+from spark_lance.table.format.row_set import address_fragments
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
@@ -51,7 +51,7 @@ def with_blob_bytes(table: pa.Table, snapshot: Snapshot, columns: list[str]) -> 
     from spark_lance.table.reading.blobs import descriptors, open_blobs, read_blobs
 
     by_id: dict[int, table_pb2.DataFragment] = {fragment.id: fragment for fragment in snapshot.fragments}
-    fragments = [by_id[number] for number in fragments_of(table[ROW_ADDRESS].to_numpy()).tolist()]
+    fragments = [by_id[number] for number in address_fragments(table[ROW_ADDRESS].to_numpy()).tolist()]
     for name in columns:
         field = snapshot.schema.field(name)
         files = open_blobs(snapshot.bases, field, descriptors(table[name], (field,)), fragments)

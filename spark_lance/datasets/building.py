@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, messages_of
+from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, fragment_messages
 from spark_lance.datasets.lance_schema import LanceSchema
 from spark_lance.datasets.operations import LanceOperation, Operation, Transaction
 from spark_lance.datasets.versions import DatasetBasePath
@@ -133,7 +133,7 @@ def write_fragments(
     )
     bases = plan.places(place.table, latest)
     aligner = Aligner(reader.schema, plan.schema)
-    written = write_files(
+    fragment_messages = write_files(
         with_identity_values((aligner.align(batch) for batch in reader), place.table, plan.schema),
         place.table,
         plan.schema,
@@ -142,7 +142,7 @@ def write_fragments(
         max_bytes_per_file=max_bytes_per_file,
         targets=choose_targets(bases, target_bases, target_all_bases),
     )
-    fragments = [FragmentMetadata.of(table_pb2.DataFragment.FromString(data)) for data in written]
+    fragments = [FragmentMetadata.of(table_pb2.DataFragment.FromString(data)) for data in fragment_messages]
     if not return_transaction:
         return fragments
     if plan.operation == "append":
@@ -232,7 +232,7 @@ def _commit_new_table(
     if not isinstance(operation, LanceOperation.Overwrite):
         kind = type(operation).__name__
         raise TableNotFoundError(f"there is no table at {place.uri}: {kind} needs one, Overwrite makes one")
-    fragments = messages_of(operation.fragments)
+    fragments = fragment_messages(operation.fragments)
     versions = {(f.file_major_version, f.file_minor_version) for one in fragments for f in one.files}
     version = FileVersion.from_manifest(*versions.pop()) if len(versions) == 1 else DEFAULT_VERSION
     return create_table(
@@ -260,13 +260,13 @@ def fragment_from_file(filename: str, dataset: Any, fragment_id: int) -> Fragmen
         SchemaError: the table lacks a column of the file.
     """
     path = join(dataset.root, DATA_DIR, filename)
-    opened = open_file(dataset.store, path)
-    own = opened.schema
+    reader = open_file(dataset.store, path)
+    own = reader.schema
     ids: dict[int, int] = {}
     for field in own.walk():
-        ids[field.id] = dataset.lance_schema.find(own.path_of(field.id))[-1].id
-    columns = sorted(opened.columns.items(), key=lambda item: item[1])
-    major, minor = opened.version.manifest
+        ids[field.id] = dataset.lance_schema.find(own.field_path(field.id))[-1].id
+    columns = sorted(reader.columns.items(), key=lambda item: item[1])
+    major, minor = reader.version.manifest
     file = DataFile(
         filename,
         [ids[number] for number, _ in columns],
@@ -275,7 +275,7 @@ def fragment_from_file(filename: str, dataset: Any, fragment_id: int) -> Fragmen
         minor,
         dataset.store.size(path),
     )
-    return FragmentMetadata(fragment_id, [file], opened.num_rows)
+    return FragmentMetadata(fragment_id, [file], reader.num_rows)
 
 
 def merge_appends(transactions: Sequence[Transaction]) -> Transaction:
@@ -293,7 +293,7 @@ def merge_appends(transactions: Sequence[Transaction]) -> Transaction:
             kind = type(transaction.operation).__name__
             raise OptionError(f"only appends can be committed together, not {kind}")
         fragments += [
-            FragmentMetadata.of(message) for message in messages_of(transaction.operation.fragments)
+            FragmentMetadata.of(message) for message in fragment_messages(transaction.operation.fragments)
         ]
         properties |= transaction.transaction_properties or {}
     first = min(transactions, key=lambda transaction: transaction.read_version)

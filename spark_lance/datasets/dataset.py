@@ -66,14 +66,14 @@ def dataset(
         UnsupportedFormatError: the table uses a feature that this release cannot read.
         OptionError: both `version` and `asof` are set.
     """
-    from spark_lance.table.versions.resolve import version_at
+    from spark_lance.table.versions.resolve import version_as_of_time
 
     store, root = open_store(uri, storage_options, commit_lock)
     store = store.with_bases(allowed_bases, base_store_params)
     if version is not None and asof is not None:
         raise OptionError("give a version or a time, not both")
     if asof is not None:
-        manifest = load_version(TableRef(store, root), version_at(TableRef(store, root), asof))
+        manifest = load_version(TableRef(store, root), version_as_of_time(TableRef(store, root), asof))
     else:
         manifest = (
             load_version(TableRef(store, root), version)

@@ -352,7 +352,7 @@ _SEQUENCES: tuple[tuple[str, str, str, type[RowIdMeta] | type[RowDatasetVersionM
 )
 
 
-def messages_of(fragments: Iterable[Any]) -> list[table_pb2.DataFragment]:
+def fragment_messages(fragments: Iterable[Any]) -> list[table_pb2.DataFragment]:
     """Return the protobuf messages of `FragmentMetadata`, or of objects with it as `metadata`."""
     result = []
     for fragment in fragments:

@@ -73,16 +73,16 @@ class FreshDataset(Readable):
     def _texts_as_binary(self) -> FreshDataset:
         raise OptionError("text_as cannot be used with fresh(): read the table without its logs")
 
-    def scanner(self, *arguments: Any, **named: Any) -> LanceScanner:
+    def scanner(self, *arguments: Any, **options: Any) -> LanceScanner:
         """Return a scanner; see `LanceDataset.scanner`. Only vector search (`nearest`) is supported.
 
         Raises:
             OptionError: an argument has a bad value, or applies only to the table without its MemWAL.
         """
         for name in ("fragments", "include_deleted_rows", "fast_search", "full_text_query"):
-            if named.get(name):
+            if options.get(name):
                 raise OptionError(f"{name} cannot be used with fresh(): read the table without its logs")
-        return super().scanner(*arguments, **named)
+        return super().scanner(*arguments, **options)
 
     def take(self, indices: RowNumbers, columns: Columns = None) -> pa.Table:
         """Return the rows at the positions `indices` (0-based, in scan order), in the given order."""

@@ -116,8 +116,8 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
             continue
         segment = result[number]
         try:
-            opened = open_segment(segment)
-            centroids = opened.ivf.centroids
+            vector_segment = open_segment(segment)
+            centroids = vector_segment.ivf.centroids
         except UnsupportedFormatError:
             continue
         details = dict(index.details.get("compression") or {})
@@ -125,15 +125,15 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
         if "num_bits" in details:
             details["nbits"] = details.pop("num_bits")
         figures |= {
-            "index_type": opened.kind,
+            "index_type": vector_segment.kind,
             "index_file_version": "V3",
-            "metric_type": opened.metric,
-            "uri": opened.index.store.uri(opened.index.path),
-            "loss": opened.training_loss,
-            "num_partitions": len(opened.lengths),
+            "metric_type": vector_segment.metric,
+            "uri": vector_segment.index.store.uri(vector_segment.index.path),
+            "loss": vector_segment.training_loss,
+            "num_partitions": len(vector_segment.lengths),
             "centroids": centroids.tolist(),
-            "partitions": [{"size": int(size)} for size in opened.lengths],
-            "sub_index": {**sub, **details, **opened.quantizer.figures()},
+            "partitions": [{"size": int(size)} for size in vector_segment.lengths],
+            "sub_index": {**sub, **details, **vector_segment.quantizer.figures()},
         }
     return plain
 

@@ -70,19 +70,19 @@ def analyze_merge(snapshot: Snapshot, source: SourceRows, rules: MergeRules) -> 
     Raises:
         SchemaError, ExpressionError, MergeError, UnsupportedFormatError: see `merge_rows`.
     """
-    start, counted = time.perf_counter(), read_counts()
+    start, counts_before = time.perf_counter(), read_counts()
     merge = Merge.plan(snapshot, source, rules)
     merge.match()
     matched, compared = time.perf_counter(), read_counts()
-    written = merge.write()
+    output = merge.write()
     end, copied = time.perf_counter(), read_counts()
-    added = [fragment.SerializeToString() for fragment in written.added]
-    delete_fragment_files(snapshot.table, added, snapshot.bases)
+    added_fragments = [fragment.SerializeToString() for fragment in output.added]
+    delete_fragment_files(snapshot.table, added_fragments, snapshot.bases)
     metrics = [
-        f"elapsed={(end - start) * 1000:.3f}ms, metrics=[{_write_metrics(merge, written)}]",
+        f"elapsed={(end - start) * 1000:.3f}ms, metrics=[{_write_metrics(merge, output)}]",
         f"metrics=[{_read_metrics(copied - compared)}]",
         f"elapsed={(matched - start) * 1000:.3f}ms, metrics=[{_match_metrics(merge)}]",
-        f"metrics=[{_scan_metrics(merge, compared - counted)}]",
+        f"metrics=[{_scan_metrics(merge, compared - counts_before)}]",
         f"metrics=[output_rows={merge.source.compared_columns.num_rows}, spilled={source.spilled}]",
     ]
     return _format_tree(_plan_steps(merge, metrics))
@@ -151,9 +151,9 @@ def _index_steps(merge: Merge) -> list[str]:
     ]
 
 
-def _write_metrics(merge: Merge, written: MergeOutput) -> str:
-    inserted, updated, deleted = merge.counts(written)
-    sizes = [file.file_size_bytes for fragment in written.added for file in fragment.files]
+def _write_metrics(merge: Merge, output: MergeOutput) -> str:
+    inserted, updated, deleted = merge.counts(output)
+    sizes = [file.file_size_bytes for fragment in output.added for file in fragment.files]
     text = f"bytes_written={sum(sizes)}, num_files_written={len(sizes)}, num_inserted_rows={inserted}"
     return f"{text}, num_updated_rows={updated}, num_deleted_rows={deleted}"
 

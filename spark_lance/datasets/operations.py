@@ -18,7 +18,7 @@ import pyarrow as pa
 from google.protobuf.message import Message
 from pyroaring import BitMap
 
-from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, messages_of
+from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, fragment_messages
 from spark_lance.datasets.lance_schema import LanceSchema
 from spark_lance.datasets.versions import DatasetBasePath
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError, UnsupportedFormatError
@@ -179,7 +179,7 @@ class LanceOperation:
 
         def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
             """Return the message for a transaction."""
-            return pb.Transaction.Append(fragments=messages_of(self.fragments))
+            return pb.Transaction.Append(fragments=fragment_messages(self.fragments))
 
     @dataclass
     class Overwrite(Operation):
@@ -199,7 +199,7 @@ class LanceOperation:
 
         def message(self, manifest: Manifest | None) -> Message:
             """Return the message for a transaction."""
-            fragments = messages_of(self.fragments)
+            fragments = fragment_messages(self.fragments)
             bases = [base.message() for base in self.bases()]
             return overwrite_message(self.schema(manifest), fragments, bases=bases)
 
@@ -212,7 +212,7 @@ class LanceOperation:
             zeros = [base for base in bases if not base.id]
             used = {
                 file.base_id
-                for fragment in messages_of(self.fragments)
+                for fragment in fragment_messages(self.fragments)
                 for file in fragment.files
                 if file.HasField("base_id")
             }
@@ -224,7 +224,7 @@ class LanceOperation:
             if isinstance(self.new_schema, LanceSchema):
                 return self.new_schema.stored_schema
             first = 0 if manifest is None else manifest.first_new_field_id
-            return _assign_field_ids(messages_of(self.fragments), self.new_schema, first)
+            return _assign_field_ids(fragment_messages(self.fragments), self.new_schema, first)
 
     @dataclass
     class Delete(Operation):
@@ -240,7 +240,7 @@ class LanceOperation:
         def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
             """Return the message for a transaction."""
             return pb.Transaction.Delete(
-                updated_fragments=messages_of(self.updated_fragments),
+                updated_fragments=fragment_messages(self.updated_fragments),
                 deleted_fragment_ids=self.deleted_fragment_ids,
                 predicate=self.predicate,
             )
@@ -269,8 +269,8 @@ class LanceOperation:
                 raise OptionError(f"update_mode is rewrite_rows or rewrite_columns, not {mode!r}")
             return pb.Transaction.Update(
                 removed_fragment_ids=self.removed_fragment_ids,
-                updated_fragments=messages_of(self.updated_fragments),
-                new_fragments=messages_of(self.new_fragments),
+                updated_fragments=fragment_messages(self.updated_fragments),
+                new_fragments=fragment_messages(self.new_fragments),
                 fields_modified=self.fields_modified,
                 fields_for_preserving_frag_bitmap=self.fields_for_preserving_frag_bitmap,
                 update_mode=modes[mode],
@@ -308,7 +308,7 @@ class LanceOperation:
             )
             protos = schema_protos(schema, manifest)
             metadata = manifest.message.schema_metadata
-            fragments = messages_of(self.fragments)
+            fragments = fragment_messages(self.fragments)
             return merge_message(protos, metadata, fragments, keeps_nulls=self.preserves_nullability)
 
     @dataclass
@@ -364,8 +364,8 @@ class LanceOperation:
             message = pb.Transaction.Rewrite()
             for group in self.groups:
                 message.groups.add(
-                    old_fragments=messages_of(group.old_fragments),
-                    new_fragments=messages_of(group.new_fragments),
+                    old_fragments=fragment_messages(group.old_fragments),
+                    new_fragments=fragment_messages(group.new_fragments),
                 )
             for index in self.rewritten_indices:
                 added = message.rewritten_indices.add(

@@ -106,8 +106,8 @@ class Projection:
         """
         if self.outputs is None:
             return read
-        named = {output.field.name for output in self.outputs}
-        more = [field for field in read if field.name in also and field.name not in named]
+        output_names = {output.field.name for output in self.outputs}
+        more = [field for field in read if field.name in also and field.name not in output_names]
         return pa.schema([*(output.field for output in self.outputs), *more], read.metadata)
 
     def apply(self, table: pa.Table, also: Sequence[str] = ()) -> pa.Table:

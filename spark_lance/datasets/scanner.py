@@ -82,7 +82,7 @@ def analyze_scan(plan: str, parts: Iterable[pa.Table], scanned: int | None) -> s
             returns all rows of the scan.
     """
     start, cpu = time.perf_counter(), time.process_time()
-    counted = read_counts()
+    counts_before = read_counts()
     rows = size = batches = 0
     for part in parts:
         rows += part.num_rows
@@ -90,7 +90,7 @@ def analyze_scan(plan: str, parts: Iterable[pa.Table], scanned: int | None) -> s
         batches += 1
     seconds, used = time.perf_counter() - start, time.process_time() - cpu
     measured = f"output_rows={rows}, output_batches={batches}, output_bytes={size}"
-    read = read_counts() - counted
+    read = read_counts() - counts_before
     head = f"AnalyzeExec: elapsed={seconds * 1000:.3f}ms, cpu={used * 1000:.3f}ms, metrics=[{measured}]\n"
     text = f"bytes_read={read.bytes}, iops={read.reads}, requests={read.requests}"
     text += f", cache_hits={read.cache_hits}"
@@ -332,12 +332,12 @@ class LanceScanner(SpellingHintMixin):
             columns = [field for field in columns if field.name in (self._projection.reads or ())]
         names = {field.name for field in columns}
         first = [field for field in columns if field.name == "query_index"]
-        flagged = [field for field in read if field.name in self._flags]
+        flag_fields = [field for field in read if field.name in self._flags]
         table_fields = [field for field in read if field.name not in {*names, *self._flags}]
         if request.columns is not None and self._projection.outputs is None:
             fields = {field.name: field for field in (*table_fields, *columns, *read)}
             table_fields = [fields[name] for name in self._projection.reads or () if name not in self._flags]
-        fields = {field.name: field for field in (*first, *table_fields, *columns, *flagged)}
+        fields = {field.name: field for field in (*first, *table_fields, *columns, *flag_fields)}
         return pa.schema(list(fields.values()), read.metadata)
 
     @property

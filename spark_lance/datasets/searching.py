@@ -158,33 +158,29 @@ class DatasetSearcher(Searcher):
         )
         # A measure of the search hides a column of that name, as in the stored result of another search.
         columns_read = [column for column in table_columns if column not in measured]
-        flagged = [
-            name for name, is_set in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if is_set
-        ]
+        flags = [name for name, is_set in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if is_set]
         extra = [] if condition is None else condition.columns
         # At least one column is needed to carry the number of rows.
-        names = dict.fromkeys([*columns_read, *flagged, *extra, ROW_ADDRESS])
+        names = dict.fromkeys([*columns_read, *flags, *extra, ROW_ADDRESS])
         rows = self._open_fragments(tuple(names)).take(addresses)
         for name, values in measured.items():
             rows = rows.append_column(name, values if isinstance(values, pa.Array) else pa.array(values))
         if condition is not None:
             rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
         first = [name for name in measured if name == QUERY_INDEX]
-        selection = [name for name in (columns_read if columns is None else columns) if name not in flagged]
-        return restore_table_types(
-            rows.select(list(dict.fromkeys([*first, *selection, *measured, *flagged])))
-        )
+        selection = [name for name in (columns_read if columns is None else columns) if name not in flags]
+        return restore_table_types(rows.select(list(dict.fromkeys([*first, *selection, *measured, *flags]))))
 
     def _open_fragments(self, names: tuple[str, ...]) -> OpenFragments:
         """Return a reader of some columns by row address, from a cache of the last column sets."""
-        opened = self._opened.pop(names, None)
-        if opened is None:
-            opened = OpenFragments(self.snapshot.scan(list(names)))
-        self._opened[names] = opened
+        fragments = self._opened.pop(names, None)
+        if fragments is None:
+            fragments = OpenFragments(self.snapshot.scan(list(names)))
+        self._opened[names] = fragments
         if len(self._opened) > _MAX_COLUMN_SETS:
             # Another thread may have removed it.
             self._opened.pop(next(iter(self._opened), names), None)
-        return opened
+        return fragments
 
     def vector_search(self, column: str) -> VectorSearch:
         """Return the cached vector search of a column."""

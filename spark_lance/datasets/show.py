@@ -65,10 +65,10 @@ class LanceStats:
         for fragment in at.fragments:
             for file in fragment.files:
                 store, path = at.bases.data_file(file)
-                opened = open_file(store, path, columns=column_numbers(file))
+                reader = open_file(store, path, columns=column_numbers(file))
                 for field in at.schema.walk():
                     if field.id in file.fields:
-                        sizes[field.id] += opened.stored_bytes(replace(field, children=()))
+                        sizes[field.id] += reader.stored_bytes(replace(field, children=()))
         return DataStatistics([FieldStatistics(number, size) for number, size in sizes.items()])
 
 
@@ -77,8 +77,8 @@ def check_whole(dataset: LanceDataset) -> None:
     problems = verify(dataset.snapshot)
     damages = [each for each in problems.findings if each.level == "damage"]
     if damages:
-        listed = "; ".join(f"{each.where}: {each.message}" for each in damages[:5])
-        raise FormatError(f"{len(damages)} damages: {listed}", dataset.uri)
+        examples = "; ".join(f"{each.where}: {each.message}" for each in damages[:5])
+        raise FormatError(f"{len(damages)} damages: {examples}", dataset.uri)
 
 
 _SHOWN_COLUMNS = 20

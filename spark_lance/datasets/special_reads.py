@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_lance.datasets.scan_request import Columns
 from spark_lance.errors import OptionError, RowNotFoundError
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.row_set import fragments_of
+from spark_lance.table.format.row_set import address_fragments
 from spark_lance.table.reading.blobs import BlobFile, blob_path, descriptors, open_blobs
 from spark_lance.table.reading.changes_feed import Changes, changes_between
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
@@ -139,7 +139,7 @@ def blobs_by_address(
     if rows.num_rows != len(numberings[0]):
         raise RowNotFoundError(f"only {rows.num_rows} of {len(numberings[0])} rows exist")
     by_id = {fragment.id: fragment for fragment in dataset.manifest.fragments}
-    fragments = [by_id[number] for number in fragments_of(rows[ROW_ADDRESS].to_numpy()).tolist()]
+    fragments = [by_id[number] for number in address_fragments(rows[ROW_ADDRESS].to_numpy()).tolist()]
     files = open_blobs(dataset.snapshot.bases, path[-1], descriptors(rows.column(0), path), fragments)
     return rows[ROW_ADDRESS].to_pylist(), files
 

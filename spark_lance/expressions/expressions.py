@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError, suggestion
 from spark_lance.expressions.functions import FUNCTIONS
-from spark_lance.expressions.geo_functions import extension_of
+from spark_lance.expressions.geo_functions import extension_name
 from spark_lance.expressions.values import Value, as_column, cast, is_typed, plain, try_cast
 
 
@@ -171,7 +171,7 @@ def _with_extension(node: Expression, schema: pa.Schema) -> Expression:
     field = schema.field(node.path[0])
     for step in node.path[1:]:
         field = field.type.field(step)
-    extension = extension_of(field)
+    extension = extension_name(field)
     return Call("geometry", (node, Literal(extension))) if extension else node
 
 

@@ -78,7 +78,7 @@ def shapes() -> Any:
         ) from error
 
 
-def extension_of(field: pa.Field) -> str:
+def extension_name(field: pa.Field) -> str:
     """Return the name of a field's Arrow extension type, from its type or metadata, or ""."""
     if isinstance(field.type, pa.BaseExtensionType):
         return str(field.type.extension_name)

@@ -179,16 +179,16 @@ def holds_references(kind: pa.DataType) -> bool:
 def is_blob_field(field: pa.Field) -> bool:
     """Return whether an Arrow field of a table is a blob column."""
     metadata = field.metadata or {}
-    marked = metadata.get(_BLOB_KEY, b"").lower() in _TRUE
-    return marked or metadata.get(EXTENSION_NAME.encode()) == b"lance.blob.v2"
+    is_marked = metadata.get(_BLOB_KEY, b"").lower() in _TRUE
+    return is_marked or metadata.get(EXTENSION_NAME.encode()) == b"lance.blob.v2"
 
 
 def references_as_blobs(field: pa.Field) -> pa.Field:
     """Return the field of a new table for data with references: they become blobs."""
     kind = field.type
     if is_reference(kind):
-        marked = {**(field.metadata or {}), _BLOB_KEY: b"true"}
-        return field.with_type(pa.large_binary()).with_metadata(marked).with_nullable(True)
+        metadata = {**(field.metadata or {}), _BLOB_KEY: b"true"}
+        return field.with_type(pa.large_binary()).with_metadata(metadata).with_nullable(True)
     if not holds_references(kind):
         return field
     if pa.types.is_struct(kind):

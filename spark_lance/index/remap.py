@@ -146,17 +146,17 @@ class SegmentRemap:
                 if not affected or not all(old.issubset(segment.covered) for old in affected):
                     continue
                 number = uuid.uuid4()
-                written = _SegmentDirectory(snapshot.table, number)
+                new_directory = _SegmentDirectory(snapshot.table, number)
                 directory = index_directory(snapshot.root, number)
                 target = SegmentTarget(snapshot.store, directory, snapshot.manifest.file_version)
                 try:
                     files = write(target, _RowAddressMap(resolver, segment.covered, moves))
                 except UnsupportedFormatError as error:
                     logger.warning("index %s loses the rows that are compacted: %s", segment.name, error)
-                    written.delete()
+                    new_directory.delete()
                     continue
                 except BaseException:
-                    written.delete()
+                    new_directory.delete()
                     raise
                 rewrites.append(_rewritten_entry(segment, number, files))
         except BaseException:
@@ -184,9 +184,9 @@ def _remappable_segments(snapshot: Snapshot) -> Iterator[tuple[Segment, _Write]]
     stable = snapshot.manifest.uses_stable_row_ids
     for kind in SCALAR_INDICES.values():
         for segment in find_segments(snapshot, kind.label, kind.newest):
-            opened = kind(segment)
-            if opened.can_move and (opened.has_addresses or not stable):
-                yield segment, opened.move
+            index = kind(segment)
+            if index.can_move and (index.has_addresses or not stable):
+                yield segment, index.move
     if not stable:
         for segment in find_segments(snapshot, VECTOR_LABEL, VECTOR_NEWEST):
             yield segment, _vector_writer(segment)

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-Opened = TypeVar("Opened")
+Handle = TypeVar("Opened")
 
 # A mapped file occupies a descriptor, and a process usually has 1024 of them.
 _MAX_FILES = 32
@@ -22,27 +22,27 @@ _SECONDS = 60.0
 _POOLS: list[HandleCache] = []  # type: ignore[type-arg]
 
 
-class HandleCache(Generic[Opened]):
+class HandleCache(Generic[Handle]):
     """A thread-safe pool of open files that are not in use, the newest last."""
 
     def __init__(self, most: int = _MAX_FILES, seconds: float = _SECONDS) -> None:
         self._most, self._seconds = most, seconds
-        self._files: OrderedDict[Hashable, tuple[Opened, float]] = OrderedDict()
+        self._files: OrderedDict[Hashable, tuple[Handle, float]] = OrderedDict()
         self._lock = threading.Lock()
         _POOLS.append(self)
 
-    def take(self, key: Hashable) -> Opened | None:
+    def take(self, key: Hashable) -> Handle | None:
         """Remove the open file of a key from the pool and return it; None if the pool has none."""
         with self._lock:
             self._drop_old()
             entry = self._files.pop(key, None)
         return None if entry is None else entry[0]
 
-    def give(self, key: Hashable, opened: Opened) -> None:
+    def give(self, key: Hashable, handle: Handle) -> None:
         """Put a file that is no longer in use into the pool and replace any file with the same key."""
         with self._lock:
             self._files.pop(key, None)
-            self._files[key] = opened, time.monotonic()
+            self._files[key] = handle, time.monotonic()
             self._drop_old()
 
     def clear(self) -> None:

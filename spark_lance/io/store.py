@@ -226,8 +226,8 @@ class Store(ABC):
         location = Location.of(self.uri(path))
         if not self.authority:
             return location
-        opened = Location.of(f"{self.protocol}://{self.authority}/")
-        return replace(location, authority=opened.authority, account=opened.account)
+        store_location = Location.of(f"{self.protocol}://{self.authority}/")
+        return replace(location, authority=store_location.authority, account=store_location.account)
 
     def with_bases(
         self,

@@ -304,8 +304,8 @@ def _stored_values(scan: TextScan, starts: Places, stops: Places) -> tuple[Bools
     kinds[fits] = _KINDS[scan.data[starts[fits]]]
     # An unclosed string is not a valid JSON value, and not a number, either.
     strings = np.nonzero(kinds == STRING)
-    closed = (scan.data[stops[strings] - 1] == _QUOTE) & (stops[strings] - starts[strings] > 1)
-    kinds[strings] = np.where(closed, np.uint32(STRING), np.uint32(NUMBER))
+    is_closed = (scan.data[stops[strings] - 1] == _QUOTE) & (stops[strings] - starts[strings] > 1)
+    kinds[strings] = np.where(is_closed, np.uint32(STRING), np.uint32(NUMBER))
     for kind, text in _LITERALS:
         here = np.nonzero(kinds == kind)
         fits[here] &= _equals_text(scan, starts[here], stops[here], text)
@@ -482,13 +482,13 @@ def _same_shape_texts(containers: JsonValues, shape: SameShape, depth: int) -> p
 def _mixed_texts(containers: JsonValues, depth: int) -> pa.Array:
     children = containers.children()
     texts = to_json_texts(children.values, depth + 1)
-    named = np.flatnonzero(children.keys.kinds == STRING)
-    if len(named):
-        keys = _quote(decode_strings(children.keys.take(named)))
-        if len(named) == len(texts):
+    string_keys = np.flatnonzero(children.keys.kinds == STRING)
+    if len(string_keys):
+        keys = _quote(decode_strings(children.keys.take(string_keys)))
+        if len(string_keys) == len(texts):
             texts = pc.binary_join_element_wise(keys, texts, ":")
         else:
-            pairs = pc.binary_join_element_wise(keys, texts.take(pa.array(named)), ":")
+            pairs = pc.binary_join_element_wise(keys, texts.take(pa.array(string_keys)), ":")
             mask = pa.array(children.keys.kinds == STRING)
             texts = pc.replace_with_mask(texts, mask, pairs)
     offsets = np.concatenate([[0], np.cumsum(children.counts)]).astype(np.int32)

@@ -73,8 +73,8 @@ def text_field(field: pa.Field) -> pa.Field:
         left = {k: v for k, v in field.metadata.items() if k not in (_NAME, _PARAMETERS)}
         if _HAS_TYPE:
             return pa.field(field.name, pa.json_(), field.nullable, left or None)
-        named = {**left, _NAME: _ARROW_JSON, _PARAMETERS: b""}
-        return pa.field(field.name, pa.string(), field.nullable, named)
+        metadata = {**left, _NAME: _ARROW_JSON, _PARAMETERS: b""}
+        return pa.field(field.name, pa.string(), field.nullable, metadata)
     return field.with_type(_with_parts(field.type, text_field))
 
 

@@ -161,8 +161,8 @@ def double_texts(doubles: npt.NDArray[np.float64], special: bool = False) -> pa.
 
 def _text(value: float, special: bool) -> str:
     if value != value or value in (np.inf, -np.inf):
-        named = "NaN" if value != value else "inf" if value > 0 else "-inf"
-        return named if special else "null"
+        name = "NaN" if value != value else "inf" if value > 0 else "-inf"
+        return name if special else "null"
     text = repr(value)
     mantissa, _, exponent = text.partition("e")
     if not exponent:

@@ -263,8 +263,10 @@ def _keys_without_rows(keys: pa.Table, live: pa.Table, names: Sequence[str]) -> 
 
 def _append(at: Snapshot, rows: pa.Table, mark: CompactedSsTable) -> Manifest:
     """Append rows to a table without a key, and record their SSTables in the same commit."""
-    written = write_fragments(rows.to_batches(), at.table, at.schema, version=at.manifest.file_version)
-    added = [table_pb2.DataFragment.FromString(data) for data in written]
+    fragment_messages = write_fragments(
+        rows.to_batches(), at.table, at.schema, version=at.manifest.file_version
+    )
+    added = [table_pb2.DataFragment.FromString(data) for data in fragment_messages]
     return commit_moves(RowChanges(at, RowSet()), added, (), SYSTEM_ENV, compacted=[mark])
 
 
@@ -331,13 +333,15 @@ def _collect_shard(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalColle
     if oldest_used is None:
         return WalCollection()
     compacted_generation = (compacted_generations(at) or {}).get(paths.shard, 0)
-    listed = {entry.path.rpartition("/")[2] for each in (oldest_used, manifest) for entry in each.sstables}
+    sstable_names = {
+        entry.path.rpartition("/")[2] for each in (oldest_used, manifest) for entry in each.sstables
+    }
     old_files: list[StoredObject] = []
     sstables = 0
     for name in store.list_directories(paths.directory):
         generation = sstable_generation(name)
         # An active flush has not listed its SSTable yet.
-        if generation is None or name in listed or generation >= manifest.current_generation:
+        if generation is None or name in sstable_names or generation >= manifest.current_generation:
             continue
         # An SSTable that is neither listed nor compacted is left over from a failed flush. A flush of the
         # newest generation may still be active.

@@ -279,38 +279,38 @@ def read_tail(
                 return None
             raise
 
-    lost = False
-    listed = [number for number in parse_numbers(list(store.list(paths.entries))) if number > after]
-    missing = _first_missing(listed, after + 1)
-    while missing <= (listed[-1] if listed else 0):
+    has_loss = False
+    numbers = [number for number in parse_numbers(list(store.list(paths.entries))) if number > after]
+    missing = _first_missing(numbers, after + 1)
+    while missing <= (numbers[-1] if numbers else 0):
         # A listing is not atomic: an entry that it lacks may have been created during the listing.
         if not store.exists(paths.entry(missing)):
             _check_collected(store, paths, missing)
             if not accept_loss:
-                raise _hole_error(paths, missing, listed)
-            lost = True
+                raise _hole_error(paths, missing, numbers)
+            has_loss = True
             break
-        listed = sorted({*listed, missing})
-        missing = _first_missing(listed, missing)
+        numbers = sorted({*numbers, missing})
+        missing = _first_missing(numbers, missing)
     with ThreadPoolExecutor(1 if store.is_local else _PARALLEL_READS) as pool:
-        entries = [entry for entry in pool.map(read, listed) if entry is not None]
-    lost |= len(entries) < len(listed)
-    position = (listed[-1] if listed else after) + 1
+        entries = [entry for entry in pool.map(read, numbers) if entry is not None]
+    has_loss |= len(entries) < len(numbers)
+    position = (numbers[-1] if numbers else after) + 1
     while (entry := read(position)) is not None:
         entries.append(entry)
         position += 1
-    return Tail(tuple(entries), position, lost)
+    return Tail(tuple(entries), position, has_loss)
 
 
-def _first_missing(listed: Sequence[int], position: int) -> int:
-    present = set(listed)
+def _first_missing(numbers: Sequence[int], position: int) -> int:
+    present = set(numbers)
     while position in present:
         position += 1
     return position
 
 
-def _hole_error(paths: ShardPaths, missing: int, listed: Sequence[int]) -> WalHoleError:
-    later = [number for number in listed if number > missing]
+def _hole_error(paths: ShardPaths, missing: int, numbers: Sequence[int]) -> WalHoleError:
+    later = [number for number in numbers if number > missing]
     return WalHoleError(
         f"log entry {missing} is missing before {len(later)} later entries (up to {later[-1]}), and its rows "
         "are lost. Set accept_loss=True to skip missing entries",

@@ -43,7 +43,7 @@ from spark_lance.memwal.shard_manifest import load_shard
 from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import ShardManifest
 from spark_lance.table.format.row_keys import KeyIndex
-from spark_lance.table.format.row_set import offsets_of, runs_by_fragment
+from spark_lance.table.format.row_set import address_offsets, runs_by_fragment
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reading.scan import Scan
@@ -196,7 +196,9 @@ class FreshRows:
                 addresses.append(row_addresses)
                 key_rows.append(rows)
                 for number, part in runs_by_fragment(row_addresses):
-                    hidden[number] = hidden.get(number, BitMap()) | BitMap(offsets_of(row_addresses[part]))
+                    hidden[number] = hidden.get(number, BitMap()) | BitMap(
+                        address_offsets(row_addresses[part])
+                    )
         return hidden, pa.table({ROW_ADDRESS: np.concatenate(addresses)}), np.concatenate(key_rows)
 
     def scan(

@@ -34,7 +34,7 @@ from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.format.paths import ManifestNaming, manifest_path
 from spark_lance.table.format.row_keys import KeyIndex
-from spark_lance.table.format.row_set import offsets_of
+from spark_lance.table.format.row_set import address_offsets
 from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
@@ -111,7 +111,7 @@ class SstablePart(TableRefMixin):
             if tables
             else self._task((*fields, *marks), columns).arrow_schema.empty_table()
         )
-        numbers = offsets_of(pieces[ROW_ADDRESS].to_numpy()).astype(np.int64)
+        numbers = address_offsets(pieces[ROW_ADDRESS].to_numpy()).astype(np.int64)
         dead = np.zeros(len(numbers), np.bool_)
         if marks:
             dead = pieces[TOMBSTONE].fill_null(False).to_numpy(zero_copy_only=False)

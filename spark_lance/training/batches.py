@@ -111,7 +111,7 @@ _TABLE_BYTES = 64 << 20
 # Maximum fragments whose files stay open. Each may keep a decoded page of every column in memory.
 _MAX_OPEN_FRAGMENTS = 4
 
-_Opened: TypeAlias = OrderedDict[int, FragmentRows]
+_OpenFragments: TypeAlias = OrderedDict[int, FragmentRows]
 
 
 @dataclass(frozen=True)
@@ -180,19 +180,19 @@ class Batches:
         pending: list[pa.Table] = []
         rows = 0
         place = begin
-        opened: _Opened = OrderedDict()
+        open_fragments: _OpenFragments = OrderedDict()
         for index in range(begin.buffer, len(buffers)):
-            table = self._buffer(buffers[index], (self.seed, number, shard, index), opened)
-            used = begin.rows if index == begin.buffer else 0
-            lies_together = all(column.num_chunks == 1 for column in table.columns)
-            while used < table.num_rows:
-                part = table.slice(used, self.batch_size - rows)
+            table = self._buffer(buffers[index], (self.seed, number, shard, index), open_fragments)
+            rows_taken = begin.rows if index == begin.buffer else 0
+            is_contiguous = all(column.num_chunks == 1 for column in table.columns)
+            while rows_taken < table.num_rows:
+                part = table.slice(rows_taken, self.batch_size - rows)
                 pending.append(part)
                 rows += part.num_rows
-                used += part.num_rows
-                place = Position(index, used)
+                rows_taken += part.num_rows
+                place = Position(index, rows_taken)
                 if rows == self.batch_size:
-                    yield part if lies_together and len(pending) == 1 else _concat_parts(pending), place
+                    yield part if is_contiguous and len(pending) == 1 else _concat_parts(pending), place
                     pending, rows = [], 0
         if pending and not self.drop_last:
             yield _concat_parts(pending), place
@@ -227,8 +227,10 @@ class Batches:
         order = np.random.default_rng((self.seed, epoch)).permutation(len(pieces))
         return [pieces[i] for i in order]
 
-    def _buffer(self, pieces: Sequence[ScanTask], seed: tuple[int, ...], opened: _Opened) -> pa.Table:
-        """Read pieces and shuffle their rows. Opened fragments stay open in `opened`."""
+    def _buffer(
+        self, pieces: Sequence[ScanTask], seed: tuple[int, ...], open_fragments: _OpenFragments
+    ) -> pa.Table:
+        """Read pieces and shuffle their rows. Fragments that it opens stay open in `open_fragments`."""
         snapshot = self.dataset.snapshot
         condition = None if self.filter is None else snapshot.scan([]).condition(self.filter)
         if self.shuffle:
@@ -236,18 +238,20 @@ class Batches:
             pieces = sorted(pieces, key=lambda piece: (piece.message.id, piece.span))
         tables: list[pa.Table] = []
         for number, group in groupby(pieces, lambda piece: piece.message.id):
-            together = list(group)
-            if number not in opened:
-                if len(opened) >= _MAX_OPEN_FRAGMENTS:
-                    opened.popitem(last=False)
-                opened[number] = together[0].opened(condition)
-            opened.move_to_end(number)
-            runs = [piece.span for piece in together if piece.span is not None and piece.selection is None]
-            if condition is None and len(runs) == len(together):
-                tables.append(together[0].read_runs(_merge_runs(runs), opened[number]))
+            fragment_pieces = list(group)
+            if number not in open_fragments:
+                if len(open_fragments) >= _MAX_OPEN_FRAGMENTS:
+                    open_fragments.popitem(last=False)
+                open_fragments[number] = fragment_pieces[0].open_rows(condition)
+            open_fragments.move_to_end(number)
+            runs = [
+                piece.span for piece in fragment_pieces if piece.span is not None and piece.selection is None
+            ]
+            if condition is None and len(runs) == len(fragment_pieces):
+                tables.append(fragment_pieces[0].read_runs(_merge_runs(runs), open_fragments[number]))
                 continue
-            for piece in together:
-                tables += piece.tables(_TABLE_BYTES, condition, opened[number])
+            for piece in fragment_pieces:
+                tables += piece.tables(_TABLE_BYTES, condition, open_fragments[number])
         if not tables:
             return self.empty_table()
         table = pa.concat_tables(tables)

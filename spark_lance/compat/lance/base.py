@@ -61,8 +61,8 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
         default_scan_options: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        opened = values.dataset(uri, version, storage_options, commit_lock=commit_lock)
-        self._take(opened, default_scan_options)
+        dataset = values.dataset(uri, version, storage_options, commit_lock=commit_lock)
+        self._take(dataset, default_scan_options)
 
     def _take(self, value: values.LanceDataset, scan_options: Mapping[str, Any] | None = None) -> None:
         self.value = value

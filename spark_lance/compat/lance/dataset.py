@@ -524,7 +524,7 @@ def dataset(
             DeprecationWarning,
             stacklevel=2,
         )
-    opened = values.dataset(
+    value = values.dataset(
         uri,
         version,
         storage_options,
@@ -533,7 +533,7 @@ def dataset(
         allowed_bases=allowed_bases,
         base_store_params=base_store_params,
     )
-    return LanceDataset.of(opened, default_scan_options)
+    return LanceDataset.of(value, default_scan_options)
 
 
 @raises_os_errors
@@ -551,18 +551,18 @@ def write_dataset(
     by_name = options.get("namespace_client"), options.get("table_id")
     if uri is None or by_name[0] is not None:
         uri, options["storage_options"] = _locate(uri, options.get("storage_options"), *by_name, mode)
-    opened = uri if isinstance(uri, LanceDataset) else None
+    open_dataset = uri if isinstance(uri, LanceDataset) else None
     if isinstance(uri, str) and uri.startswith("memory://"):
         uri = f"memory://{uuid.uuid4()}/{uri.removeprefix('memory://')}"
-    target = opened.value if opened is not None else uri
+    target = open_dataset.value if open_dataset is not None else uri
     options.setdefault("enable_stable_row_ids", False)  # as pylance, also with a primary key
     data_obj, schema = with_blob_bytes(data_obj, schema, target, options)
     with reporting_fragments(listener(options.get("progress"))):
-        written = values.write_dataset(data_obj, target, mode, schema=schema, **writing_options(options))
-    if opened is not None:
-        opened.value = written
-        return opened
-    return LanceDataset.of(written)
+        value = values.write_dataset(data_obj, target, mode, schema=schema, **writing_options(options))
+    if open_dataset is not None:
+        open_dataset.value = value
+        return open_dataset
+    return LanceDataset.of(value)
 
 
 def _locate(

@@ -341,8 +341,8 @@ class LanceFileWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._writer is not None:
-            lost = error or RuntimeError("the writer was not closed")
-            self._writer.__exit__(kind or type(lost), lost, trace)
+            failure = error or RuntimeError("the writer was not closed")
+            self._writer.__exit__(kind or type(failure), failure, trace)
             self._writer = None
 
 

@@ -136,9 +136,9 @@ class DirectoryNamespace(api.LanceNamespace):
             entry = self._catalog.table(_name(request))
             details: dict[str, Any] = {"is_only_declared": entry.declared} if request.check_declared else {}
             if request.load_detailed_metadata and not entry.declared:
-                opened = self._open(entry, request)
-                schema = schema_to_json(opened.schema)
-                details = {"version": opened.version, "is_only_declared": False, "schema": schema}
+                dataset = self._open(entry, request)
+                schema = schema_to_json(dataset.schema)
+                details = {"version": dataset.version, "is_only_declared": False, "schema": schema}
         return api.DescribeTableResponse(
             table=entry.name[-1],
             namespace=list(entry.name[:-1]),
@@ -198,14 +198,14 @@ class DirectoryNamespace(api.LanceNamespace):
                     )
                 if mode == "create":
                     raise TableExistsError(f"there is a table {SEPARATOR.join(name)} already")
-                written = self._write(data, entry.uri, "overwrite")
+                dataset = self._write(data, entry.uri, "overwrite")
             else:
                 self._create_parents(name)
                 uri = self._catalog.allocate_table_uri(name)
-                written = self._write(data, uri, "create")
+                dataset = self._write(data, uri, "create")
                 self._catalog.add(name, uri, request.properties or {})
         return api.CreateTableResponse(
-            location=_as_uri(written.uri), version=written.version, properties=request.properties
+            location=_as_uri(dataset.uri), version=dataset.version, properties=request.properties
         )
 
     def declare_table(self, request: Any) -> Any:
@@ -238,8 +238,8 @@ class DirectoryNamespace(api.LanceNamespace):
             raise api.InvalidInputError(f"mode {request.mode!r} is none of append, overwrite")
         with _namespace_errors():
             data = _rows(request_data, "insert_into_table")
-            written = self._write(data, self._catalog.table(_table_name(request)).uri, mode)
-        return api.InsertIntoTableResponse(num_inserted_rows=data.num_rows, version=written.version)
+            dataset = self._write(data, self._catalog.table(_table_name(request)).uri, mode)
+        return api.InsertIntoTableResponse(num_inserted_rows=data.num_rows, version=dataset.version)
 
     def _create_parents(self, name: Name) -> None:
         """Create the missing namespaces of a table. pylance writes such tables without their namespaces."""

@@ -47,9 +47,9 @@ def _member(member: Any) -> Any:
 
 def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
-    def call(*positional: Any, **named: Any) -> Any:
+    def call(*positional: Any, **keywords: Any) -> Any:
         try:
-            result = function(*positional, **named)
+            result = function(*positional, **keywords)
         except LanceError as error:
             raise _os_error(error) from error.__cause__
         return _iterated(result) if isinstance(result, GeneratorType) else result

@@ -153,12 +153,12 @@ def _find_escapes(codes: _Bytes, count: int, bounds: npt.NDArray[Any]) -> _Place
     marks = np.flatnonzero(codes >= count)
     if not len(marks):
         return marks
-    marked = codes[marks]
-    escapes = _even_places(marks[marked == _ESCAPE])
+    mark_codes = codes[marks]
+    escapes = _even_places(marks[mark_codes == _ESCAPE])
     literals = np.zeros(len(codes) + 1, dtype=np.bool_)
     literals[escapes + 1] = True
     # A 255 that is not an escape is a literal. Any other code that is not a symbol must be a literal, too.
-    if not bool(literals[marks[marked != _ESCAPE]].all()):
+    if not bool(literals[marks[mark_codes != _ESCAPE]].all()):
         raise FormatError("an FSST code has no symbol in the table")
     if len(escapes) and bool(_look_up(literals.view(np.uint8), bounds).any()):
         raise FormatError("a string ends inside an FSST escape")

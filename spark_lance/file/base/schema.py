@@ -404,7 +404,7 @@ class Schema:
         top = next((top for top in self.fields if top.name == names[0]), None)
         return None if top is None else top.find_path(names[1:])
 
-    def path_of(self, field_id: int) -> str:
+    def field_path(self, field_id: int) -> str:
         """Return the path of a field, in the form that `find` accepts.
 
         Raises:

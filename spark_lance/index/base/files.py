@@ -92,9 +92,9 @@ class IndexFile:
             raise FormatError("a file of an index is missing", self.path) from None
         except UnsupportedFormatError:
             # Before Lance 0.21, scalar indexes were legacy files.
-            opened = open_file(self.store, self.path, size=self.size)
-            if isinstance(opened, LegacyFileReader):
-                return opened
+            reader = open_file(self.store, self.path, size=self.size)
+            if isinstance(reader, LegacyFileReader):
+                return reader
             raise
 
     def __getstate__(self) -> dict[str, object]:
@@ -195,10 +195,10 @@ class IndexFile:
             FormatError: a column is missing, or stored bytes are damaged.
         """
         column_names = [field.name for field in self._reader.schema.fields] if names is None else list(names)
-        opened = [self._open(name) for name in column_names]
+        columns = [self._open(name) for name in column_names]
         end = self.num_rows if stop is None else min(stop, self.num_rows)
-        self._reader.prefetch([reader for _, reader in opened], start, end)
-        arrays = [one_array(read_field(reader, field, self.path, start, end)) for field, reader in opened]
+        self._reader.prefetch([reader for _, reader in columns], start, end)
+        arrays = [one_array(read_field(reader, field, self.path, start, end)) for field, reader in columns]
         self._reader.source.release()
         return pa.Table.from_arrays(arrays, names=column_names)
 
@@ -212,8 +212,8 @@ class IndexFile:
         Raises:
             FormatError: a column is missing, or stored bytes are damaged.
         """
-        opened = [self._open(name) for name in names]
-        if len(spans) < 2 or not all(isinstance(reader, RowReader) for _, reader in opened):
+        columns = [self._open(name) for name in names]
+        if len(spans) < 2 or not all(isinstance(reader, RowReader) for _, reader in columns):
             return [self.read(names, start, stop) for start, stop in spans]
         ends = np.minimum([stop for _, stop in spans], self.num_rows)
         sizes = np.maximum(ends - [start for start, _ in spans], 0)
@@ -221,7 +221,7 @@ class IndexFile:
         combined = pa.Table.from_arrays(
             [
                 one_array(take_field(cast("RowReader", reader), field, self.path, rows))
-                for field, reader in opened
+                for field, reader in columns
             ],
             names=list(names),
         )
@@ -238,13 +238,13 @@ class IndexFile:
 
     def _open(self, name: str) -> tuple[Field, FieldReader]:
         """Open a column only once, because an index is read in many small pieces."""
-        opened = self._opened.get(name)
-        if opened is None:
+        column = self._opened.get(name)
+        if column is None:
             field = next((field for field in self._reader.schema.fields if field.name == name), None)
             if field is None:
                 raise FormatError(f"the index file has no column {name}", self.path)
-            opened = self._opened[name] = (field, self._reader.open_field(field))
-        return opened
+            column = self._opened[name] = (field, self._reader.open_field(field))
+        return column
 
 
 Numbers = npt.NDArray[np.uint64]

@@ -27,8 +27,8 @@ from spark_lance.table.format.row_set import (
     FRAGMENT_ROWS,
     Addresses,
     RowSet,
-    fragments_of,
-    offsets_of,
+    address_fragments,
+    address_offsets,
     row_addresses,
     split_address,
 )
@@ -89,7 +89,7 @@ class RowAddressRemap:
         """Return the current addresses of rows, and the mask of rows that still exist."""
         present = np.ones(len(addresses), dtype=np.bool_)
         for group in self.groups:
-            is_old = np.isin(fragments_of(addresses), group.old)
+            is_old = np.isin(address_fragments(addresses), group.old)
             if not is_old.any():
                 continue
             moved_addresses = addresses[is_old]
@@ -123,7 +123,7 @@ def _parse_group(group: table_pb2.FragmentReuseIndexDetails.Group) -> _Group:
         raise FormatError("the record of moved rows has a fragment id above 2^32 - 1")
     ascending = np.array(treemap.to_array(), dtype=np.uint64)
     old = np.array([digest.id for digest in group.old_fragments], dtype=np.uint64)
-    parts = [ascending[fragments_of(ascending) == number] for number in old]
+    parts = [ascending[address_fragments(ascending) == number] for number in old]
     survivors = np.concatenate(parts) if parts else ascending[:0]
     targets = np.concatenate(
         [
@@ -251,9 +251,11 @@ class RowResolver:
             for number in covered:
                 table[number] = self._row_count(number) if number in self._fragments else FRAGMENT_ROWS
             entry = self._row_counts[id(covered)] = (covered, table)
-        ends = entry[1][np.minimum(fragments_of(addresses), np.uint64(len(entry[1]) - 1)).astype(np.int64)]
+        ends = entry[1][
+            np.minimum(address_fragments(addresses), np.uint64(len(entry[1]) - 1)).astype(np.int64)
+        ]
         counts: Mask = ends > 0
-        beyond = is_present & counts & (offsets_of(addresses) >= ends)
+        beyond = is_present & counts & (address_offsets(addresses) >= ends)
         if beyond.any():
             fragment, row = split_address(int(addresses[beyond][0]))
             raise FormatError(f"an index has row {row} of fragment {fragment}, which has fewer")
@@ -264,11 +266,11 @@ class RowResolver:
         alive = np.ones(len(addresses), dtype=np.bool_)
         if not len(self._with_deletions):
             return alive
-        fragment_ids = fragments_of(addresses)
+        fragment_ids = address_fragments(addresses)
         affected = np.intersect1d(np.unique(fragment_ids), self._with_deletions)
         for number in affected.tolist():
             positions = np.flatnonzero(fragment_ids == number)
-            alive[positions] = ~np.isin(offsets_of(addresses[positions]), self.deletions(number))
+            alive[positions] = ~np.isin(address_offsets(addresses[positions]), self.deletions(number))
         return alive
 
     def deletions(self, number: int) -> npt.NDArray[np.uint32]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from pyroaring import BitMap, BitMap64
 
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.table.format.row_set import RowSet, address_of
+from spark_lance.table.format.row_set import RowSet, row_address
 
 
 def pack_sorted(numbers: npt.NDArray[np.uint64]) -> bytes:
@@ -27,7 +27,7 @@ def treemap_numbers(data: BitMap64, possible: Mapping[int, BitMap]) -> npt.NDArr
     allowed = BitMap64()
     for fragment, rows in possible.items():
         if rows:
-            allowed.add_range(address_of(fragment, 0), address_of(fragment, rows.max() + 1))
+            allowed.add_range(row_address(fragment, 0), row_address(fragment, rows.max() + 1))
     return np.array((data & allowed).to_array(), dtype=np.uint64)
 
 

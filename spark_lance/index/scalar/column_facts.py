@@ -464,8 +464,8 @@ def _set_sizes(
     def count() -> None:
         owners = np.repeat([position for position, _ in pending], [len(part) for _, part in pending])
         addresses, alive = index.row_addresses(segment, np.concatenate([part for _, part in pending]))
-        counted = alive if within is None else alive & within.mask(addresses)
-        for row, mask in enumerate((alive, counted)):
+        inside = alive if within is None else alive & within.mask(addresses)
+        for row, mask in enumerate((alive, inside)):
             sizes[row] += np.bincount(owners[mask], minlength=keys)
 
     for position, bitmaps in enumerate(segment.stored_sets()):

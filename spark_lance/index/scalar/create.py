@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from spark_lance.errors import ColumnTypeError, FormatError, IndexNotFoundError, OptionError
-from spark_lance.expressions.geo_functions import extension_of
+from spark_lance.expressions.geo_functions import extension_name
 from spark_lance.expressions.values import plain
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
@@ -154,7 +154,7 @@ def write_segment(
     kind = plain(pa.chunked_array([], field.arrow_type())).type
     physical = {f.id: snapshot.physical_rows(f) for f in fragments}
     pieces = partial(_read_pieces, snapshot, fragments, column, number_column)
-    rows = Rows(pieces, kind, physical, extension_of(field.arrow_field()))
+    rows = Rows(pieces, kind, physical, extension_name(field.arrow_field()))
     target = SegmentTarget(snapshot.store, directory, snapshot.manifest.file_version, options or {})
     files = index.build(rows, target)
     covered = BitMap(fragment.id for fragment in fragments)
@@ -192,7 +192,7 @@ def _unusable_index_error(snapshot: Snapshot, name: str) -> IndexNotFoundError:
     """Return the error for an index that does not exist or cannot be used."""
     for entry in snapshot.manifest.indices:
         if entry.name == name and entry.fields:
-            column = snapshot.schema.path_of(int(entry.fields[0]))
+            column = snapshot.schema.field_path(int(entry.fields[0]))
             return IndexNotFoundError(
                 f"index {name!r} of column {column!r} has a form that is not read here, old or new: drop it "
                 f"with drop_index({name!r}), and build it anew"
@@ -231,7 +231,7 @@ def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = No
         return snapshot.manifest
     rebuilt_ids = BitMap().union(*(segment.covered for segment in merged)) if merged else BitMap()
     fragments = [f for f in snapshot.fragments if f.id in rebuilt_ids or f.id not in covered]
-    column = snapshot.schema.path_of(int(segments[-1].entry.fields[0]))
+    column = snapshot.schema.field_path(int(segments[-1].entry.fields[0]))
     options = index(segments[-1]).options()
     entry = build_segment(snapshot, column, index, name, fragments, options)
     return commit_segments(snapshot, [entry], [segment.entry for segment in merged])
@@ -339,7 +339,7 @@ def _merge(
     index = kinds.get(index_label(first))
     if index is None:
         raise OptionError(f"segments of an index {index_label(first)!r} cannot be merged here")
-    column = snapshot.schema.path_of(int(first.fields[0]))
+    column = snapshot.schema.field_path(int(first.fields[0]))
     field = indexed_field(snapshot.schema, column, index)
     kind = plain(pa.chunked_array([], field.arrow_type())).type
     indices = [index(segment, kind) for segment in segments]

@@ -151,7 +151,7 @@ def _write_lists(
     lengths = part.lengths[is_present]
     average = float(lengths.mean()) if len(lengths) else 0.0
     numbers = np.full(source.num_rows, -1, dtype=np.int64)
-    written = 0
+    next_number = 0
     path = f"{target.directory}/part_{part.number}_invert.lance"
     has_positions = POSITIONS.name in source.arrow_schema.names
     schema = LISTS.append(POSITIONS) if has_positions else LISTS
@@ -173,8 +173,8 @@ def _write_lists(
                 counts.append(len(documents))
                 if has_positions:
                     positions.append(table[POSITIONS.name][number - start].values.filter(pa.array(alive)))
-                numbers[number] = written
-                written += 1
+                numbers[number] = next_number
+                next_number += 1
             if lists:
                 columns = [pa.array(lists, LISTS[0].type), pa.array(best, pa.float32())]
                 columns.append(pa.array(counts, pa.uint32()))

@@ -33,7 +33,7 @@ from spark_lance.expressions.expressions import Call, Column, Expression, comput
 from spark_lance.expressions.geo_functions import (
     BOXES_MEET,
     bounding_boxes,
-    extension_of,
+    extension_name,
     geometry_bounds,
     is_geometry,
     parse_geometries,
@@ -112,7 +112,7 @@ class RTree(ScalarIndex):
     @classmethod
     def fits_field(cls, field: Field, kind: pa.DataType) -> bool:
         """Return whether the values of a column can be geometries."""
-        return not (field.is_json or field.is_blob) and is_geometry(extension_of(field.arrow_field()), kind)
+        return not (field.is_json or field.is_blob) and is_geometry(extension_name(field.arrow_field()), kind)
 
     @cached_property
     def _file(self) -> IndexFile:

@@ -20,7 +20,7 @@ from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import FormatError
 from spark_lance.index.base.building import Rows
 from spark_lance.index.scalar.base import ScalarIndex
-from spark_lance.table.format.row_set import RowSet, address_of
+from spark_lance.table.format.row_set import RowSet, row_address
 
 Facts = TypeVar("Facts")
 
@@ -89,7 +89,7 @@ def split_zones(rows: Rows, size: int = ZONE_ROWS) -> Iterator[Zone]:
     for fragment, physical in rows.fragments.items():
         for start in range(0, physical, size):
             length = min(size, physical - start)
-            end = address_of(fragment, start) + length
+            end = row_address(fragment, start) + length
             while not is_last and not (pending and int(pending[-1][1][-1]) >= end):
                 piece = next(pieces, None)
                 is_last = piece is None

@@ -104,7 +104,7 @@ def indexed_text_columns(manifest: Manifest) -> list[str]:
     entries = [entry for entry in manifest.indices if index_label(entry) == INVERTED_LABEL]
     ids = {number for entry in entries for number in entry.fields}
     names = [field.id for field in manifest.schema.walk() if field.id in ids]
-    return [manifest.schema.path_of(number) for number in names]
+    return [manifest.schema.field_path(number) for number in names]
 
 
 def indexed_columns_text(columns: Sequence[str]) -> str:

@@ -245,9 +245,11 @@ def _leaves(documents: JsonValues) -> tuple[Ints, Ints, pa.Array, JsonValues]:
             return owners, path, paths, nodes
         children = nodes.children()
         below = path[children.owners]
-        named = np.flatnonzero(children.keys.kinds == STRING)
-        if len(named):
-            below[named], paths = _append_keys(paths, below[named], decode_strings(children.keys.take(named)))
+        string_keys = np.flatnonzero(children.keys.kinds == STRING)
+        if len(string_keys):
+            below[string_keys], paths = _append_keys(
+                paths, below[string_keys], decode_strings(children.keys.take(string_keys))
+            )
         outer = np.flatnonzero(~inner)
         parents = np.concatenate([outer, children.owners])
         # The values of a container replace it in the order.

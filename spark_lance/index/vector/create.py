@@ -187,7 +187,7 @@ def merge_vector_segments(
     if not all(_has_same_training(other, first) for other in contents):
         fragments = [fragment for fragment in snapshot.fragments if fragment.id in covered]
         recipe = replace(recipe, centroids=first.ivf.centroids)
-        column = snapshot.schema.path_of(field)
+        column = snapshot.schema.field_path(field)
         return write_vector_segment(snapshot, column, recipe, entry.name, fragments)
     trained = reopen(first, recipe)
     resolver = RowResolver(snapshot)
@@ -381,7 +381,7 @@ def extend_vector_index(snapshot: Snapshot, name: str, *, merge: int | None = No
     if not new_fragments and len(merged) < 2:
         return snapshot.manifest
     field = int(segments[-1].entry.fields[0])
-    column = snapshot.schema.path_of(field)
+    column = snapshot.schema.field_path(field)
     resolver = RowResolver(snapshot)
     rows = segment_rows(snapshot, column, new_fragments)
     with new_segment(snapshot.table) as number, coded_rows(trained, rows) as added:

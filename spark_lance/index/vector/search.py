@@ -260,9 +260,9 @@ class SegmentSearch:
                 raise FormatError(f"codes that do not fit the index: {error}", segment.directory) from error
             return _LoadedPartition(partition.row_ids, scorer, graph)
 
-        def size(loaded: _LoadedPartition) -> int:
-            links = 0 if loaded.graph is None else loaded.graph.nbytes
-            return loaded.scorer.nbytes + loaded.row_ids.nbytes + links
+        def size(partition: _LoadedPartition) -> int:
+            links = 0 if partition.graph is None else partition.graph.nbytes
+            return partition.scorer.nbytes + partition.row_ids.nbytes + links
 
         def load_all(keys: Sequence[tuple[Hashable, int]]) -> list[_LoadedPartition]:
             missing = sorted(number for _, number in keys)

@@ -62,7 +62,7 @@ __all__ = [
     "java_function",
     "java_session",
     "jvm_view",
-    "session_of",
+    "python_session",
     "socket_stream",
     "start_callbacks",
     "type_of_ddl",
@@ -147,7 +147,7 @@ def is_stopped(spark: Any) -> bool:
     return bool(getattr(spark, "is_stopped", False)) if context is None else context._jsc is None
 
 
-def session_of(spark: Any, session: Any) -> SparkSession:
+def python_session(spark: Any, session: Any) -> SparkSession:
     """Return the Python session of a Java session, in the context of another Python session."""
     from pyspark.sql import SparkSession
 

@@ -84,10 +84,10 @@ def check_workers(spark: Any) -> bool:
     Returns:
         Whether Spark finds the format by itself, as far as the driver can tell.
     """
-    named = str(spark.sparkContext.pythonExec)
-    program = shutil.which(named)
+    command = str(spark.sparkContext.pythonExec)
+    program = shutil.which(command)
     if program is None:
-        _warn(f"the Python of Spark's workers, {named}, does not exist: {_REMEDY}")
+        _warn(f"the Python of Spark's workers, {command}, does not exist: {_REMEDY}")
         return False
     if _is_current(Path(program)) and not _other_packages():
         return True

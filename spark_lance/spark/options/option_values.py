@@ -140,9 +140,9 @@ def column_list(text: str) -> tuple[str, ...]:
         names = [name.strip() for name in text.split(",")]
         if "" in names or "`" in text:
             raise ValueError
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise OptionError(f"option 'columns' names a column twice: {', '.join(doubled)}")
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise OptionError(f"option 'columns' names a column twice: {', '.join(duplicates)}")
     return tuple(names)
 
 

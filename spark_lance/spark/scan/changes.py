@@ -29,7 +29,12 @@ from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.versions.resolve import BranchReader, VersionRef, oldest_version_from, version_at
+from spark_lance.table.versions.resolve import (
+    BranchReader,
+    VersionRef,
+    oldest_version_since,
+    version_as_of_time,
+)
 
 _PREFETCHED_VERSIONS = 32
 
@@ -134,7 +139,7 @@ def _range(walk: BranchReader, options: ReadOptions, ref: VersionRef) -> tuple[i
         raise OptionError("startingVersion 'latest' is for streams: a change feed needs a number")
     last = _last(walk, options, ref)
     if moment is not None:
-        first = oldest_version_from(walk.table, moment)
+        first = oldest_version_since(walk.table, moment)
         if first > ref.version:
             raise VersionNotFoundError(f"version {first}, the first since {moment}, came after this read")
         return first, last
@@ -152,7 +157,7 @@ def _last(walk: BranchReader, options: ReadOptions, ref: VersionRef) -> int:
     if options.endingVersion is not None and options.endingTimestamp is not None:
         raise OptionError("give one of the options endingVersion and endingTimestamp")
     if options.endingTimestamp is not None:
-        return min(version_at(walk.table, options.endingTimestamp), ref.version)
+        return min(version_as_of_time(walk.table, options.endingTimestamp), ref.version)
     last = options.endingVersion
     if last is not None and last > ref.version:
         raise VersionNotFoundError(f"{walk.root} has no version {last} yet; its newest is {ref.version}")

@@ -77,11 +77,11 @@ def pack(
             for start, stop in itertools.pairwise(bounds)
         ]
 
-    counted = [(item, rows_of(item)) for item in items]
-    limit = partition_bytes or _limit(sum(_cost(rows, width) for _, rows in counted), cores)
+    item_rows = [(item, rows_of(item)) for item in items]
+    limit = partition_bytes or _limit(sum(_cost(rows, width) for _, rows in item_rows), cores)
     partitions: list[list[T]] = []
     room = 0.0
-    for piece, piece_rows in (pair for item, rows in counted for pair in pieces(item, rows, limit)):
+    for piece, piece_rows in (pair for item, rows in item_rows for pair in pieces(item, rows, limit)):
         cost = _cost(piece_rows, width)
         if cost > room or not partitions:
             partitions.append([])

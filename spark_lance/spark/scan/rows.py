@@ -45,7 +45,7 @@ from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import filterable_schema
 from spark_lance.table.reading.texts import texts_as_binary
-from spark_lance.table.versions.resolve import MAIN, Reference, VersionRef, resolve, version_at
+from spark_lance.table.versions.resolve import MAIN, Reference, VersionRef, resolve, version_as_of_time
 from spark_lance.table.versions.versions import find_version, latest_version, load_latest, load_version
 
 # The most files that the driver opens to answer a query without tasks, on local disks and on remote stores.
@@ -68,7 +68,7 @@ def pin(options: ReadOptions) -> VersionRef:
     branch = None if options.branch == MAIN else options.branch
     if options.asof is not None:
         line = resolve(store, root, (branch, None)) if branch else VersionRef(root, None, 0)
-        return VersionRef(line.root, branch, version_at(TableRef(store, line.root), options.asof))
+        return VersionRef(line.root, branch, version_as_of_time(TableRef(store, line.root), options.asof))
     if options.branch is None and options.tag is None:
         # The path can be that of a branch, whose versions continue the numbers of its parent.
         number = options.version
@@ -93,11 +93,11 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
         SchemaError: a column does not exist, or Spark has no type for it.
     """
     keep_worker_ready()
-    ref, snapshot = opened(options, ref)
-    return ref, described(snapshot, options)
+    ref, snapshot = open_snapshot(options, ref)
+    return ref, requested_schema(snapshot, options)
 
 
-def described(snapshot: Snapshot, options: ReadOptions) -> st.StructType:
+def requested_schema(snapshot: Snapshot, options: ReadOptions) -> st.StructType:
     """Return the Spark schema of the requested columns of an open version.
 
     Raises:
@@ -118,7 +118,7 @@ def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) 
     return LanceReader(options, schema, ref)
 
 
-def opened(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Snapshot]:
+def open_snapshot(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Snapshot]:
     """Resolve and open the version that a read sees.
 
     Args:
@@ -187,7 +187,7 @@ class LanceReader(DataSourceReader):
         cores: int | None = None,
     ) -> None:
         if ref is None or snapshot is None:
-            ref, snapshot = opened(options, ref)
+            ref, snapshot = open_snapshot(options, ref)
         self.ref, manifest = ref, snapshot.manifest
         self._schema = schema
         self._options = options

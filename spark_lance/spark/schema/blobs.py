@@ -34,7 +34,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.spark.schema.types import field_type, spark_field, spark_type
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.row_set import fragments_of
+from spark_lance.table.format.row_set import address_fragments
 from spark_lance.table.reading.blob_sources import FileOf, data_files, map_blobs, with_source
 from spark_lance.table.reading.blobs import BlobFile, open_blobs
 
@@ -183,7 +183,7 @@ def describe_blobs(
         manifest: the version.
         bases: locations of the version's files.
     """
-    numbers = fragments_of(addresses).astype(np.int64)
+    numbers = address_fragments(addresses).astype(np.int64)
     files = {fragment.id: data_files(fragment, bases) for fragment in manifest.fragments}
 
     def file_of(field: Field, owners: Ints) -> pa.Array:

@@ -145,9 +145,9 @@ def resolve_projection(table: Schema, projection: st.StructType) -> tuple[tuple[
         reasons.append(f"there is no column {', '.join(unknown)}, but {there}")
     if reasons:
         raise SchemaError(f"the schema does not fit the table: {'; '.join(reasons)}")
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise SchemaError(f"the schema names a column twice: {', '.join(doubled)}")
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise SchemaError(f"the schema names a column twice: {', '.join(duplicates)}")
     return tuple(names), tuple(fields)
 
 

@@ -20,7 +20,7 @@ import pyspark.sql.types as st
 from pyspark.errors import IllegalArgumentException
 
 from spark_lance.errors import SchemaError
-from spark_lance.expressions.geo_functions import extension_of
+from spark_lance.expressions.geo_functions import extension_name
 from spark_lance.file.base.extensions import EXTENSION_METADATA, WELL_KNOWN_BINARY
 from spark_lance.io.stored_json import parse_object
 from spark_lance.spark.base.compat import GeographyType, GeometryType
@@ -37,7 +37,7 @@ def is_spatial(spark: st.DataType) -> bool:
 
 def is_spatial_field(field: pa.Field) -> bool:
     """Return whether a column can be read as GEOMETRY or GEOGRAPHY."""
-    return extension_of(field) in WELL_KNOWN_BINARY
+    return extension_name(field) in WELL_KNOWN_BINARY
 
 
 def _is_geography(spark: st.DataType) -> bool:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.expressions.geo_functions import extension_of
+from spark_lance.expressions.geo_functions import extension_name
 from spark_lance.file.base.extensions import EXTENSION_METADATA, GEOMETRY_TYPES, WELL_KNOWN_BINARY
 from spark_lance.jsonb.columns import is_json_text
 from spark_lance.spark.base.compat import TimeType
@@ -438,7 +438,7 @@ def _spark_metadata(field: pa.Field) -> dict[str, Any]:
         metadata[VECTOR_SIZE] = field.type.list_size
     if is_json_text(field):
         metadata[AS_JSON] = True
-    if (extension := extension_of(field)) in GEOMETRY_TYPES:
+    if (extension := extension_name(field)) in GEOMETRY_TYPES:
         metadata[AS_GEOMETRY] = extension
         parameters = (field.metadata or {}).get(EXTENSION_METADATA.encode())
         if parameters:

@@ -14,7 +14,7 @@ from typing import Any
 import pyspark.sql.types as st
 
 from spark_lance.errors import OptionError
-from spark_lance.expressions.geo_functions import extension_of
+from spark_lance.expressions.geo_functions import extension_name
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.options.column_options import (
     AS_GEOMETRY,
@@ -120,7 +120,7 @@ _MATCHES: Mapping[str, Callable[[Field, Any], bool]] = {
     FLOAT16: _is_half,
     LARGE: _is_large,
     AS_JSON: lambda field, setting: field.is_json == setting,
-    AS_GEOMETRY: lambda field, setting: extension_of(field.arrow_field()) == setting,
+    AS_GEOMETRY: lambda field, setting: extension_name(field.arrow_field()) == setting,
     BLOB: lambda field, kind: field.is_blob == (kind == "blob"),
     KEY: lambda field, setting: (field.key_position is not None) == setting,
     KEY_POSITION: lambda field, place: field.key_position == place,

@@ -357,9 +357,9 @@ def check_names(schema: st.StructType, case_sensitive: bool = False) -> None:
     """
     if not schema.fields:
         raise SchemaError("the DataFrame has no columns")
-    doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    if doubled:
-        raise SchemaError(f"column names that occur twice: {', '.join(doubled)}")
+    duplicates = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if duplicates:
+        raise SchemaError(f"column names that occur twice: {', '.join(duplicates)}")
     alike = [] if case_sensitive else list(_names_differing_in_case(schema, ""))
     if alike:
         raise SchemaError(
@@ -458,8 +458,10 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
         kinds = (field_type(table_field), spark_field(table_field).dataType)
     except SchemaError:
         return new
-    written = column.dataType
-    if not any(kind.simpleString() == written.simpleString() and covers(written, kind) for kind in kinds):
+    input_type = column.dataType
+    if not any(
+        kind.simpleString() == input_type.simpleString() and covers(input_type, kind) for kind in kinds
+    ):
         return new
     metadata = {**(table_field.metadata or {}), **(new.metadata or {})}
     nullable = new.nullable and (table_field.nullable or column.nullable)

@@ -224,7 +224,7 @@ def push_aggregates(request: BridgeRequest) -> dict[str, Any] | None:
         return None
     schema, columns = answer
     rows = rows_answer([pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))], schema)
-    return {**rows, "schema": schema.json(), "ref": version_answer(read.opened[0])}
+    return {**rows, "schema": schema.json(), "ref": version_answer(read.version)}
 
 
 def column_statistics(request: BridgeRequest) -> dict[str, Any]:
@@ -236,16 +236,16 @@ def column_statistics(request: BridgeRequest) -> dict[str, Any]:
     body = request.body
     read = Read(body["read"])
     statistics, fields, ends = {}, [], []
-    if read.options.kind == "rows" and read.opened[1].manifest.index_section:
+    if read.options.kind == "rows" and read.snapshot.manifest.index_section:
         # Imported here and in the functions below, because a table without indexes needs none of these
         # modules.
         from spark_lance.index.scalar.column_facts import column_bounds
 
-        ref_schema = read.opened[1].schema
+        ref_schema = read.snapshot.schema
         for column in st.StructType.fromJson(json.loads(body["columns"])).fields:
             path = [column.name]
             bounds = (
-                column_bounds(read.opened[1], path)
+                column_bounds(read.snapshot, path)
                 if has_spark_values(path, ref_schema, read.scan_schema)
                 else None
             )
@@ -317,7 +317,7 @@ class _LocalAggregates:
     def _scan_columns(self, aggregates: Sequence[Mapping[str, Any]]) -> list[_TypedValue] | None:
         """Compute aggregates by a scan of their columns, if the columns are small."""
         most_rows, most_bytes = local_bounds(self.body)
-        scan_schema, schema = self.read.scan_schema, self.read.opened[1].schema
+        scan_schema, schema = self.read.scan_schema, self.read.snapshot.schema
         pending: list[Accumulator] = []
         for one in aggregates:
             path = one["path"]
@@ -362,7 +362,7 @@ class _LocalAggregates:
 
     def _count_values(self, path: Sequence[str], rows: RowSet | None) -> int | None:
         """Return the number of rows that are not null in a column."""
-        snapshot = self.read.opened[1]
+        snapshot = self.read.snapshot
         if not (snapshot.manifest.index_section and find_spark_type(path, self.read.scan_schema)):
             return None
         from spark_lance.index.scalar.column_facts import null_count
@@ -379,7 +379,7 @@ class _LocalAggregates:
         return None if groups is None else len(groups[0]) - groups[0].null_count
 
     def _groups(self, path: Sequence[str]) -> tuple[pa.Array, Any] | None:
-        snapshot = self.read.opened[1]
+        snapshot = self.read.snapshot
         if self._target is None or not snapshot.manifest.index_section:
             return None
         if not has_spark_values(path, snapshot.schema, self.read.scan_schema):
@@ -411,20 +411,20 @@ class _LocalAggregates:
 
     def _extreme(self, one: Mapping[str, Any]) -> _TypedValue | None:
         """Read the least or greatest value of a column from the rows that an index returns."""
-        path, ref = one["path"], self.read.opened
-        if self._target is None or not has_spark_order(path, ref[1].schema, self.read.scan_schema):
+        path, schema = one["path"], self.read.snapshot.schema
+        if self._target is None or not has_spark_order(path, schema, self.read.scan_schema):
             return None
         is_max = one["function"] == "max"
         top = {"path": path, "descending": is_max, "nulls": "none", "rows": 1}
         rows = find_top_rows(self.read, top, self._target.rows)
         if rows is None:
             return None
-        schema = _nested_columns([path], self.read.scan_schema)
-        reader = create_reader(self.read, schema, self.body)
+        columns = _nested_columns([path], self.read.scan_schema)
+        reader = create_reader(self.read, columns, self.body)
         reader.set_rows(rows)
         most_rows, most_bytes = local_bounds(self.body)
         batches = reader.read_if_small(max(most_rows, _MAX_SCANNED_ROWS), most_bytes)
-        kind = find_spark_type(path, schema)
+        kind = find_spark_type(path, columns)
         if batches is None or kind is None:
             return None
         values = [_inner_values(batch.column(0), path[1:]) for batch in batches]

@@ -38,7 +38,7 @@ from spark_lance.table.maintenance.retention import (
 from spark_lance.table.reading.version_changes import FEED_COLUMNS
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.branches import Branches, branch_root
-from spark_lance.table.versions.resolve import BranchReader, version_at
+from spark_lance.table.versions.resolve import BranchReader, version_as_of_time
 from spark_lance.table.versions.retention import drop_expired_refs
 from spark_lance.table.versions.versions import latest_version, list_versions
 
@@ -70,7 +70,7 @@ def _rollback_to_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[
 
 def _rollback_to_timestamp(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     dataset = table.dataset()
-    version = version_at(dataset.table, _utc_time(a["timestamp"]))
+    version = version_as_of_time(dataset.table, _utc_time(a["timestamp"]))
     return _restore(request, table, version)
 
 
@@ -529,8 +529,8 @@ def _without_carryovers(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     inserts = f.count(f.when(f.col("_change_type") == "INSERT", 1)).over(pair)
     deletes = f.count(f.when(f.col("_change_type") == "DELETE", 1)).over(pair)
     number = f.row_number().over(Window.partitionBy(*same, "_change_type").orderBy(f.lit(1)))
-    marked = rows.withColumn("_number", number).withColumn("_pairs", f.least(inserts, deletes))
-    return marked.where("_number > _pairs").drop("_number", "_pairs")
+    numbered_rows = rows.withColumn("_number", number).withColumn("_pairs", f.least(inserts, deletes))
+    return numbered_rows.where("_number > _pairs").drop("_number", "_pairs")
 
 
 def _columns_with_types(rows: DataFrame, columns: Sequence[str], names: frozenset[str]) -> list[str]:

@@ -22,7 +22,7 @@ from spark_lance.errors import OptionError
 from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.sql.partition_fields import partition_text
 from spark_lance.spark.sql.procedure import Parameter, Procedure
-from spark_lance.spark.sql.tables import table_at
+from spark_lance.spark.sql.tables import open_writable_table
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.commits.commit import retry_operation, retry_policy
 from spark_lance.table.commits.commit_rows import commit_row_changes
@@ -49,18 +49,18 @@ def _partition_spec(dataset: LanceDataset) -> PartitionSpec:
 
 def list_partitions(request: BridgeRequest) -> list[list[str | None]]:
     """Return the partitions that have rows, sorted; each is a list of texts, one for each field."""
-    dataset = table_at(request).dataset()
+    dataset = open_writable_table(request).dataset()
     spec = _partition_spec(dataset)
     names = [field.name for field in spec.fields]
-    counted = partition_counts(dataset.snapshot, spec).select(names)
-    ordered = counted.sort_by([(name, "ascending") for name in names]) if counted.num_rows else counted
-    columns = [_java_texts(column) for column in ordered.columns]
+    counts = partition_counts(dataset.snapshot, spec).select(names)
+    sorted_counts = counts.sort_by([(name, "ascending") for name in names]) if counts.num_rows else counts
+    columns = [_java_texts(column) for column in sorted_counts.columns]
     return [list(values) for values in zip(*columns, strict=True)]
 
 
 def delete_partitions(request: BridgeRequest) -> bool:
     """Delete the rows of partitions in one commit; return False if they have none."""
-    dataset = table_at(request).dataset()
+    dataset = open_writable_table(request).dataset()
     spec = _partition_spec(dataset)
     rows = request.body["partition_values"]
     columns = []

@@ -16,7 +16,7 @@ import pyspark.sql.types as st
 
 from spark_lance.datasets.spelling import camel_case
 from spark_lance.errors import OptionError
-from spark_lance.spark.base.compat import session_of, type_of_ddl
+from spark_lance.spark.base.compat import python_session, type_of_ddl
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.iceberg_procedures import ICEBERG_PROCEDURES
 from spark_lance.spark.sql.partitions import PARTITION_PROCEDURES
@@ -30,7 +30,7 @@ from spark_lance.spark.sql.statement_procedures import (
     full_order,
     parse_properties,
 )
-from spark_lance.spark.sql.tables import table_at
+from spark_lance.spark.sql.tables import open_writable_table
 from spark_lance.spark.table.maintaining import VacuumRequest, VacuumWords, vacuum
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.maintenance.verify import verify
@@ -402,7 +402,7 @@ def call_procedure(request: BridgeRequest) -> dict[str, Any]:
         The schema and rows of the result, and the full name of the table that the procedure may have changed.
     """
     procedure = PROCEDURES[request.name[-1].lower()]
-    request = replace(request, spark=session_of(request.spark, request.subject))
+    request = replace(request, spark=python_session(request.spark, request.subject))
     names = [one.name for one in procedure.all_parameters]
     arguments = dict(zip(names, request.body["arguments"], strict=True))
     if not procedure.on_table:
@@ -411,7 +411,9 @@ def call_procedure(request: BridgeRequest) -> dict[str, Any]:
     if text is None:
         raise OptionError(f"{request.name[-1]} needs the name of a table")
     name = catalog_name(request.catalog, str(text), current_namespace(request))
-    rows = _result_rows(procedure.run(request, table_at(request, name), {**arguments, "named": str(text)}))
+    rows = _result_rows(
+        procedure.run(request, open_writable_table(request, name), {**arguments, "named": str(text)})
+    )
     return {**rows, "changed": [request.catalog.name, *name]}
 
 

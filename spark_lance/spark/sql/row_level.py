@@ -20,7 +20,7 @@ from pyspark.sql.classic import dataframe
 from pyspark.sql.classic.column import Column
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
-from spark_lance.spark.base.compat import java_exception, java_frame, session_of
+from spark_lance.spark.base.compat import java_exception, java_frame, python_session
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES, STORAGE_PREFIX
 from spark_lance.spark.options.option_fields import OPTIONS, options_that_choose
 from spark_lance.spark.options.options import read_options
@@ -110,7 +110,7 @@ def change_rows(request: BridgeRequest) -> None:
     body, subject = request.body, request.subject
     began = time.monotonic()
     body = {**body, "options": staged_options(body["options"], body.get("staging"))}
-    spark = session_of(request.spark, subject["session"])
+    spark = python_session(request.spark, subject["session"])
     statement = _Statement(body, subject, _table(spark, body))
     try:
         result = getattr(statement, body["kind"])()

@@ -163,20 +163,30 @@ class Read:
         return VersionRef(*self.request["ref"]) if self.request.get("ref") else None
 
     @cached_property
-    def opened(self) -> tuple[VersionRef, Snapshot]:
+    def _open_version(self) -> tuple[VersionRef, Snapshot]:
         """The version of the read, cached for the next request."""
         key = (self.request["token"], str(self.ref), *sorted(self.request["options"].items()))
         return _OPEN_VERSIONS.get(
             key,
-            lambda: rows.opened(self.options, self.ref),
+            lambda: rows.open_snapshot(self.options, self.ref),
             lambda entry: max(_MIN_OPEN_BYTES, _OPEN_PER_BYTE * entry[1].manifest.message.ByteSize()),
         )
+
+    @property
+    def version(self) -> VersionRef:
+        """The reference of the version of the read."""
+        return self._open_version[0]
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The version of the read."""
+        return self._open_version[1]
 
     @property
     def table_schema(self) -> Schema | None:
         """The schema of the columns that predicates may test; None if Spark applies all predicates."""
         if self.options.kind == "rows":
-            return self.opened[1].schema
+            return self.snapshot.schema
         if self.options.kind == "metadata":
             # Imported here because reads of rows need none of the modules for metadata tables.
             from spark_lance.spark.scan.metadata import MetadataReader
@@ -196,8 +206,8 @@ def describe_read(request: BridgeRequest) -> dict[str, Any]:
     """Return the Spark schema of a read, its pinned version, and the rules for push-down."""
     read = Read(request.body["read"])
     if read.options.kind == "rows":
-        ref, snapshot = read.opened
-        schema = rows.described(snapshot, read.options)
+        ref, snapshot = read.version, read.snapshot
+        schema = rows.requested_schema(snapshot, read.options)
         pushdown = pushdown_description(read.options, snapshot.schema, schema)
     else:
         ref, schema = read_kind(read.options).describe(read.options, None)
@@ -219,7 +229,7 @@ def pin_read(request: BridgeRequest) -> list[Any]:
     """
     read = Read(request.body["read"])
     if read.options.kind == "rows":
-        ref, snapshot = read.opened
+        ref, snapshot = read.version, read.snapshot
         if request.body["has_user_schema"]:
             resolve_projection(snapshot.schema, read.scan_schema)
         return version_answer(ref)
@@ -248,7 +258,7 @@ def target_rows(read: Read, body: Mapping[str, Any]) -> TargetRows | None:
     condition = create_reader(read, st.StructType(), body).condition
     if condition is None:
         return TargetRows(None)
-    row_set = _index_exact_rows(condition, read.opened[1], most_bytes)
+    row_set = _index_exact_rows(condition, read.snapshot, most_bytes)
     return None if row_set is None else TargetRows(row_set)
 
 
@@ -270,7 +280,7 @@ def find_top_rows(read: Read, top: Mapping[str, Any], within: RowSet | None) -> 
         top: `path` of the column, `descending`, `nulls`, and the number of `rows`, see `leading_rows`.
         within: the rows to consider; None for all rows of the version.
     """
-    path, snapshot = top["path"], read.opened[1]
+    path, snapshot = top["path"], read.snapshot
     if not (snapshot.manifest.index_section and has_spark_order(path, snapshot.schema, read.scan_schema)):
         return None
     # Imported here because a table without indexes needs none of these modules.
@@ -307,7 +317,7 @@ def plan_scan(request: BridgeRequest) -> dict[str, Any]:
         ref = row_reader.ref
         is_ordered = _keep_top_rows(row_reader, read, body)
         if row_reader.condition is not None and body.get("limit") is None and read.options.fragments is None:
-            row_set = _index_exact_rows(row_reader.condition, read.opened[1], most_bytes)
+            row_set = _index_exact_rows(row_reader.condition, read.snapshot, most_bytes)
             if row_set is not None and row_set.num_rows <= most_rows:
                 row_reader.set_rows(
                     row_set.select_fragments(number for number, rows in row_set.items() if rows)
@@ -334,10 +344,10 @@ def plan_scan(request: BridgeRequest) -> dict[str, Any]:
     if few is not None:
         return {**answer, **rows_answer(few, schema, in_file=bool(body.get("files")))}
     check_package(request.spark)
-    fields, keyed = _partition_tasks(reader, read, schema) if body.get("grouped") else ([], None)
-    if keyed is None or not (keyed or body.get("runtime")):
-        fields, keyed = [], None
-    parts = None if keyed is None else [part for _, part in keyed]
+    fields, tasks_by_partition = _partition_tasks(reader, read, schema) if body.get("grouped") else ([], None)
+    if tasks_by_partition is None or not (tasks_by_partition or body.get("runtime")):
+        fields, tasks_by_partition = [], None
+    parts = None if tasks_by_partition is None else [part for _, part in tasks_by_partition]
     function, partitions = pickled_read(reader, schema, parts)
     return {
         **answer,
@@ -349,7 +359,7 @@ def plan_scan(request: BridgeRequest) -> dict[str, Any]:
         "function": _base64_text(function),
         "partitions": [_base64_text(partition) for partition in partitions],
         "partition_fields": fields,
-        "partition_values": [key for key, _ in keyed or ()],
+        "partition_values": [key for key, _ in tasks_by_partition or ()],
     }
 
 
@@ -363,7 +373,7 @@ def _partition_tasks(
     """
     if not isinstance(reader, LanceReader):
         return [], None
-    snapshot = read.opened[1]
+    snapshot = read.snapshot
     fields = partitioning(snapshot.manifest.config, snapshot.schema)
     if not fields:
         return [], None
@@ -402,7 +412,7 @@ def _scan_metrics(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
 
 def create_reader(read: Read, schema: st.StructType, body: Any) -> LanceReader:
     """Return the reader of some columns, with the pushed-down filters, limit and offset."""
-    ref, snapshot = read.opened
+    ref, snapshot = read.version, read.snapshot
     reader = LanceReader(read.options, schema, ref, snapshot, body["cores"])
     reader.set_filters(
         _pushed_trees(read, body),

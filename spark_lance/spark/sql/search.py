@@ -28,7 +28,7 @@ from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from spark_lance.index.vector.search_tasks import plan_search
 from spark_lance.io.store import open_store
-from spark_lance.spark.base.compat import java_frame, session_of
+from spark_lance.spark.base.compat import java_frame, python_session
 from spark_lance.spark.options.option_fields import OPTIONS, ReadOptions, options_that_choose
 from spark_lance.spark.options.options import read_options
 from spark_lance.spark.scan import changes
@@ -122,7 +122,7 @@ def search_each(request: BridgeRequest) -> None:
     `columns` of the search.
     """
     body, subject = request.body, request.subject
-    spark = session_of(request.spark, subject["session"])
+    spark = python_session(request.spark, subject["session"])
     rows = dataframe.DataFrame(subject["rows"], spark)
     options = read_options(body["search"])
     dataset = open_version(options, pin(options))

@@ -267,9 +267,9 @@ class SessionNames:
 def described_columns(uri: str, storage: Mapping[str, str]) -> tuple[st.StructType, str | None]:
     """Return the columns of a table with their SQL types, and the comment of the table."""
     options = read_options({"path": uri, **{f"storage.{key}": value for key, value in storage.items()}})
-    _, snapshot = read.opened(options, None)
+    _, snapshot = read.open_snapshot(options, None)
     comment = (dict(snapshot.schema.to_arrow().metadata or {})).get(b"comment", b"").decode()
-    return declared_schema(read.described(snapshot, options)), comment or None
+    return declared_schema(read.requested_schema(snapshot, options)), comment or None
 
 
 def local_path(uri: str) -> str:

@@ -34,10 +34,10 @@ from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.sort_keys import sort_key
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.procedure import REWRITTEN, Parameter, Procedure, current_namespace, number, texts
-from spark_lance.spark.sql.tables import check_changes, table_at
+from spark_lance.spark.sql.tables import check_changes, open_writable_table
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.inserts.clone import replace_branch
-from spark_lance.table.versions.resolve import version_at
+from spark_lance.table.versions.resolve import version_as_of_time
 from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN_VERSIONS, set_retention
 
 _UNITS = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
@@ -259,7 +259,7 @@ def _create_clone(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None
             writer = writer.tableProperty(name, value)
         (writer.createOrReplace if exists else writer.create)()
         return
-    source = table_at(request, catalog_name(catalog, a["source"], current_namespace(request)))
+    source = open_writable_table(request, catalog_name(catalog, a["source"], current_namespace(request)))
     version = _resolve_version(request, source, a)
     settings = [{"kind": "set_property", "property": key, "value": text} for key, text in properties.items()]
     check_changes(source, settings)
@@ -275,7 +275,7 @@ def _create_clone(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None
 def _is_in_catalog(request: BridgeRequest, text: str) -> bool:
     """Return whether a source is a table of this catalog."""
     try:
-        table_at(request, catalog_name(request.catalog, text, current_namespace(request)))
+        open_writable_table(request, catalog_name(request.catalog, text, current_namespace(request)))
     except (TableNotFoundError, OptionError, UnsupportedFormatError):
         return False
     return True
@@ -296,7 +296,7 @@ def _resolve_version(request: BridgeRequest, source: LanceTable, a: Mapping[str,
         return number(a["version"])
     dataset = source.dataset()
     moment = in_zone(str(a["timestamp"]), request.spark.conf.get(SESSION_ZONE))
-    return version_at(dataset.table, moment)
+    return version_as_of_time(dataset.table, moment)
 
 
 def _analyze(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:

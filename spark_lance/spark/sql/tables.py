@@ -152,8 +152,8 @@ def load_table(request: BridgeRequest) -> dict[str, Any]:
 
 def _is_branch(request: BridgeRequest, table: Name, name: str) -> bool:
     """Return whether a table has a branch of this name and no such tag."""
-    opened = table_at(request, table).dataset()
-    return name not in opened.tags.list() and name in opened.branches.list()
+    dataset = open_writable_table(request, table).dataset()
+    return name not in dataset.tags.list() and name in dataset.branches.list()
 
 
 def _describe_changes_table(request: BridgeRequest, always: dict[str, str]) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def fitting_types(request: BridgeRequest) -> dict[str, str]:
 
     `rows` is the schema of the source.
     """
-    manifest = table_at(request).dataset().manifest
+    manifest = open_writable_table(request).dataset().manifest
     table = st.StructType.fromJson(json.loads(load_table(request)["schema"]))
     rows = st.StructType.fromJson(json.loads(request.body["rows"]))
     result = {}
@@ -303,8 +303,8 @@ def answer(
         place, schema = metadata.describe(options, None)
         columns = Schema.from_arrow(metadata.MetadataReader.columns(options))
     else:
-        place, snapshot = read.opened(options, None)
-        schema, columns = read.described(snapshot, options), snapshot.schema
+        place, snapshot = read.open_snapshot(options, None)
+        schema, columns = read.requested_schema(snapshot, options), snapshot.schema
         newest = _newest_version(catalog, always, None if user_options else snapshot)
         properties = _table_properties(newest, always["path"])
         constraints = [one.described() for one in newest.settings.constraints]
@@ -339,7 +339,7 @@ def _write_order(config: Mapping[str, str], schema: Schema) -> WriteOrder:
     return WriteOrder(keys=keys, distributed=config.get(DISTRIBUTION) == "range")
 
 
-def table_at(request: BridgeRequest, name: Name | None = None) -> LanceTable:
+def open_writable_table(request: BridgeRequest, name: Name | None = None) -> LanceTable:
     """Return a table by name for a statement that changes it.
 
     Raises:
@@ -398,13 +398,13 @@ def rename_table(request: BridgeRequest) -> None:
 
 def truncate_table(request: BridgeRequest) -> bool:
     """Delete all rows."""
-    table_at(request).delete()
+    open_writable_table(request).delete()
     return True
 
 
 def delete_where(request: BridgeRequest) -> None:
     """Delete the rows that meet all of Spark's predicates, in the form of `scan.predicates`."""
-    table = table_at(request)
+    table = open_writable_table(request)
     predicates = request.body["predicates"]
     if not predicates:
         table.delete()
@@ -416,7 +416,7 @@ def delete_where(request: BridgeRequest) -> None:
 
 def alter_table(request: BridgeRequest) -> dict[str, Any]:
     """Apply the changes of an ALTER TABLE in their order, and return the description of the table."""
-    table = table_at(request)
+    table = open_writable_table(request)
     if request.body["evolves"]:
         check_evolution(table.dataset().manifest, request.body["changes"])
     changes = request.body["changes"]
@@ -432,7 +432,7 @@ def alter_table(request: BridgeRequest) -> dict[str, Any]:
 
 def supports_change(request: BridgeRequest) -> bool:
     """Return whether a statement WITH SCHEMA EVOLUTION may make a change of the schema."""
-    return is_supported(table_at(request).dataset().manifest, request.body["change"])
+    return is_supported(open_writable_table(request).dataset().manifest, request.body["change"])
 
 
 def check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> None:

@@ -48,7 +48,7 @@ from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.version_changes import DELETE, INSERT, POSTIMAGE, ChangedRows
-from spark_lance.table.versions.resolve import BranchReader, VersionRef, oldest_version_from
+from spark_lance.table.versions.resolve import BranchReader, VersionRef, oldest_version_since
 from spark_lance.table.versions.versions import latest_version
 
 _FORMAT = 1
@@ -273,7 +273,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start, moment = self._options.startingVersion, self._options.startingTimestamp
         if start == "latest":
             return newest + 1
-        first = max(1, int(start or 0)) if moment is None else oldest_version_from(self._walk.table, moment)
+        first = max(1, int(start or 0)) if moment is None else oldest_version_since(self._walk.table, moment)
         if first <= newest:
             self._walk.require(first, first)
         elif first > newest + 1:

@@ -197,8 +197,8 @@ class JoinedFrame:
             rows = _read_fragments(self.table, version, tuple(self.on), fragments)
             own = [functions.col(quoted(target_name)).alias(name) for name, (target_name, _) in keys.items()]
             matched = rows.select(ROW_ADDRESS, *own).join(right, [*keys], "inner")
-        named = [functions.col(name).alias(target_name) for name, (target_name, _) in values.items()]
-        matched = matched.select(ROW_ADDRESS, *named)
+        value_columns = [functions.col(name).alias(target_name) for name, (target_name, _) in values.items()]
+        matched = matched.select(ROW_ADDRESS, *value_columns)
         partitions = int(self.table.spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
         fragment = functions.shiftright(functions.col(ROW_ADDRESS), 32)
         shuffled = matched.repartition(min(len(fragments), partitions), fragment)

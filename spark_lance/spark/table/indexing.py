@@ -142,17 +142,17 @@ class TableIndexes(TableRepr):
             indices = [trained]
             with delete_on_failure(lambda: _delete_unused(table.snapshot, indices), PySparkException):
                 with step(self.table.spark, f"code {rows} rows"):
-                    written = map_tasks(self.table.spark, [(*plan, part) for part in parts], _encode_rows)
-                indices += written
-                if len(written) > segments:
-                    bundles = [written[i::segments] for i in range(segments)]
-                    with step(self.table.spark, f"put {len(written)} segments together"):
-                        written = map_tasks(
+                    entries = map_tasks(self.table.spark, [(*plan, part) for part in parts], _encode_rows)
+                indices += entries
+                if len(entries) > segments:
+                    bundles = [entries[i::segments] for i in range(segments)]
+                    with step(self.table.spark, f"put {len(entries)} segments together"):
+                        entries = map_tasks(
                             self.table.spark, [(*plan, bundle) for bundle in bundles], _merge_group
                         )
-                    indices += written
-                result = self._commit(table, name, written)
-            _delete_unused(table.snapshot, set(indices) - set(written))
+                    indices += entries
+                result = self._commit(table, name, entries)
+            _delete_unused(table.snapshot, set(indices) - set(entries))
         return result
 
     def createScalar(
@@ -202,10 +202,10 @@ class TableIndexes(TableRepr):
         work = _Work(table.snapshot.ref(), column, name)
         with operation(self.table.spark, f"index {name}", self.table.path):
             with step(self.table.spark, f"index {rows} rows"):
-                written = map_tasks(
+                entries = map_tasks(
                     self.table.spark, [(work, kind.name, group, options) for group in groups], _build_scalar
                 )
-            return self._commit(table, name, written)
+            return self._commit(table, name, entries)
 
     def optimize(self, name: str | None = None, merge: int | None = None) -> DataFrame:
         """Add rows that indexes do not cover yet, with one task per index.
@@ -266,8 +266,8 @@ class TableIndexes(TableRepr):
             )
         return self.table.spark.createDataFrame(records, _INDICES)
 
-    def _commit(self, table: LanceDataset, name: str, written: Sequence[bytes]) -> DataFrame:
-        entries = [table_pb2.IndexMetadata.FromString(data) for data in written]
+    def _commit(self, table: LanceDataset, name: str, new_entries: Sequence[bytes]) -> DataFrame:
+        entries = [table_pb2.IndexMetadata.FromString(data) for data in new_entries]
         removed = [entry for entry in table.manifest.indices if entry.name == name]
         commit_segments(table.snapshot, entries, removed)
         covered = BitMap().union(*(covered_fragments(entry) or BitMap() for entry in entries))
@@ -319,13 +319,13 @@ def _train_index(task: tuple[_Work, IndexParams, int]) -> bytes:
     ).SerializeToString()
 
 
-def _open_model(table: Snapshot, recipe: IndexParams, written: bytes) -> TrainedModel:
+def _open_model(table: Snapshot, recipe: IndexParams, entry: bytes) -> TrainedModel:
     """Return the trained model of a segment."""
-    return reopen(open_segment(_segment(table, written)), recipe)
+    return reopen(open_segment(_segment(table, entry)), recipe)
 
 
-def _segment(table: Snapshot, written: bytes) -> Segment:
-    entry = table_pb2.IndexMetadata.FromString(written)
+def _segment(table: Snapshot, entry_bytes: bytes) -> Segment:
+    entry = table_pb2.IndexMetadata.FromString(entry_bytes)
     covered = covered_fragments(entry) or BitMap()
     return Segment(entry, covered, table.store, index_directory(table.root, uuid.UUID(bytes=entry.uuid.uuid)))
 
@@ -348,15 +348,15 @@ def _encode_rows(task: tuple[_Work, IndexParams, bytes, tuple[int, ...]]) -> byt
 
 def _merge_group(task: tuple[_Work, IndexParams, bytes, Sequence[bytes]]) -> bytes:
     """Write one segment with the rows of several, and return its entry."""
-    work, recipe, training, written = task
-    if len(written) == 1:
-        return written[0]
+    work, recipe, training, entries = task
+    if len(entries) == 1:
+        return entries[0]
     table = work.table.load()
     trained = _open_model(table, recipe, training)
-    segments = [_segment(table, data) for data in written]
+    segments = [_segment(table, data) for data in entries]
     covered = BitMap().union(*(segment.covered for segment in segments))
-    opened = [open_segment(segment) for segment in segments]
-    parts = [all_partitions(part) for part in opened]
+    open_segments = [open_segment(segment) for segment in segments]
+    parts = [all_partitions(part) for part in open_segments]
     with new_segment(table.table) as segment:
         directory = index_directory(table.root, segment)
         files = merge_segments(trained, table.store, directory, parts, table.manifest.file_version)
@@ -365,9 +365,9 @@ def _merge_group(task: tuple[_Work, IndexParams, bytes, Sequence[bytes]]) -> byt
     return merged.SerializeToString()
 
 
-def _delete_unused(table: Snapshot, written: Iterable[bytes]) -> None:
+def _delete_unused(table: Snapshot, entries: Iterable[bytes]) -> None:
     """Delete the files of segments that are not part of the index."""
-    delete_segments(table.table, map(table_pb2.IndexMetadata.FromString, written))
+    delete_segments(table.table, map(table_pb2.IndexMetadata.FromString, entries))
 
 
 def _build_scalar(task: tuple[_Work, str, tuple[int, ...], Mapping[str, Any]]) -> bytes:

@@ -139,11 +139,13 @@ class Clustering:
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
         """
         schema = self.snapshot.manifest.schema
-        carried = [top.name for top in schema.fields if is_carried(top.arrow_type())]
+        carried_columns = [top.name for top in schema.fields if is_carried(top.arrow_type())]
         system = lineage_columns(self.snapshot.manifest.uses_stable_row_ids)
         spec = PartitionSpec.of_config(self.snapshot.manifest.config).present(schema)
         names = list(
-            dict.fromkeys([*carried, *system, *(self._path(key)[0] for key in self.keys), *spec.sources()])
+            dict.fromkeys(
+                [*carried_columns, *system, *(self._path(key)[0] for key in self.keys), *spec.sources()]
+            )
         )
         frame, order = self._add_order(self._frame(names, spec), names, interleaved)
         if spec:
@@ -158,15 +160,15 @@ class Clustering:
             version=self._version,
             rows_per_file=self.options.target_rows_per_fragment,
             bytes_per_file=self.options.max_bytes_per_file,
-            carried=tuple(carried),
+            carried=tuple(carried_columns),
             stable_row_ids=self.snapshot.manifest.uses_stable_row_ids,
             spills=spills_lineage(self.snapshot.manifest, self._rows),
             partitions=spec,
             marked=self.marked,
         )
-        shuffled = frame.select([f"c{place}" for place in range(len(carried) + len(system))])
+        shuffled_rows = frame.select([f"c{place}" for place in range(len(carried_columns) + len(system))])
         with step(self.spark, f"sort and write {self._rows} rows"):
-            return collect_answers(shuffled, lambda rows: [writer.write(rows)])
+            return collect_answers(shuffled_rows, lambda rows: [writer.write(rows)])
 
     def _add_order(
         self, frame: DataFrame, names: Sequence[str], interleaved: bool

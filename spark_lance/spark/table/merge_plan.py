@@ -352,7 +352,7 @@ class MergeJoin:
             expressions += [] if clause.condition is None else [clause.condition]
             expressions += [] if clause.values is None else clause.values.values()
             partly += [] if assigned is None else assigned.partial_columns
-        named = needed_columns([ROW_ADDRESS], expressions, self._table.aliased)
+        column_names = needed_columns([ROW_ADDRESS], expressions, self._table.aliased)
         pairs = self.deciding_pairs()
         only = (
             self._rows.condition if pairs and self._rows is not None and self._rows.pairs == pairs else None
@@ -361,7 +361,7 @@ class MergeJoin:
         frame = self._widened.table(read_needed(self._table, self._manifest, columns_to_read, only))
         old = [F.col(quoted(name)).alias(f"{OLD}{name}") for name in dict.fromkeys(partly)]
         frame = frame.select("*", F.col(ROW_ADDRESS).alias(ADDRESS), *old)
-        return frame if named else frame.drop(ROW_ADDRESS)
+        return frame if column_names else frame.drop(ROW_ADDRESS)
 
     def _mark_source(self) -> DataFrame:
         """Return the source side with a presence column and the copied columns."""

@@ -32,7 +32,7 @@ from spark_lance.table.commits.proposal import SYSTEM_ENV
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import DATA_DIR
-from spark_lance.table.format.row_set import RowSet, address_of
+from spark_lance.table.format.row_set import RowSet, row_address
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 from spark_lance.table.rows.key_lookup import KeyFilter, key_filter
@@ -184,14 +184,14 @@ class Attempt:
             SYSTEM_ENV,
             _merge_key_filters(self.manifest, answers, key_ids) if inserts else None,
         )
-        written = sum(int(file.file_size_bytes) for fragment in added for file in fragment.files)
+        bytes_written = sum(int(file.file_size_bytes) for fragment in added for file in fragment.files)
         deleted = rows.num_rows - counts["update"]
         return ChangeResult(
             committed.version,
             counts["update"],
             deleted,
             counts["insert"],
-            written + _deletion_file_bytes(changes),
+            bytes_written + _deletion_file_bytes(changes),
         )
 
 
@@ -247,7 +247,7 @@ def _union_of_rows(answers: Sequence[TaskAnswer], repeated: bool) -> RowSet:
                 rows[number] = more
                 continue
             if not repeated and (both := existing & more):
-                raise _duplicate_match_error(address_of(number, both.min()))
+                raise _duplicate_match_error(row_address(number, both.min()))
             existing |= more
     return RowSet(dict(sorted(rows.items())))
 

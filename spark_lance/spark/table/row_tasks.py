@@ -19,7 +19,7 @@ from pyroaring import BitMap
 from spark_lance.arrow.arrays import pick_rows
 from spark_lance.file.base.schema import Schema
 from spark_lance.spark.schema.string_types import DeclaredTypeChecks
-from spark_lance.table.format.row_set import Addresses, address_of, offsets_of, runs_by_fragment
+from spark_lance.table.format.row_set import Addresses, address_offsets, row_address, runs_by_fragment
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 from spark_lance.table.rows.key_lookup import key_filter, key_hashes
@@ -88,13 +88,13 @@ class _MarkedRows:
     def add(self, addresses: Addresses) -> bool:
         """Add rows; return False if a row is added twice although `repeated` is false."""
         for number, part in runs_by_fragment(addresses):
-            more = BitMap(offsets_of(addresses[part]))
+            more = BitMap(address_offsets(addresses[part]))
             rows = self.rows.setdefault(number, BitMap())
             if not self.repeated and len(more) < part.stop - part.start:
                 self.doubled = _find_duplicate(addresses[part])
                 return False
             if not self.repeated and (both := rows & more):
-                self.doubled = address_of(number, both.min())
+                self.doubled = row_address(number, both.min())
                 return False
             rows |= more
         return True
@@ -243,15 +243,15 @@ class _ChangeTask:
         action = self.work.actions[number]
         if not action.columns:
             return None
-        picked = pa.RecordBatch.from_arrays(
+        batch = pa.RecordBatch.from_arrays(
             [part.column(2 + place) for place in action.places], names=list(action.columns)
         )
         if number not in self.aligners:
             schema = self.at.schema
             own = Schema(tuple(f for f in schema.fields if f.name in action.columns), schema.metadata)
-            self.aligners[number] = Aligner(picked.schema, own), DeclaredTypeChecks.plan(own)
+            self.aligners[number] = Aligner(batch.schema, own), DeclaredTypeChecks.plan(own)
         aligner, checks = self.aligners[number]
-        return checks(aligner.align(picked))
+        return checks(aligner.align(batch))
 
     def _complete_updated(self, addresses: Addresses, values: pa.Table | None) -> Iterator[pa.Table]:
         """Yield complete changed rows: new values, and unchanged columns read from the table."""
@@ -261,7 +261,7 @@ class _ChangeTask:
         unchanged = [f for f in fields if f.name not in values.schema.names]
         width = values.nbytes / max(1, values.num_rows)
         for number, run in runs_by_fragment(addresses):
-            offsets = offsets_of(addresses[run])
+            offsets = address_offsets(addresses[run])
             rows = {number: offsets}
             position = run.start
             for _, part, old in read_rows(self.at, rows, unchanged, _PIECE_BYTES, width):

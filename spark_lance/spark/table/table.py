@@ -54,7 +54,7 @@ from spark_lance.spark.table.row_commits import RETRIES, RETRY_TIMEOUT, policy
 from spark_lance.spark.table.searching import SearchableTable
 from spark_lance.spark.table.staging import check_session_stages
 from spark_lance.table.versions.ages import age_of_hours
-from spark_lance.table.versions.resolve import MAIN, Reference, version_at
+from spark_lance.table.versions.resolve import MAIN, Reference, version_as_of_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -288,7 +288,7 @@ class LanceTable(SearchableTable):
         """
         dataset = self.dataset()
         moment = in_zone(timestamp, self.spark.conf.get(SESSION_ZONE))
-        return restore_version(self, version_at(dataset.table, moment))
+        return restore_version(self, version_as_of_time(dataset.table, moment))
 
     def restoreToTag(self, tag: str) -> DataFrame:
         """Commit a new version with the content of a tagged version of the same branch.

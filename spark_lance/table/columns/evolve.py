@@ -87,12 +87,12 @@ class ColumnFiles(TableRefMixin):
         fragment: table_pb2.DataFragment,
         ids: tuple[int, ...],
         sources: Sequence[Field],
-        written: tuple[table_pb2.DataFile, npt.NDArray[np.uint32]],
+        column_file: tuple[table_pb2.DataFile, npt.NDArray[np.uint32]],
     ) -> table_pb2.DataFile:
         """Add a file that was written for a fragment, and delete the previous file of the fragment."""
         if (old := self._results.pop(fragment.id, None)) is not None and (file := old.data_file) is not None:
             delete_column_files(self.table, [file])
-        file, deleted = written
+        file, deleted = column_file
         self.keep(FragmentResult.of(fragment, sources, ids, file, deleted))
         return file
 
@@ -230,7 +230,7 @@ class _ColumnWriter:
                     "other writers added rows for which the data has no values: run it on the new version"
                 )
             values = map(self._aligner.align, self._source.values(self._rows(fragment)))
-            written = write_live_rows(
+            column_file = write_live_rows(
                 files.table,
                 fragment,
                 self._added,
@@ -238,7 +238,7 @@ class _ColumnWriter:
                 self._snapshot.manifest.file_version,
                 bases,
             )
-            file = files.add(fragment, self._ids, self._scan.fields, written)
+            file = files.add(fragment, self._ids, self._scan.fields, column_file)
         longer = table_pb2.DataFragment()
         longer.CopyFrom(fragment)
         longer.files.add().CopyFrom(file)

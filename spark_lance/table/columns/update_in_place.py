@@ -168,8 +168,8 @@ def update_fragment(
                 yield values.replace_values(old, values.places(batch.column(values.key)))
 
         version = snapshot.manifest.file_version
-        written = write_live_rows(files.table, fragment, values.fields, batches(), version, scan.bases)
-        file = files.add(fragment, ids, scan.fields, written)
+        column_file = write_live_rows(files.table, fragment, values.fields, batches(), version, scan.bases)
+        file = files.add(fragment, ids, scan.fields, column_file)
     updated = table_pb2.DataFragment()
     updated.CopyFrom(fragment)
     place_file(updated, file)

@@ -29,7 +29,7 @@ from spark_lance.table.columns.job_records import FragmentResult, JobRecords
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
-from spark_lance.table.format.row_set import Addresses, offsets_of, runs_by_fragment
+from spark_lance.table.format.row_set import Addresses, address_offsets, runs_by_fragment
 from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
@@ -440,7 +440,7 @@ def _split_by_fragment(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int,
 
 
 def _offsets(addresses: pa.Array) -> npt.NDArray[np.int64]:
-    return offsets_of(_numbers(addresses)).astype(np.int64)
+    return address_offsets(_numbers(addresses)).astype(np.int64)
 
 
 def _numbers(addresses: pa.Array) -> Addresses:

@@ -92,11 +92,11 @@ class RowChanges:
             with ThreadPoolExecutor(_PARALLEL_FILES) as pool:
                 list(pool.map(mark, stale))
         for number in self.rows:
-            marked = self._results[number][1]
-            if marked is None:
+            updated_fragment = self._results[number][1]
+            if updated_fragment is None:
                 outcome.removed.append(number)
             else:
-                outcome.updated.append(marked)
+                outcome.updated.append(updated_fragment)
         return outcome
 
     def discard(self, committed: Manifest | None = None) -> None:
@@ -135,10 +135,10 @@ class RowChanges:
         path = deletion_path(at.root, fragment.id, entry)
         self.written[path] = len(data)
         upload(partial(at.store.put, path, data))
-        marked = table_pb2.DataFragment()
-        marked.CopyFrom(fragment)
-        marked.deletion_file.CopyFrom(entry)
-        return marked
+        updated_fragment = table_pb2.DataFragment()
+        updated_fragment.CopyFrom(fragment)
+        updated_fragment.deletion_file.CopyFrom(entry)
+        return updated_fragment
 
 
 def _conflict_error(at: Snapshot, reason: str) -> RetryableConflictError:

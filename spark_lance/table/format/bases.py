@@ -224,8 +224,8 @@ def open_place(table: TableRef, uri: str, what: str, base_id: int | None = None)
     options = store.bases.options_for(location, base_id)
     if options is None and same_store:
         options = store.options
-    opened, path = open_store(uri, options)
-    return replace(opened, retry=store.retry), path
+    base_store, path = open_store(uri, options)
+    return replace(base_store, retry=store.retry), path
 
 
 def _is_near(location: Location, home: Location) -> bool:

@@ -263,8 +263,8 @@ def _check_flag_words(message: table_pb2.Manifest, path: str) -> None:
                 f"corrupt feature flags: {feature.name} ({feature.bit}) must be in {feature.words.value}",
                 path=path,
             )
-    marked = bool(message.writer_feature_flags & FIELD_ID_MARK)
-    if marked != message.HasField("max_allocated_field_id"):
+    has_mark = bool(message.writer_feature_flags & FIELD_ID_MARK)
+    if has_mark != message.HasField("max_allocated_field_id"):
         raise FormatError(
             f"corrupt feature flags: flag {FIELD_ID_MARK} and max_allocated_field_id must come together",
             path=path,

@@ -145,8 +145,8 @@ class Manifest:
                     return FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
         except (OptionError, UnsupportedFormatError) as error:
             raise UnsupportedFormatError(f"the table's data files: {error}", path=self.path) from error
-        marked = self.message.writer_feature_flags & RETIRED_V2_MARK
-        return DEFAULT_VERSION if marked else FileVersion.V0_1
+        has_mark = self.message.writer_feature_flags & RETIRED_V2_MARK
+        return DEFAULT_VERSION if has_mark else FileVersion.V0_1
 
     @property
     def uses_stable_row_ids(self) -> bool:

@@ -35,7 +35,7 @@ _SHIFT = np.uint64(_BITS)
 FRAGMENT_ROWS = 1 << _BITS
 
 
-def address_of(fragment: int, offset: int) -> int:
+def row_address(fragment: int, offset: int) -> int:
     """Return the address of one row."""
     return fragment << _BITS | offset
 
@@ -51,20 +51,20 @@ def row_addresses(fragment: int, offsets: npt.NDArray[np.integer[Any]]) -> Addre
     return addresses
 
 
-def fragments_of(addresses: Addresses) -> Addresses:
+def address_fragments(addresses: Addresses) -> Addresses:
     """Return the fragment of each address."""
     fragments: Addresses = addresses >> _SHIFT
     return fragments
 
 
-def offsets_of(addresses: Addresses) -> Offsets:
+def address_offsets(addresses: Addresses) -> Offsets:
     """Return the physical row of each address."""
     return addresses.astype(np.uint32)
 
 
 def runs_by_fragment(addresses: Addresses) -> Iterator[tuple[int, slice]]:
     """Yield (fragment, slice) for each run of addresses in the same fragment."""
-    fragments = fragments_of(addresses)
+    fragments = address_fragments(addresses)
     bounds = [0, *(np.flatnonzero(np.diff(fragments)) + 1).tolist(), len(fragments)]
     for start, stop in pairwise(bounds):
         if stop > start:
@@ -93,7 +93,7 @@ class RowSet(Mapping[int, BitMap | None]):
     def from_addresses(cls, addresses: Addresses) -> RowSet:
         """Return the rows of addresses (uint64, in any order), with ascending fragments."""
         ordered = np.sort(addresses)
-        offsets = offsets_of(ordered)
+        offsets = address_offsets(ordered)
         return cls({fragment: BitMap(offsets[run]) for fragment, run in runs_by_fragment(ordered)})
 
     @classmethod
@@ -254,7 +254,7 @@ class RowSet(Mapping[int, BitMap | None]):
     def mask(self, addresses: Addresses) -> npt.NDArray[np.bool_]:
         """Return a boolean mask of the addresses that are in the set."""
         result = np.zeros(len(addresses), np.bool_)
-        fragment_ids, offsets = fragments_of(addresses), offsets_of(addresses)
+        fragment_ids, offsets = address_fragments(addresses), address_offsets(addresses)
         for fragment in np.unique(fragment_ids).tolist():
             rows = self._rows.get(fragment, BitMap())
             positions = np.flatnonzero(fragment_ids == fragment)

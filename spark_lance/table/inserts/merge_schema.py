@@ -84,12 +84,14 @@ def add_missing_columns(base: Snapshot, source: Schema) -> Manifest:
     return retry_operation(base, attempt, retry_policy())
 
 
-def renumbered(fragments: Iterable[bytes], written: Schema, table: Schema) -> list[table_pb2.DataFragment]:
+def renumber_fields(
+    fragments: Iterable[bytes], file_schema: Schema, table: Schema
+) -> list[table_pb2.DataFragment]:
     """Return fragments whose files have the field ids of the table's schema, matched by name.
 
     Args:
         fragments: serialized DataFragment messages.
-        written: the schema with which the files were written.
+        file_schema: the schema with which the files were written.
         table: the table's schema.
 
     Raises:
@@ -97,7 +99,7 @@ def renumbered(fragments: Iterable[bytes], written: Schema, table: Schema) -> li
     """
     ids: dict[int, int] = {}
     reasons: list[str] = []
-    _match_fields(written.fields, table.fields, "", ids, reasons)
+    _match_fields(file_schema.fields, table.fields, "", ids, reasons)
     if reasons:
         raise IncompatibleConflictError(
             f"another writer changed the table's columns ({'; '.join(reasons)}): write again"
@@ -110,10 +112,10 @@ def renumbered(fragments: Iterable[bytes], written: Schema, table: Schema) -> li
 
 
 def _match_fields(
-    written: Iterable[Field], table: Iterable[Field], path: str, ids: dict[int, int], reasons: list[str]
+    file_fields: Iterable[Field], table: Iterable[Field], path: str, ids: dict[int, int], reasons: list[str]
 ) -> None:
     by_name = {field.name: field for field in table}
-    for field in written:
+    for field in file_fields:
         here = f"{path}{field.name}"
         now = by_name.get(field.name)
         if now is None:

@@ -23,7 +23,7 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.row_keys import KeyIndex
-from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
+from spark_lance.table.format.row_set import Offsets, RowSet, address_offsets
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
@@ -119,7 +119,7 @@ class PairMatch:
             parts = []
             for table in task.tables(_WINDOW_BYTES):
                 places = self._matching_rows(table, source, index, condition)
-                parts.append(offsets_of(table[ROW_ADDRESS].to_numpy()[places]))
+                parts.append(address_offsets(table[ROW_ADDRESS].to_numpy()[places]))
             offsets = np.unique(np.concatenate([np.empty(0, np.uint32), *parts]))
             if len(offsets):
                 rows[task.message.id] = offsets
@@ -141,8 +141,8 @@ class PairMatch:
                 "target": _struct_of_rows(table, self.table_columns, positions),
                 "source": _struct_of_rows(source, self.columns, rows),
             }
-            named = {name: column for name, column in sides.items() if column is not None}
-            mask = condition.mask(pa.table(named)).fill_null(False).to_numpy()
+            columns = {name: column for name, column in sides.items() if column is not None}
+            mask = condition.mask(pa.table(columns)).fill_null(False).to_numpy()
             matches.append(np.unique(positions[mask]))
         return np.unique(np.concatenate(matches))
 
@@ -221,6 +221,6 @@ def _struct_of_rows(table: pa.Table, names: Sequence[str], rows: Int64Array) -> 
     """Return columns of some rows as one struct column; None without columns."""
     if not names:
         return None
-    picked = pick_rows(table.select(list(names)), rows)
-    columns = [plain(column).combine_chunks() for column in picked.columns]
-    return pa.StructArray.from_arrays(columns, fields=[_plain_field(field) for field in picked.schema])
+    selection = pick_rows(table.select(list(names)), rows)
+    columns = [plain(column).combine_chunks() for column in selection.columns]
+    return pa.StructArray.from_arrays(columns, fields=[_plain_field(field) for field in selection.schema])

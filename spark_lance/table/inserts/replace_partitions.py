@@ -28,7 +28,7 @@ from spark_lance.table.format.partition_bounds import (
 )
 from spark_lance.table.format.partitions import PartitionSpec, partition_texts
 from spark_lance.table.format.row_keys import KeyIndex
-from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
+from spark_lance.table.format.row_set import Offsets, RowSet, address_offsets
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.rows.key_lookup import KeyFilter, key_filter
@@ -212,7 +212,7 @@ def find_partitions(at: Snapshot, keys: PartitionKeys) -> RowSet:
         parts = [np.empty(0, np.uint32)]
         for table in task.tables(_WINDOW_BYTES):
             matches = keys.mask(keys.spec.values(table))
-            parts.append(offsets_of(table[ROW_ADDRESS].to_numpy()[matches]))
+            parts.append(address_offsets(table[ROW_ADDRESS].to_numpy()[matches]))
         offsets = np.concatenate(parts)
         if len(offsets):
             rows[task.message.id] = np.unique(offsets)

@@ -26,8 +26,8 @@ from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_keys import KeyIndex, check_key_type
-from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
-from spark_lance.table.inserts.merge_schema import renumbered
+from spark_lance.table.format.row_set import Offsets, RowSet, address_offsets
+from spark_lance.table.inserts.merge_schema import renumber_fields
 from spark_lance.table.inserts.replace_pairs import PairMatch
 from spark_lance.table.inserts.replace_partitions import PartitionMatch
 from spark_lance.table.operations.update import update_message
@@ -167,7 +167,7 @@ class KeyMatch:
             parts = [np.empty(0, np.uint32)]
             for table in task.tables(_WINDOW_BYTES):
                 matches = index.lookup([_comparable(table[name]) for name in self.columns]) >= 0
-                parts.append(offsets_of(table[ROW_ADDRESS].to_numpy()[matches]))
+                parts.append(address_offsets(table[ROW_ADDRESS].to_numpy()[matches]))
             offsets = np.concatenate([rows.get(task.message.id, parts[0]), *parts])
             if len(offsets):
                 rows[task.message.id] = np.unique(offsets)
@@ -189,7 +189,7 @@ def replace_matches(
     base: Snapshot,
     match: KeyMatch | PairMatch | PartitionMatch,
     fragments: Sequence[bytes],
-    written: Schema,
+    file_schema: Schema,
     properties: Mapping[str, str] | None = None,
     once: IdempotentWrite | None = None,
 ) -> Manifest:
@@ -207,7 +207,7 @@ def replace_matches(
     def attempt(at: Snapshot) -> Manifest:
         nonlocal first
         version = at.manifest
-        added = renumbered(fragments, written, version.schema)
+        added = renumber_fields(fragments, file_schema, version.schema)
         rows = match.read_rows(at, _with_new_ids(version, added))
         fields = sorted(field.id for field in version.schema.walk())
         inserted = _inserted_keys(match, version.schema, rows)
@@ -256,7 +256,7 @@ def replace_rows(
     base: Snapshot,
     condition: Filter,
     fragments: Sequence[bytes],
-    written: Schema,
+    file_schema: Schema,
     properties: Mapping[str, str] | None = None,
     once: IdempotentWrite | None = None,
 ) -> Manifest:
@@ -266,7 +266,7 @@ def replace_rows(
         base: the version in which the rows are searched first.
         condition: the condition of the rows to delete.
         fragments: serialized DataFragment messages of the new rows.
-        written: the schema with which the new files were written.
+        file_schema: the schema with which the new files were written.
         properties: key-value pairs to store with the transaction.
         once: commit only if the same job has not committed this number or a higher one.
 
@@ -279,7 +279,7 @@ def replace_rows(
 
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
-        added = renumbered(fragments, written, version.schema)
+        added = renumber_fields(fragments, file_schema, version.schema)
         # List all columns as modified, because new rows have new values in all of them.
         fields = sorted(field.id for field in version.schema.walk())
         return commit_row_changes(

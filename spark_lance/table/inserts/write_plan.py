@@ -26,7 +26,7 @@ from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import NO_PARTITIONS, PARTITION_FIELDS, PartitionSpec
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.inserts.merge_schema import add_missing_columns, missing_columns, renumbered
+from spark_lance.table.inserts.merge_schema import add_missing_columns, missing_columns, renumber_fields
 from spark_lance.table.inserts.replace_pairs import PairMatch
 from spark_lance.table.inserts.replace_partitions import PartitionMatch
 from spark_lance.table.inserts.replace_rows import KeyMatch, RowCheck, replace_matches, replace_rows
@@ -270,7 +270,7 @@ def commit_write(
     base = None
     if plan.merges or plan.operation == "replace":
         base = _load_base(table, plan, once)
-        messages = renumbered(fragments, plan.schema, base.schema)
+        messages = renumber_fields(fragments, plan.schema, base.schema)
     if plan.check is not None and base is not None:
         at = Snapshot(table, base, pruner_factory)
         return replace_rows(at, plan.check.filter, fragments, plan.schema, properties, once)

@@ -134,10 +134,10 @@ class ClusterWriter(TableRefMixin):
             operation=CLUSTERED if self.marked else "",
         )
         fragments = [table_pb2.DataFragment.FromString(data) for data in new]
-        written = sum(fragment.physical_rows for fragment in fragments)
-        if written != tally.rows:
+        rows_out = sum(fragment.physical_rows for fragment in fragments)
+        if rows_out != tally.rows:
             raise FormatError(
-                f"clustering would lose rows: {tally.rows} were read, {written} were written", path=self.root
+                f"clustering would lose rows: {tally.rows} were read, {rows_out} were written", path=self.root
             )
         if self.spills:
             for fragment in fragments:

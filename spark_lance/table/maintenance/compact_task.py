@@ -473,10 +473,11 @@ class CompactionTask(TableRefMixin):
         old = self.fragments
         deleted = [read_deletions(self.table, fragment, self._rows(fragment), self.bases) for fragment in old]
         live = sum(self._rows(f) - len(deleted_rows) for f, deleted_rows in zip(old, deleted, strict=True))
-        written = sum(fragment.physical_rows for fragment in new)
-        if not live == rows_read == written:
+        rows_written = sum(fragment.physical_rows for fragment in new)
+        if not live == rows_read == rows_written:
             raise FormatError(
-                f"compaction would lose rows: {live} exist, {rows_read} were read, {written} were written",
+                f"compaction would lose rows: {live} exist, {rows_read} were read, "
+                f"{rows_written} were written",
                 path=self.root,
             )
         if self.spills:

@@ -18,7 +18,7 @@ from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.paths import TRANSACTIONS_DIR
 from spark_lance.table.format.reserved_names import visible_settings
-from spark_lance.table.format.row_set import address_of
+from spark_lance.table.format.row_set import row_address
 from spark_lance.table.format.rowids import row_id_bounds
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, Column, MetadataTable
 from spark_lance.table.reading.snapshot import Snapshot
@@ -86,7 +86,7 @@ def _row_ids(row: _Fragment) -> tuple[int | None, int | None]:
     if arm == "column_row_ids" or not row.physical_rows:
         return None, None
     if arm is None:
-        first = address_of(row.message.id, 0)
+        first = row_address(row.message.id, 0)
         bounds = (first, first + row.physical_rows - 1)
     else:
         bounds = row_id_bounds(row.message.inline_row_ids, row.physical_rows)

@@ -177,4 +177,4 @@ def _complete_indices(
         if index.name in (FRAGMENT_REUSE, MEM_WAL) or not index.fragment_bitmap:
             continue
         covered[index.name] |= covered_fragments(index) or BitMap()
-    return [name for name, fragments_of in covered.items() if present <= fragments_of]
+    return [name for name, address_fragments in covered.items() if present <= address_fragments]

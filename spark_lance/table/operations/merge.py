@@ -87,10 +87,10 @@ def _order_fragments(
         FormatError: the operation does not list exactly the fragments of the base.
     """
     current = [fragment.id for fragment in base.fragments]
-    listed = [fragment.id for fragment in operation.fragments]
-    if listed == current:
+    fragment_ids = [fragment.id for fragment in operation.fragments]
+    if fragment_ids == current:
         return operation.fragments
-    if sorted(listed) != sorted(current):
+    if sorted(fragment_ids) != sorted(current):
         raise FormatError("a merge must list all fragments of the table, and no others")
     by_id = {fragment.id: fragment for fragment in operation.fragments}
     return [by_id[number] for number in current]

@@ -238,8 +238,8 @@ def finish_version(
 def _check_lineage(message: table_pb2.Manifest) -> None:
     """Refuse a version with a fragment that lost the data file with its row lineage."""
     for fragment in message.fragments:
-        listed = {number for file in fragment.files for number in file.fields}
-        if not spilled_fields(fragment) <= listed:
+        field_ids = {number for file in fragment.files for number in file.fields}
+        if not spilled_fields(fragment) <= field_ids:
             raise FormatError(f"fragment {fragment.id} would lose the file with its row lineage")
 
 

@@ -22,7 +22,13 @@ from spark_lance.arrow.arrays import numpy_type, one_array, pick_rows
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.row_keys import KeyIndex
-from spark_lance.table.format.row_set import Addresses, Offsets, offsets_of, row_addresses, runs_by_fragment
+from spark_lance.table.format.row_set import (
+    Addresses,
+    Offsets,
+    address_offsets,
+    row_addresses,
+    runs_by_fragment,
+)
 from spark_lance.table.reading.compare import ComparedRows, IdentifiedRows, Rows, compare_rows
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.reading.snapshot import Snapshot
@@ -277,7 +283,7 @@ def _addresses(rows: RowsOf) -> Addresses:
 
 def _offsets_by_fragment(addresses: Addresses) -> dict[int, Offsets]:
     """Return fragment id -> physical offsets; the addresses must be grouped by fragment."""
-    return {number: offsets_of(addresses[part]) for number, part in runs_by_fragment(addresses)}
+    return {number: address_offsets(addresses[part]) for number, part in runs_by_fragment(addresses)}
 
 
 def _take_rows(at: Snapshot, addresses: Addresses, fields: Sequence[Field]) -> pa.Table:

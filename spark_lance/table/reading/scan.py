@@ -77,12 +77,12 @@ class Scan(TableRefMixin):
             SchemaError: a column does not exist or is named twice.
         """
         names = [field.name for field in manifest.schema.fields] if columns is None else list(columns)
-        flagged = [
+        flags = [
             name
             for name, is_requested in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address))
             if is_requested
         ]
-        names = [name for name in names if name not in flagged] + flagged
+        names = [name for name in names if name not in flags] + flags
         if len(set(names)) != len(names):
             raise SchemaError(f"a column is named twice in {', '.join(names)}")
         system = system_names(field.name for field in manifest.schema.fields)
@@ -269,8 +269,8 @@ class Scan(TableRefMixin):
 
     def _fields_of(self, names: Sequence[str]) -> tuple[Field, ...]:
         system = system_names(field.name for field in self.manifest.schema.fields)
-        named = (self.manifest.schema.field(name) for name in names if name not in system)
-        return tuple(field.described() for field in named)
+        fields = (self.manifest.schema.field(name) for name in names if name not in system)
+        return tuple(field.described() for field in fields)
 
     @cached_property
     def _first_rows(self) -> dict[int, int]:

@@ -217,7 +217,7 @@ class ScanTask(TableRefMixin):
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def tables(
-        self, target_bytes: int, filter: Filter | None = None, opened: FragmentRows | None = None
+        self, target_bytes: int, filter: Filter | None = None, fragment_rows: FragmentRows | None = None
     ) -> Iterator[pa.Table]:
         """Yield the rows as tables of about `target_bytes` Arrow bytes; chunks follow the stored pages.
 
@@ -225,25 +225,26 @@ class ScanTask(TableRefMixin):
             target_bytes: target size of one table; memory use is about this plus one page per column.
             filter: yield only the rows for which this is true. It may refer to `fields`, `filter_fields`, and
                 system columns except `_rowoffset`.
-            opened: the result of `opened` for the same filter and a task of the same fragment and columns.
+            fragment_rows: the result of `open_rows` for the same filter and a task of the same fragment and
+                columns.
 
         Raises:
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
             ExpressionError: the filter does not fit the columns.
         """
-        if opened is None and self.selection is not None:
+        if fragment_rows is None and self.selection is not None:
             row_filter = None if filter is None else self._fit_filter(filter)
             with self._borrow_fragment(self._all_fields(row_filter)) as rows:
                 yield from self.tables(target_bytes, row_filter, rows)
             return
         if filter is None and self.selection is not None:
-            rows = opened or self._open(self.fields)
+            rows = fragment_rows or self._open(self.fields)
             sizer = BatchSizer(target_bytes, rows.row_bytes(self._columns))
             numbers = self._selected_rows(rows.num_rows, rows.deleted)
             yield from self._read_pieces(rows, None, self._columns, numbers, sizer)
             return
         if filter is None:
-            rows = opened or self._open(self.fields)
+            rows = fragment_rows or self._open(self.fields)
             runs = self._runs(rows, None)
             if self.span is not None and 0 < runs[0][1] - runs[0][0] <= _SHORT_ROWS:
                 live_offsets = runs[0][0] + np.flatnonzero(keep_mask(rows.deleted, *runs[0]))
@@ -258,7 +259,7 @@ class ScanTask(TableRefMixin):
             return
         condition = self._fit_filter(filter)
         head = self._condition_columns(condition)
-        rows = opened or self._open((*head.fields, *self.fields))
+        rows = fragment_rows or self._open((*head.fields, *self.fields))
         # Columns of the filter that are also output columns are not read again.
         shared = [name for name in head.names if name in self.names and self._is_same(name, head)]
         rest = self._columns.without(shared)
@@ -317,7 +318,7 @@ class ScanTask(TableRefMixin):
         sizer = BatchSizer(target_bytes, rows.row_bytes(self._columns))
         yield from self._read_pieces(rows, None, self._columns, offsets, sizer)
 
-    def opened(self, condition: Condition | None = None) -> FragmentRows:
+    def open_rows(self, condition: Condition | None = None) -> FragmentRows:
         """Open the fragment's files, for several calls of `take_physical`, or of `tables` with a condition.
 
         Raises:
@@ -327,18 +328,20 @@ class ScanTask(TableRefMixin):
             self.fields if condition is None else (*self._condition_columns(condition).fields, *self.fields)
         )
 
-    def take_physical(self, offsets: npt.NDArray[np.int64], opened: FragmentRows | None = None) -> pa.Table:
+    def take_physical(
+        self, offsets: npt.NDArray[np.int64], fragment_rows: FragmentRows | None = None
+    ) -> pa.Table:
         """Return the rows at physical offsets, without deleted rows.
 
         Args:
             offsets: int64, ascending physical offsets without repeats.
-            opened: the result of `opened`, so that files are not opened again.
+            fragment_rows: the result of `open_rows`, so that files are not opened again.
 
         Raises:
             IndexError: an offset is beyond the fragment's end.
             FormatError, UnsupportedFormatError: as `tables`.
         """
-        rows = opened or self.opened()
+        rows = fragment_rows or self.open_rows()
         if len(offsets) and int(offsets[-1]) >= rows.num_rows:
             raise RowNotFoundError(
                 f"row {int(offsets[-1])} of fragment {self.message.id}, which has {rows.num_rows} rows"
@@ -348,18 +351,18 @@ class ScanTask(TableRefMixin):
             offsets = np.delete(offsets, deleted_positions)
         return rows.take(self._columns, offsets)
 
-    def read_runs(self, runs: Sequence[tuple[int, int]], opened: FragmentRows) -> pa.Table:
+    def read_runs(self, runs: Sequence[tuple[int, int]], fragment_rows: FragmentRows) -> pa.Table:
         """Return the live rows of runs of physical rows.
 
         Args:
             runs: at least one run [start, stop); ascending, not overlapping.
-            opened: the result of `opened`.
+            fragment_rows: the result of `open_rows`.
 
         Raises:
             FormatError, UnsupportedFormatError: as `tables`.
         """
-        keep = np.concatenate([keep_mask(opened.deleted, *run) for run in runs])
-        return filter_table(opened.read_runs(self._columns, runs), keep)
+        keep = np.concatenate([keep_mask(fragment_rows.deleted, *run) for run in runs])
+        return filter_table(fragment_rows.read_runs(self._columns, runs), keep)
 
     def runs(self, condition: Condition) -> tuple[list[tuple[int, int]], int]:
         """Return the runs of physical rows that page statistics do not exclude, and the fragment's row count.

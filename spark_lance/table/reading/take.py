@@ -22,7 +22,7 @@ from spark_lance.errors import OptionError, RowNotFoundError
 from spark_lance.io.parallel import run_together
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.deletion import read_deletions
-from spark_lance.table.format.row_set import Addresses, offsets_of, row_addresses, runs_by_fragment
+from spark_lance.table.format.row_set import Addresses, address_offsets, row_addresses, runs_by_fragment
 from spark_lance.table.format.rowids import locate_among, locate_row_ids
 from spark_lance.table.reading.fragment_rows import FragmentRows
 from spark_lance.table.reading.lineage import ROW_ID, LineageReader
@@ -97,7 +97,7 @@ class OpenFragments:
         numbers = _integers(addresses, np.uint64)
         order, back = np.unique(numbers, return_inverse=True)
         reads = [
-            partial(self._take_offsets, number, offsets_of(order[run]).astype(np.int64))
+            partial(self._take_offsets, number, address_offsets(order[run]).astype(np.int64))
             for number, run in runs_by_fragment(order)
             if number in self._by_id
         ]
@@ -106,14 +106,14 @@ class OpenFragments:
         rows_read = (
             parts[0] if len(parts) == 1 else pa.concat_tables([_empty_table(self._address_scan), *parts])
         )
-        picked = back.reshape(-1)
+        positions = back.reshape(-1)
         if rows_read.num_rows < len(order):
             present = rows_read[ROW_ADDRESS].to_numpy()
             alive = np.isin(order, present, assume_unique=True)
-            picked = np.searchsorted(present, order)[picked[alive[picked]]]
-        rows_found = pick_rows(rows_read, picked)
+            positions = np.searchsorted(present, order)[positions[alive[positions]]]
+        result = pick_rows(rows_read, positions)
         return _with_metadata(
-            scan, rows_found if ROW_ADDRESS in scan.names else rows_found.drop_columns([ROW_ADDRESS])
+            scan, result if ROW_ADDRESS in scan.names else result.drop_columns([ROW_ADDRESS])
         )
 
     def _take_offsets(self, number: int, offsets: npt.NDArray[np.int64]) -> pa.Table:
@@ -125,7 +125,7 @@ class OpenFragments:
             entry = self._opened.pop(number, None)
         if entry is None:
             task = self._address_scan.task(self._by_id[number])
-            entry = task, task.opened()
+            entry = task, task.open_rows()
         with self._entries_lock:
             if len(self._opened) >= _MAX_OPEN_FRAGMENTS:
                 self._opened.popitem(last=False)

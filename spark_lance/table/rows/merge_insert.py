@@ -39,7 +39,7 @@ from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_keys import KeyIndex, check_key_type
-from spark_lance.table.format.row_set import Addresses, Offsets, RowSet, offsets_of, runs_by_fragment
+from spark_lance.table.format.row_set import Addresses, Offsets, RowSet, address_offsets, runs_by_fragment
 from spark_lance.table.reading.row_lookup import filterable_schema, read_rows
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.scan_task import ScanTask, read_ahead
@@ -165,8 +165,8 @@ class AlignedSource:
         """Return rows of the batch at position `batch_number`."""
         batch = self._rows.batches[batch_number]
         first = int(self._ends[batch_number]) - batch.num_rows
-        picked = pick_rows(pa.Table.from_batches([batch]), numbers - first)
-        (row,) = picked.combine_chunks().to_batches()
+        selection = pick_rows(pa.Table.from_batches([batch]), numbers - first)
+        (row,) = selection.combine_chunks().to_batches()
         return self._aligner.align(row)
 
 
@@ -197,7 +197,7 @@ class MergeCondition:
         """
         compile_predicate(predicate, _pairs_schema(source, target))
         # A compiled condition knows only the structs that it reads: test which of their fields it needs.
-        named = []
+        side_schemas = []
         for side in (source, target):
             column_fields = []
             for place, column in enumerate(side):
@@ -205,9 +205,9 @@ class MergeCondition:
                 schemas = (fewer, target) if side is source else (source, fewer)
                 if not _is_valid_condition(predicate, _pairs_schema(*schemas)):
                     column_fields.append(column)
-            named.append(pa.schema(column_fields))
-        condition = compile_predicate(predicate, _pairs_schema(*named))
-        return cls(condition, tuple(named[0].names), tuple(named[1].names))
+            side_schemas.append(pa.schema(column_fields))
+        condition = compile_predicate(predicate, _pairs_schema(*side_schemas))
+        return cls(condition, tuple(side_schemas[0].names), tuple(side_schemas[1].names))
 
     def mask(
         self, target: pa.Table, places: Int64Array, source: pa.Table, rows: Int64Array
@@ -253,10 +253,10 @@ def _struct_of_rows(table: pa.Table, names: Sequence[str], rows: Int64Array) -> 
     """Return columns of some rows as one struct column."""
     if not names:
         return pa.StructArray.from_buffers(pa.struct([]), len(rows), [None], children=[])
-    picked = pick_rows(table.select(list(names)), rows)
+    selection = pick_rows(table.select(list(names)), rows)
     # Dictionaries of several chunks cannot always be merged.
-    columns = [plain(column).combine_chunks() for column in picked.columns]
-    return pa.StructArray.from_arrays(columns, fields=[_plain_field(field) for field in picked.schema])
+    columns = [plain(column).combine_chunks() for column in selection.columns]
+    return pa.StructArray.from_arrays(columns, fields=[_plain_field(field) for field in selection.schema])
 
 
 Int64Array = npt.NDArray[np.int64]
@@ -345,12 +345,12 @@ def merge_rows(
     def attempt(base: Snapshot) -> MergeResult:
         merge = Merge.plan(base, rows, rules)
         merge.match()
-        written = merge.write()
+        output = merge.write()
         fields = sorted(node.id for node in base.schema.walk())
         committed = commit_moves(
-            written.changes, written.added, fields, env, written.inserted_keys, compacted=compacted
+            output.changes, output.added, fields, env, output.inserted_keys, compacted=compacted
         )
-        return MergeResult(committed, *merge.counts(written))
+        return MergeResult(committed, *merge.counts(output))
 
     return retry_operation(snapshot, attempt, reruns, env)
 
@@ -368,10 +368,10 @@ def prepare_merge(snapshot: Snapshot, source: SourceRows, rules: MergeRules) -> 
     """
     merge = Merge.plan(snapshot, source, rules)
     merge.match()
-    written = merge.write()
+    output = merge.write()
     fields = sorted(node.id for node in snapshot.schema.walk())
-    operation = prepare_moves(written.changes, written.added, fields, written.inserted_keys)
-    return PreparedMerge(operation, *merge.counts(written))
+    operation = prepare_moves(output.changes, output.added, fields, output.inserted_keys)
+    return PreparedMerge(operation, *merge.counts(output))
 
 
 @dataclass(frozen=True)
@@ -498,7 +498,7 @@ class Merge:
             self._collect_deletes(addresses[places])
             return
         for number, part in runs_by_fragment(addresses[places]):
-            offsets, rows = offsets_of(addresses[places[part]]), sources[part]
+            offsets, rows = address_offsets(addresses[places[part]]), sources[part]
             if number in self.updates:
                 before = self.updates[number]
                 offsets, rows = np.concatenate([before[0], offsets]), np.concatenate([before[1], rows])
@@ -506,7 +506,7 @@ class Merge:
 
     def _collect_deletes(self, addresses: Addresses) -> None:
         for number, part in runs_by_fragment(addresses):
-            offsets = offsets_of(addresses[part])
+            offsets = address_offsets(addresses[part])
             before = self.deletes.get(number, np.empty(0, np.uint32))
             self.deletes[number] = np.union1d(before, offsets)
 
@@ -532,10 +532,10 @@ class Merge:
         keys = self._inserted_keys(inserted) if rules.insert else None
         return MergeOutput(RowChanges(self.at, RowSet.from_offsets(rows)), added, len(inserted), keys)
 
-    def counts(self, written: MergeOutput) -> tuple[int, int, int]:
+    def counts(self, output: MergeOutput) -> tuple[int, int, int]:
         """Return the numbers of inserted, updated and deleted rows."""
         updated = sum(len(offsets) for offsets, _ in self.updates.values())
-        return written.inserted, updated, sum(len(offsets) for offsets in self.deletes.values())
+        return output.inserted, updated, sum(len(offsets) for offsets in self.deletes.values())
 
     def _new_rows(self, inserted: Int64Array, ids: CarriedRowIds) -> Iterator[pa.Table]:
         """Yield the updated rows in table order, then the inserted rows in source order."""

@@ -198,8 +198,8 @@ def _delete_added_on_failure(changes: RowChanges, added: Sequence[table_pb2.Data
     source = changes.source
 
     def discard() -> None:
-        written = [fragment.SerializeToString() for fragment in added]
-        delete_fragment_files(source.table, written, source.bases)
+        fragment_messages = [fragment.SerializeToString() for fragment in added]
+        delete_fragment_files(source.table, fragment_messages, source.bases)
 
     with delete_on_failure(discard):
         yield

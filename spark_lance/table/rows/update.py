@@ -26,7 +26,7 @@ from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
+from spark_lance.table.format.row_set import Offsets, RowSet, address_offsets
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.reading.row_lookup import descriptor_schema, read_rows
 from spark_lance.table.reading.scan_task import Filter, read_ahead
@@ -55,7 +55,7 @@ def find_rows(snapshot: Snapshot, predicate: Filter | None) -> RowChanges:
     tasks = scan.plan_tasks(condition)
     reads = [partial(task.tables, _WINDOW_BYTES, condition) for task in tasks]
     for task, tables in zip(tasks, read_ahead(tasks, reads, _WINDOW_BYTES), strict=True):
-        parts = [offsets_of(table[ROW_ADDRESS].to_numpy()) for table in tables]
+        parts = [address_offsets(table[ROW_ADDRESS].to_numpy()) for table in tables]
         offsets = np.concatenate([np.empty(0, np.uint32), *parts])
         if len(offsets):
             rows[task.message.id] = offsets

@@ -63,14 +63,14 @@ def before(columns: Sequence[OldColumn | None], step: Step) -> list[OldColumn | 
 
 def _find_previous(column: OldColumn, step: Step) -> OldColumn | None:
     field = column.field
-    named = next((old for old in step.old.fields if old.name == field.name), None)
+    old_field = next((old for old in step.old.fields if old.name == field.name), None)
     if not step.keeps_ids:
-        return None if named is None else OldColumn(named, False)
+        return None if old_field is None else OldColumn(old_field, False)
     same = next((old for old in step.old.fields if old.id == field.id), None)
     if same is not None:
         return OldColumn(same, column.is_same)
-    if named is not None and step.is_cast and all(new.id != named.id for new in step.new.fields):
-        return OldColumn(named, False)
+    if old_field is not None and step.is_cast and all(new.id != old_field.id for new in step.new.fields):
+        return OldColumn(old_field, False)
     return None
 
 

@@ -205,8 +205,8 @@ class _FileKeys:
         self.keys["data"].update([file.path for fragment in fragments for file in fragment.files])
         overlays = [overlay for fragment in fragments for overlay in fragment.overlays]
         self.keys["data"].update(overlay.data_file.path for overlay in overlays)
-        marked = [fragment for fragment in fragments if fragment.HasField("deletion_file")]
-        self.keys["deletion"].update(_deletion_name(fragment) for fragment in marked)
+        fragments_with_deletions = [fragment for fragment in fragments if fragment.HasField("deletion_file")]
+        self.keys["deletion"].update(_deletion_name(fragment) for fragment in fragments_with_deletions)
         self.keys["index"].update(str(uuid.UUID(bytes=entry.uuid.uuid)) for entry in manifest.indices)
         self.keys["transaction"].add(manifest.transaction_file)
 

@@ -160,11 +160,11 @@ def _finish_entry(manifests: ManifestStore, table: TableRef, entry: ManifestEntr
 
 
 def _publish_with_lock(lock: CommitLock, store: Store, version: int, path: str, data: bytes) -> None:
-    entered = False
+    is_locked = False
     failure: BaseException | None = None
     try:
         with lock(version):
-            entered = True
+            is_locked = True
             try:
                 if store.exists(path):
                     raise FileExistsError(f"version {version} is there: {path}")
@@ -173,11 +173,11 @@ def _publish_with_lock(lock: CommitLock, store: Store, version: int, path: str, 
                 failure = error
                 raise
     except Exception as error:
-        if entered and error is not failure:
+        if is_locked and error is not failure:
             raise LockReleaseError(error, failure) from error
         if type(error).__name__ == _LOCK_CONFLICT:
             raise FileExistsError(f"another writer holds the lock of version {version}: {error}") from error
-        if entered or (isinstance(error, OSError) and not isinstance(error, CommitError)):
+        if is_locked or (isinstance(error, OSError) and not isinstance(error, CommitError)):
             raise
         reason = ": ".join(part for part in (type(error).__name__, str(error)) if part)
         raise CommitError(

@@ -111,7 +111,7 @@ def _find_root(store: Store, main: str, branch: str | None) -> str:
     return branch_root(main, branch)
 
 
-def version_at(table: TableRef, moment: datetime | str) -> int:
+def version_as_of_time(table: TableRef, moment: datetime | str) -> int:
     """Return the newest version that was committed at or before a time.
 
     Args:
@@ -298,7 +298,7 @@ class BranchReader(TableRefMixin):
         )
 
 
-def oldest_version_from(table: TableRef, moment: datetime | str) -> int:
+def oldest_version_since(table: TableRef, moment: datetime | str) -> int:
     """Return the oldest version that was committed at or after a time.
 
     Args:

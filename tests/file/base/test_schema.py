@@ -171,10 +171,10 @@ def test_nested_fixed_size_lists_name_the_outer_length_last() -> None:
 def test_paths_lead_to_fields_and_back(kinds: list[pa.DataType]) -> None:
     schema = Schema.from_arrow(pa.schema([(f"c{place}", kind) for place, kind in enumerate(kinds)]))
     named = [
-        field for field in schema.walk() if list(schema.paths.values()).count(schema.path_of(field.id)) == 1
+        field for field in schema.walk() if list(schema.paths.values()).count(schema.field_path(field.id)) == 1
     ]
     for field in named:
-        result = schema.find(schema.path_of(field.id))
+        result = schema.find(schema.field_path(field.id))
         assert result[-1] == field
         assert [part.id for part in result] == sorted({part.id for part in result})
         names = [part.name for part in result]
@@ -182,7 +182,7 @@ def test_paths_lead_to_fields_and_back(kinds: list[pa.DataType]) -> None:
         assert schema.find_path(names) == (result if through_structs else None)
         if not through_structs:
             with pytest.raises(ColumnNotFoundError, match="there is no field"):
-                schema.find(schema.path_of(field.id), only_structs=True)
+                schema.find(schema.field_path(field.id), only_structs=True)
 
 
 def test_paths_that_lead_nowhere() -> None:
@@ -198,4 +198,4 @@ def test_paths_that_lead_nowhere() -> None:
     assert schema.find_path(("s", "c")) is None
     assert schema.find_path(("t",)) is None
     with pytest.raises(ColumnNotFoundError, match="no field with the id 9"):
-        schema.path_of(9)
+        schema.field_path(9)

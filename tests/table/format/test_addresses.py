@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_lance.table.format.row_set import (
-    address_of,
-    fragments_of,
-    offsets_of,
+    address_fragments,
+    address_offsets,
+    row_address,
     row_addresses,
     runs_by_fragment,
     split_address,
@@ -24,12 +24,15 @@ HALVES = st.one_of(st.integers(0, 3), st.integers(0, 2**32 - 1))
 def test_addresses_are_fragment_and_row(pairs: list[tuple[int, int]]) -> None:
     numbers = [fragment * 2**32 + offset for fragment, offset in pairs]
     addresses = np.array(numbers, np.uint64)
-    assert [address_of(*pair) for pair in pairs] == numbers
+    assert [row_address(*pair) for pair in pairs] == numbers
     assert [split_address(number) for number in numbers] == pairs
-    assert list(zip(fragments_of(addresses).tolist(), offsets_of(addresses).tolist(), strict=True)) == pairs
+    assert (
+        list(zip(address_fragments(addresses).tolist(), address_offsets(addresses).tolist(), strict=True))
+        == pairs
+    )
     for fragment, offset in pairs:
         assert row_addresses(fragment, np.array([offset], np.uint32)).tolist() == [
-            address_of(fragment, offset)
+            row_address(fragment, offset)
         ]
     runs = list(runs_by_fragment(addresses))
     assert [pair for fragment, run in runs for pair in pairs[run] if pair[0] == fragment] == pairs

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
-from spark_lance.table.format.row_set import RowSet, address_of, split_address
+from spark_lance.table.format.row_set import RowSet, row_address, split_address
 
 SIZE = 6
 SETS = st.dictionaries(
@@ -23,7 +23,7 @@ SETS = st.dictionaries(
 def plain(rows: RowSet) -> set[int]:
     """The addresses in a set, if every fragment has `SIZE` rows."""
     return {
-        address_of(fragment, row)
+        row_address(fragment, row)
         for fragment, offsets in rows.items()
         for row in (range(SIZE) if offsets is None else offsets)
     }
@@ -36,7 +36,7 @@ def test_sets_are_combined(one: RowSet, other: RowSet) -> None:
     sized = one.with_sizes(dict.fromkeys(one, SIZE))
     assert plain(sized) == plain(one)
     assert plain(sized - other) == plain(one) - plain(other)
-    every = np.array([address_of(fragment, row) for fragment in range(4) for row in range(SIZE)], np.uint64)
+    every = np.array([row_address(fragment, row) for fragment in range(4) for row in range(SIZE)], np.uint64)
     assert set(every[one.mask(every)].tolist()) == plain(one)
     assert plain(one.select_fragments([2, 0, 9])) == {
         each for each in plain(one) if split_address(each)[0] in (0, 2)

@@ -48,7 +48,7 @@ def test_runs(tmp_path: Path, version: Any, local: bool, monkeypatch: pytest.Mon
     scan = snapshot.scan([*table.column_names, ROW_ADDRESS])
     chance = np.random.default_rng(2)
     for task in scan.tasks():
-        opened = task.opened()
+        opened = task.open_rows()
         whole = pa.concat_tables(task.tables(1 << 30))
         offsets = whole[ROW_ADDRESS].to_numpy() & 0xFFFFFFFF
         for pieces in (1, 2, 5):
@@ -60,13 +60,13 @@ def test_runs(tmp_path: Path, version: Any, local: bool, monkeypatch: pytest.Mon
             result = task.read_runs(runs, opened)
             assert result.combine_chunks().equals(whole.filter(pa.array(expected)).combine_chunks())
     bare = snapshot.scan([]).tasks()[0]
-    assert bare.read_runs([(0, 5), (9, 12)], bare.opened()).num_rows <= 8
+    assert bare.read_runs([(0, 5), (9, 12)], bare.open_rows()).num_rows <= 8
 
 
 def test_wide_vectors_are_not_copied(tmp_path: Path) -> None:
     ds = spark_lance.write_dataset(rows(), tmp_path / "t", compression="none")
     (task,) = ds.snapshot.scan(["wide"]).tasks()
-    opened, before = task.opened(), pa.total_allocated_bytes()
+    opened, before = task.open_rows(), pa.total_allocated_bytes()
     tracemalloc.start()
     result = task.read_runs([(10, 900), (1000, 2900)], opened)
     _, peak = tracemalloc.get_traced_memory()  # numpy's arrays are in it

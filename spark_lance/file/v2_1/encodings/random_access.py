@@ -270,12 +270,12 @@ def _unpack_values(data: Bytes, starts: Ints, widths: Ints, places: Ints, bits: 
     following = gather_integers(data, at + spill * (lanes * size), size).astype(np.uint64)
     if bits < 64:
         # If a value is within one word, the bits of the next word are masked out.
-        picked = low | following << np.uint64(bits)
-        picked >>= shift.astype(np.uint64)
+        selected = low | following << np.uint64(bits)
+        selected >>= shift.astype(np.uint64)
     else:
         # A shift by 64 is undefined, so values within one word are not shifted.
         high = following << np.where(spill, bits - shift, 0).astype(np.uint64)
-        picked = low >> shift.astype(np.uint64) | np.where(spill, high, np.uint64(0))
-    picked &= np.uint64(2**64 - 1) >> (64 - widths).astype(np.uint64)
-    result: npt.NDArray[Any] = picked.astype(f"<u{size}")
+        selected = low >> shift.astype(np.uint64) | np.where(spill, high, np.uint64(0))
+    selected &= np.uint64(2**64 - 1) >> (64 - widths).astype(np.uint64)
+    result: npt.NDArray[Any] = selected.astype(f"<u{size}")
     return result

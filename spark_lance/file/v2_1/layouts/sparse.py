@@ -292,13 +292,13 @@ class _Sets:
                 raise FormatError("positions of nulls are missing")
             return None
         positions = self._positions(validity_set.positions, validity_set.num_positions, slots)
-        listed = validity_set.meaning == pb23.SparseValiditySet.MEANING_VALID_POSITIONS
-        if not listed and validity_set.meaning != pb23.SparseValiditySet.MEANING_NULL_POSITIONS:
+        lists_valid = validity_set.meaning == pb23.SparseValiditySet.MEANING_VALID_POSITIONS
+        if not lists_valid and validity_set.meaning != pb23.SparseValiditySet.MEANING_NULL_POSITIONS:
             raise UnsupportedFormatError("positions in a sparse page with a meaning that is not known")
-        if len(positions) == (slots if listed else 0):
+        if len(positions) == (slots if lists_valid else 0):
             return None
-        flags: Flags = np.full(slots, not listed)
-        flags[positions] = listed
+        flags: Flags = np.full(slots, not lists_valid)
+        flags[positions] = lists_valid
         return flags
 
     def _positions(self, encoding: pb.CompressiveEncoding, count: int, slots: int) -> Ints:

@@ -162,19 +162,19 @@ class PageForm:
     build: Callable[[], ChunkValues]
 
 
-def choose_form(words: _Words, weights: CostModel, carried: _Words | None = None) -> PageForm:
+def choose_form(words: _Words, weights: CostModel, filled_words: _Words | None = None) -> PageForm:
     """Return the form with the least weight for one or more unsigned words.
 
     Args:
         words: the values.
         weights: the allowed forms and their costs.
-        carried: words to use instead in the run-length form, see `fill_nulls_forward`.
+        filled_words: words to use instead in the run-length form, see `fill_nulls_forward`.
     """
     if weights.run_share is not None:
         starts = find_runs(words, weights.run_share * len(words))
         if starts is not None:
             return _run_form(words, starts, weights)
-    return min(_candidate_forms(words, weights, carried), key=lambda form: form.weight)
+    return min(_candidate_forms(words, weights, filled_words), key=lambda form: form.weight)
 
 
 def fill_nulls_forward(words: _Words, valid: npt.NDArray[np.bool_] | None) -> _Words | None:
@@ -187,7 +187,7 @@ def fill_nulls_forward(words: _Words, valid: npt.NDArray[np.bool_] | None) -> _W
     return words[np.maximum.accumulate(np.where(valid, np.arange(len(words)), 0))]
 
 
-def _candidate_forms(words: _Words, weights: CostModel, carried: _Words | None) -> Iterator[PageForm]:
+def _candidate_forms(words: _Words, weights: CostModel, filled_words: _Words | None) -> Iterator[PageForm]:
     bits = words.dtype.itemsize * 8
     plain = FixedChunks.of_words(words)
     least = plain.nbytes * (1 + weights.bytes_per_ns * _COPY_NS)
@@ -198,7 +198,7 @@ def _candidate_forms(words: _Words, weights: CostModel, carried: _Words | None) 
     least = min(least, weight)
     if weights.run_share is None:
         per_run = words.dtype.itemsize + 1 + weights.bytes_per_ns * _RUN_NS
-        source = words if carried is None else carried
+        source = words if filled_words is None else filled_words
         starts = find_runs(source, least / per_run)
         if starts is not None:
             runs = _run_form(source, starts, weights)
