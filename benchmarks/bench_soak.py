@@ -125,13 +125,13 @@ class Upkeep(threading.Thread):
     def run(self) -> None:
         while not self.stop.wait(_UPKEEP_SECONDS):
             try:
-                self.once()
+                self.run_once()
             except WriterFencedError:
                 self.fenced += 1
             except Exception as error:  # noqa: BLE001 (reported at the end)
                 self.errors.append(f"{type(error).__name__}: {str(error)[:300]}")
 
-    def once(self) -> None:
+    def run_once(self) -> None:
         """Merge the logs, compact files and delete what is old."""
         self.merged += self.table.compactWal(flush=True).rows_upserted
         self.table.optimize().executeCompaction()
@@ -200,7 +200,7 @@ def main() -> None:
         query.stop()
         upkeep.stop.set()
         upkeep.join()
-        upkeep.once()
+        upkeep.run_once()
         last = max((each.numInputRows and each.batchId for each in query.recentProgress), default=0)
         rows_written = sum(written.values())
         final = spark_lance.dataset(folder).fresh().to_table(["id", "value"])

@@ -98,7 +98,7 @@ class FsspecStore(Store):
     def put_if_absent(self, path: str, data: bytes, *, sync: bool = False) -> None:
         if not self.conditional_put:
             raise atomic_put_error(self.protocol)
-        self._call("creating", path, lambda fs: self._create(fs, path, data), once=True)
+        self._call("creating", path, lambda fs: self._create(fs, path, data), single_attempt=True)
 
     def copy(self, source: str, target: str) -> None:
         self.put(target, self.read(source))
@@ -114,7 +114,7 @@ class FsspecStore(Store):
             self._call("deleting", path, lambda fs: fs.rm_file(path))
 
     def create(self, path: str) -> OutputFile:
-        call_driver = lambda call: self._call("writing", path, lambda fs: call(), once=True)  # noqa: E731
+        call_driver = lambda call: self._call("writing", path, lambda fs: call(), single_attempt=True)  # noqa: E731
         return RemoteOutput(self.fs, path, call_driver)
 
     def _read(self, fs: fsspec.AbstractFileSystem, path: str) -> bytes:
@@ -142,15 +142,20 @@ class FsspecStore(Store):
         doing: str,
         path: str,
         request: Callable[[fsspec.AbstractFileSystem], Result],
-        once: bool = False,
+        single_attempt: bool = False,
         hedge: bool = False,
     ) -> Result:
         """Return the result of a request to the driver. Its errors are translated to ours."""
         fs = self.fs
-        return self._attempt(doing, path, lambda: request(fs), once, hedge)
+        return self._attempt(doing, path, lambda: request(fs), single_attempt, hedge)
 
     def _attempt(
-        self, doing: str, path: str, send: Callable[[], Result], once: bool = False, hedge: bool = False
+        self,
+        doing: str,
+        path: str,
+        send: Callable[[], Result],
+        single_attempt: bool = False,
+        hedge: bool = False,
     ) -> Result:
         """Return the result of a request.
 
@@ -158,7 +163,7 @@ class FsspecStore(Store):
             doing: the action, for messages.
             path: the object.
             send: sends the request.
-            once: send the request only once. Otherwise it is retried after transient errors.
+            single_attempt: send the request only once. Otherwise it is retried after transient errors.
             hedge: the request is a read, so a slow one is sent a second time if the user enabled hedging.
         """
         what = f"{doing} {self.protocol}://{path}"
@@ -168,7 +173,7 @@ class FsspecStore(Store):
             return hedged(send, wait, is_transient, what) if wait else send()
 
         try:
-            return attempt() if once else run_with_retries(attempt, self.retry, is_transient, what)
+            return attempt() if single_attempt else run_with_retries(attempt, self.retry, is_transient, what)
         except Exception as error:  # noqa: BLE001 (drivers raise whatever they like)
             raise self._failure(error, doing, what) from safe_cause(error, self.options)
 

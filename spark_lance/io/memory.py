@@ -51,7 +51,7 @@ class MemoryStore(FsspecStore):
         doing: str,
         path: str,
         request: Callable[[fsspec.AbstractFileSystem], Result],
-        once: bool = False,
+        single_attempt: bool = False,
         hedge: bool = False,
     ) -> Result:
         fs = self.fs

@@ -144,7 +144,7 @@ class S3Store(CloudStore):
             super().put_if_absent(path, data)
             return
         create = lambda client: self._or_refusal(lambda: client.put(path, data, create=True))  # noqa: E731
-        self._request("creating", path, create, lambda fs: self._create(fs, path, data), once=True)
+        self._request("creating", path, create, lambda fs: self._create(fs, path, data), single_attempt=True)
 
     def first_objects(self, directory: str, limit: int) -> Sequence[str]:
         prefix = f"{directory.rstrip('/')}/"
@@ -180,9 +180,9 @@ class S3Store(CloudStore):
 
     def _settings(self) -> dict[str, Any]:
         # Disables botocore's retries: the store itself retries requests where it is safe.
-        once = {"retries": {"total_max_attempts": 1, "mode": "standard"}}
+        single_attempt = {"retries": {"total_max_attempts": 1, "mode": "standard"}}
         settings = super()._settings()
-        return {**settings, "config_kwargs": {**once, **(settings.get("config_kwargs") or {})}}
+        return {**settings, "config_kwargs": {**single_attempt, **(settings.get("config_kwargs") or {})}}
 
     def _read_range(self, path: str, start: int, end: int) -> bytes:
         def read(client: S3Client) -> Any:
@@ -223,13 +223,13 @@ class S3Store(CloudStore):
         path: str,
         by_client: Callable[[S3Client], Result],
         by_driver: Callable[[fsspec.AbstractFileSystem], Result],
-        once: bool = False,
+        single_attempt: bool = False,
         hedge: bool = False,
     ) -> Result:
         """Return the result of a request, sent by obstore or, if obstore cannot be used, by s3fs."""
         client = self._client(path)
         if client is None:
-            return self._call(doing, path, by_driver, once, hedge)
+            return self._call(doing, path, by_driver, single_attempt, hedge)
 
         def send() -> Result:
             try:
@@ -243,7 +243,7 @@ class S3Store(CloudStore):
                 _CLIENTS.refuse(self.identity, reason)
                 return by_driver(self.fs)
 
-        return self._attempt(doing, path, send, once, hedge)
+        return self._attempt(doing, path, send, single_attempt, hedge)
 
     def _send(self, operation: str, path: str, **request: Any) -> Any:
         """Send one S3 request and retry it after transient errors."""

@@ -239,13 +239,13 @@ class S3Client:
         # Without a provider the client would read missing keys from the environment.
         provider = None if keys is None else lambda: _credential(keys)
         config = {**self._settings.config, "skip_signature": keys is None}
-        once = {"max_retries": 0, "retry_timeout": timedelta(0)}
+        single_attempt = {"max_retries": 0, "retry_timeout": timedelta(0)}
         try:
             return S3Store(
                 name,
                 config=config,
                 client_options=dict(self._settings.client),
-                retry_config=once,
+                retry_config=single_attempt,
                 credential_provider=provider,
             )
         except Exception as error:

@@ -220,7 +220,7 @@ def append_staged(
     snapshot: Snapshot,
     shard: uuid.UUID,
     pieces: Sequence[StagedPiece],
-    once: WriteId | None = None,
+    write_id: WriteId | None = None,
     settings: Mapping[str, Any] | None = None,
     store: Store | None = None,
 ) -> int:
@@ -232,7 +232,7 @@ def append_staged(
         snapshot: a version of the table.
         shard: the id of the shard.
         pieces: the staged pieces for the shard, in order.
-        once: the identity of the write; None appends in any case.
+        write_id: the identity of the write; None appends in any case.
         settings: the settings of the shard's writer.
         store: the store of the pieces; the table's store by default.
 
@@ -245,35 +245,35 @@ def append_staged(
     try:
         writer = ShardWriter(snapshot, shard, limits)
         try:
-            if once is not None and _is_logged(snapshot.store, paths, once):
+            if write_id is not None and _is_logged(snapshot.store, paths, write_id):
                 return 0
-            return _append_tables(writer, _read_pieces(store or snapshot.store, pieces), once)
+            return _append_tables(writer, _read_pieces(store or snapshot.store, pieces), write_id)
         finally:
             writer.abandon()
     except WriterFencedError:
         # Another process may have done the same work.
-        if once is None or not _is_logged(snapshot.store, paths, once):
+        if write_id is None or not _is_logged(snapshot.store, paths, write_id):
             raise
         return 0
 
 
-def _append_tables(writer: ShardWriter, tables: Iterable[pa.Table], once: WriteId | None) -> int:
+def _append_tables(writer: ShardWriter, tables: Iterable[pa.Table], write_id: WriteId | None) -> int:
     total = 0
     pending: pa.Table | None = None
     for table in tables:
         if pending is not None:
-            _put_with_metadata(writer, pending, once, last=False)
+            _put_with_metadata(writer, pending, write_id, last=False)
         pending = table
         total += table.num_rows
     if pending is not None:
-        _put_with_metadata(writer, pending, once, last=True)
+        _put_with_metadata(writer, pending, write_id, last=True)
     return total
 
 
-def _put_with_metadata(writer: ShardWriter, rows: pa.Table, once: WriteId | None, *, last: bool) -> None:
+def _put_with_metadata(writer: ShardWriter, rows: pa.Table, write_id: WriteId | None, *, last: bool) -> None:
     metadata = None
-    if once is not None:
-        metadata = {_QUERY: once.query, _EPOCH: str(once.epoch), _LAST: str(last).lower()}
+    if write_id is not None:
+        metadata = {_QUERY: write_id.query, _EPOCH: str(write_id.epoch), _LAST: str(last).lower()}
     writer.put_logged(rows, metadata)
 
 
@@ -312,7 +312,7 @@ def _read_batches(data: pa.Buffer, path: str) -> Iterator[pa.RecordBatch]:
             raise FormatError(f"staged rows are damaged: {error}", path) from error
 
 
-def _is_logged(store: Store, paths: ShardPaths, once: WriteId) -> bool:
+def _is_logged(store: Store, paths: ShardPaths, write_id: WriteId) -> bool:
     """Return whether the log of a shard has all of a write; searches backwards to the query's last entry."""
     for position in reversed(parse_numbers(list(store.list(paths.entries)))):
         path = paths.entry(position)
@@ -326,7 +326,7 @@ def _is_logged(store: Store, paths: ShardPaths, once: WriteId) -> bool:
                 metadata = reader.schema.metadata or {}
         except (pa.ArrowException, OSError):
             continue
-        if metadata.get(_QUERY.encode()) != once.query.encode():
+        if metadata.get(_QUERY.encode()) != write_id.query.encode():
             continue
         try:
             epoch = int(metadata.get(_EPOCH.encode(), b"-1"))
@@ -334,8 +334,8 @@ def _is_logged(store: Store, paths: ShardPaths, once: WriteId) -> bool:
             raise FormatError(
                 f"the write number of a log entry is missing or invalid: {error}", path
             ) from error
-        if epoch != once.epoch:
-            return epoch > once.epoch
+        if epoch != write_id.epoch:
+            return epoch > write_id.epoch
         if metadata.get(_LAST.encode()) == b"true":
             return True
     return False
@@ -350,16 +350,16 @@ def _recorded_epochs(table: TableRef, query: str) -> list[int]:
     return sorted(int(name[:-5]) for name in names if name.endswith(".done") and name[:-5].isdigit())
 
 
-def has_epoch(table: TableRef, once: WriteId) -> bool:
+def has_epoch(table: TableRef, write_id: WriteId) -> bool:
     """Return whether all shards have a write, or a later write of the same query."""
-    return any(epoch >= once.epoch for epoch in _recorded_epochs(table, once.query))
+    return any(epoch >= write_id.epoch for epoch in _recorded_epochs(table, write_id.query))
 
 
-def record_epoch(table: TableRef, once: WriteId) -> None:
+def record_epoch(table: TableRef, write_id: WriteId) -> None:
     """Record that all shards have a write, and delete the records of earlier writes."""
-    directory = _records_folder(table.root, once.query)
-    table.store.put(join(directory, f"{once.epoch:020d}.done"), b"")
-    earlier = [epoch for epoch in _recorded_epochs(table, once.query) if epoch < once.epoch]
+    directory = _records_folder(table.root, write_id.query)
+    table.store.put(join(directory, f"{write_id.epoch:020d}.done"), b"")
+    earlier = [epoch for epoch in _recorded_epochs(table, write_id.query) if epoch < write_id.epoch]
     table.store.delete_many((join(directory, f"{epoch:020d}.done") for epoch in earlier), table.root)
 
 

@@ -325,8 +325,8 @@ class ChangeFeed:
             columns = self.columns_at(version)
             own = columns is self._columns.columns
             names, fields = self._own if own else self._columns.at(columns, version)
-            stamp = at.manifest.message.timestamp
-            micros = stamp.seconds * _EPOCH_MICROS + stamp.nanos // 1000
+            timestamp = at.manifest.message.timestamp
+            micros = timestamp.seconds * _EPOCH_MICROS + timestamp.nanos // 1000
             self._version_scans[version] = _VersionScan(
                 names, fields, at.bases, at.manifest.uses_stable_row_ids, micros
             )

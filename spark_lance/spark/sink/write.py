@@ -132,14 +132,14 @@ class LanceWriter(DataSourceArrowWriter):
         self.commit_files(answers, self._plan, self._once())
 
     def commit_files(
-        self, messages: Sequence[LanceCommitMessage], plan: WritePlan, once: IdempotentWrite | None
+        self, messages: Sequence[LanceCommitMessage], plan: WritePlan, write_id: IdempotentWrite | None
     ) -> None:
         """Commit the files of all tasks as a version of the table. Raises the errors of `commit`.
 
         Args:
             messages: messages of all tasks.
             plan: the plan by which the files were written.
-            once: name of the job and number of this write, if it must be committed only once.
+            write_id: name of the job and number of this write, if it must be committed only once.
         """
         fragments = [data for message in messages for data in message.fragments]
         with one_line():
@@ -157,7 +157,7 @@ class LanceWriter(DataSourceArrowWriter):
                         self._table,
                         plan,
                         fragments,
-                        once=once,
+                        write_id=write_id,
                         pruner_factory=index_pruners,
                     )
                 except AlreadyCommittedError as skipped:  # the files were deleted

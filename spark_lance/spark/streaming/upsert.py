@@ -272,8 +272,8 @@ class Staging:
         """
         at, route = self.snapshot, self.route
         assert route is not None  # without a route, other tasks could have rows of the same shards
-        once = WriteId(query, route.epoch)
-        if has_epoch(at.table, once):
+        write_id = WriteId(query, route.epoch)
+        if has_epoch(at.table, write_id):
             for _ in batches:  # Spark's worker requires that all rows are consumed
                 pass
             return 0
@@ -284,7 +284,7 @@ class Staging:
 
             def append_to_shard(value: bytes, shard_pieces: list[StagedPiece]) -> int:
                 shard = self.router.shard_for(at.table, value, route.shards)
-                return append_staged(at, shard, shard_pieces, once, store=staging.store)
+                return append_staged(at, shard, shard_pieces, write_id, store=staging.store)
 
             with ThreadPoolExecutor(_TASK_THREADS) as pool:
                 calls = [
@@ -294,13 +294,15 @@ class Staging:
                 return sum(call.result() for call in calls)
 
 
-def append_pieces(snapshot: Snapshot, router: Router, pieces: list[StagedPiece], once: WriteId | None) -> int:
+def append_pieces(
+    snapshot: Snapshot, router: Router, pieces: list[StagedPiece], write_id: WriteId | None
+) -> int:
     """Append the staged pieces to the logs, one thread per shard, and return the number of appended rows."""
     shards = router.shards(snapshot.table)
 
     def append(value: bytes, shard_pieces: list[StagedPiece]) -> int:
         shard = router.shard_for(snapshot.table, value, shards)
-        return append_staged(snapshot, shard, shard_pieces, once)
+        return append_staged(snapshot, shard, shard_pieces, write_id)
 
     with ThreadPoolExecutor(_THREADS) as pool:
         calls = [
@@ -381,13 +383,13 @@ if DataSourceStreamArrowWriter is not None:
             """Append the staged rows to the logs, unless they have them. Raises errors of `append_staged`."""
             answers = [message for message in messages if isinstance(message, UpsertMessage)]
             pieces = [piece for message in answers for piece in message.pieces]
-            at, once = self._staging.snapshot, WriteId(self._query, batchId)
+            at, write_id = self._staging.snapshot, WriteId(self._query, batchId)
             job = self._staging.job
             with one_line():
-                if not has_epoch(at.table, once):
+                if not has_epoch(at.table, write_id):
                     with Lease(at.table, job, at_once=False):
-                        append_pieces(at, self._staging.router, pieces, once)
-                    record_epoch(at.table, once)
+                        append_pieces(at, self._staging.router, pieces, write_id)
+                    record_epoch(at.table, write_id)
                 delete_pieces(at.table, pieces)
                 if pieces:
                     delete_staged(at.table, job)

@@ -106,9 +106,9 @@ class UpsertLog:
         """
         return self._append_rows(keys, _once(txnAppId, txnVersion), deletes=True)
 
-    def _append_rows(self, frame: DataFrame, once: WriteId | None, *, deletes: bool) -> int:
+    def _append_rows(self, frame: DataFrame, write_id: WriteId | None, *, deletes: bool) -> int:
         at = self.table.dataset().snapshot
-        if once is not None and has_epoch(at.table, once):
+        if write_id is not None and has_epoch(at.table, write_id):
             return 0
         staging = Staging.plan(at, frame.columns, deletes=deletes)
 
@@ -120,12 +120,12 @@ class UpsertLog:
                 pieces = [piece for its in collect_answers(frame, stage) for piece in its]
                 shards = staging.router.shards(at.table)
                 tasks = [
-                    (at, staging.router.shard_for(at.table, value, shards), its, once)
+                    (at, staging.router.shard_for(at.table, value, shards), its, write_id)
                     for value, its in pieces_by_value(pieces).items()
                 ]
                 rows = sum(map_tasks(self.table.spark, tasks, _append))
-            if once is not None:
-                record_epoch(at.table, once)
+            if write_id is not None:
+                record_epoch(at.table, write_id)
         finally:
             with log_errors("staged rows are left to collectWal"):
                 delete_staged(at.table, staging.job)

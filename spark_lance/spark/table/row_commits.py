@@ -216,10 +216,10 @@ def run_attempts(
         UnsupportedFormatError: the table uses a feature that this package cannot write.
     """
 
-    def once(at: Snapshot) -> ChangeResult:
+    def run_attempt(at: Snapshot) -> ChangeResult:
         return attempt(Attempt(table.at(at.manifest), secrets.token_hex(8)))
 
-    return retry_operation(table.snapshot, once, reruns)
+    return retry_operation(table.snapshot, run_attempt, reruns)
 
 
 def may_repeat(answers: Sequence[TaskAnswer]) -> bool:

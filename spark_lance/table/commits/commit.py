@@ -63,7 +63,7 @@ from spark_lance.table.format.manifest import Manifest, pack_manifest, read_mani
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction, delete_transaction, write_transaction
 from spark_lance.table.format.upkeep import log_errors
-from spark_lance.table.operations.next_version import ReuseEntry, Stamp, empty_manifest
+from spark_lance.table.operations.next_version import CommitContext, ReuseEntry, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.cleanup import clean_up_after_commit
@@ -132,7 +132,7 @@ def commit_operation(
     rows: RowChanges | None = None,
     reuse: ReuseEntry | None = None,
     strict: bool = False,
-    once: IdempotentWrite | None = None,
+    write_id: IdempotentWrite | None = None,
     retry: RetryPolicy | None = None,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
@@ -147,13 +147,13 @@ def commit_operation(
             fragment is a conflict.
         reuse: the fragment-reuse entry of a Rewrite that does not change the indexes.
         strict: commit as the version after `read_version` or fail.
-        once: commit only if the table has no version of the same job with this number or a higher one.
+        write_id: commit only if the table has no version of the same job with this number or a higher one.
         retry: how often to retry after other writers committed first; default: as in `commit_options`.
         env: clock, sleep and random numbers.
 
     Raises:
         TableNotFoundError: there is no table.
-        AlreadyCommittedError: the write `once` has landed before. Nothing was committed; its files may be
+        AlreadyCommittedError: the write `write_id` has landed before. Nothing was committed; its files may be
             deleted.
         VersionNotFoundError: `read_version` or the version to restore does not exist.
         RetryableConflictError: another commit changed the input of the operation; with `strict`, any other
@@ -164,8 +164,8 @@ def commit_operation(
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
     options = current_options()
-    transaction = _new_transaction(operation, read_version, properties, once)
-    commit = PendingCommit(table, transaction, env, rows, reuse, strict, once)
+    transaction = _new_transaction(operation, read_version, properties, write_id)
+    commit = PendingCommit(table, transaction, env, rows, reuse, strict, write_id)
     if isinstance(operation, transaction_pb2.Transaction.Restore):
         commit.restored = load_version(table, operation.version)
     build = find_builder(commit.transaction)
@@ -182,7 +182,7 @@ def create_table(
     config: Mapping[str, str] | None = None,
     bases: Sequence[table_pb2.BasePath] = (),
     properties: Mapping[str, str] | None = None,
-    once: IdempotentWrite | None = None,
+    write_id: IdempotentWrite | None = None,
     retry: RetryPolicy | None = None,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
@@ -197,7 +197,7 @@ def create_table(
         config: the table's settings.
         bases: additional base paths for the table's files, with ids.
         properties: key-value pairs stored with the transaction.
-        once: recorded as landed. There is no earlier version to look it up in.
+        write_id: recorded as landed. There is no earlier version to look it up in.
         retry: how often to retry when the store fails; default: as in `commit_options`.
         env: clock, sleep and random numbers.
 
@@ -211,9 +211,9 @@ def create_table(
     return create_first_version(
         table,
         operation,
-        lambda stamp: overwrite(base, operation, stamp),
+        lambda context: overwrite(base, operation, context),
         properties=properties,
-        once=once,
+        write_id=write_id,
         retry=retry,
         env=env,
     )
@@ -222,11 +222,11 @@ def create_table(
 def create_first_version(
     table: TableRef,
     operation: Message,
-    build: Callable[[Stamp], Manifest],
+    build: Callable[[CommitContext], Manifest],
     *,
     read_version: int = 0,
     properties: Mapping[str, str] | None = None,
-    once: IdempotentWrite | None = None,
+    write_id: IdempotentWrite | None = None,
     retry: RetryPolicy | None = None,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
@@ -239,10 +239,10 @@ def create_first_version(
     Args:
         table: the table.
         operation: the transaction's operation, an Overwrite or a Clone.
-        build: builds the first version from the stamp of this commit; its number need not be 1.
+        build: builds the first version from the context of this commit; its number need not be 1.
         read_version: the version that the operation was computed from.
         properties: key-value pairs stored with the transaction.
-        once: recorded as landed. There is no earlier version to look it up in.
+        write_id: recorded as landed. There is no earlier version to look it up in.
         retry: how often to retry when the store fails; default: as in `commit_options`.
         env: clock, sleep and random numbers.
 
@@ -252,17 +252,22 @@ def create_first_version(
         RetriesExhaustedError: the store refused every attempt.
     """
     options = current_options()
-    transaction = _new_transaction(operation, read_version, properties, once)
-    commit = PendingCommit(table, transaction, env, once=once)
+    transaction = _new_transaction(operation, read_version, properties, write_id)
+    commit = PendingCommit(table, transaction, env, write_id=write_id)
     return _commit_until_published(commit, lambda: propose_first(commit, build), retry or options.retry)
 
 
 def _new_transaction(
-    operation: Message, read_version: int, properties: Mapping[str, str] | None, once: IdempotentWrite | None
+    operation: Message,
+    read_version: int,
+    properties: Mapping[str, str] | None,
+    write_id: IdempotentWrite | None,
 ) -> Transaction:
     all_properties = current_options().transaction_properties(properties)
     return Transaction.new(
-        operation, read_version, all_properties if once is None else {**all_properties, **once.properties}
+        operation,
+        read_version,
+        all_properties if write_id is None else {**all_properties, **write_id.properties},
     )
 
 

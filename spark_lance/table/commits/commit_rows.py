@@ -57,7 +57,7 @@ def commit_row_changes(
     message: Callable[[Outcome], Message],
     *,
     properties: Mapping[str, str] | None = None,
-    once: IdempotentWrite | None = None,
+    write_id: IdempotentWrite | None = None,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
     """Write deletion files, commit the operation, delete unused deletion files, and return the new version.
@@ -65,7 +65,7 @@ def commit_row_changes(
     Args:
         changes: the rows to delete, and the version in which they were found.
         message: builds the operation from the changed fragments.
-        properties, once, env: see `commit_operation`.
+        properties, write_id, env: see `commit_operation`.
 
     Raises:
         CommitOutcomeUnknownError: the version may exist; no file was deleted.
@@ -80,7 +80,7 @@ def commit_row_changes(
             read_version=at.version,
             properties=properties,
             rows=changes,
-            once=once,
+            write_id=write_id,
             env=env,
         )
     with log_errors(f"version {committed.version} was committed, but unused deletion files stay behind"):

@@ -151,29 +151,31 @@ class AppliedWrites:
         # A version cannot know of later ones.
         return cls(numbers, min(through, manifest.version), forgotten, limits)
 
-    def find(self, once: IdempotentWrite) -> int | None:
+    def find(self, write_id: IdempotentWrite) -> int | None:
         """Return the version that has this number of the job or a higher one; None if no version has."""
-        number, version, _ = self.numbers.get(once.key, (-1, 0, 0))
-        return version if number >= once.number else None
+        number, version, _ = self.numbers.get(write_id.key, (-1, 0, 0))
+        return version if number >= write_id.number else None
 
-    def refuse(self, once: IdempotentWrite, root: str) -> None:
+    def refuse(self, write_id: IdempotentWrite, root: str) -> None:
         """Raise unless a write is certainly new.
 
         Raises:
             AlreadyCommittedError: the job has committed this number or a higher one.
             CommitError: the job was dropped from the record, or versions of its history are unknown.
         """
-        version = self.find(once)
+        version = self.find(write_id)
         if version is not None:
             raise AlreadyCommittedError(
-                f"{once.application} has committed number {once.number} or a later one to {root}, as "
+                f"{write_id.application} has committed number {write_id.number} or a later one to {root}, as "
                 f"version {version}: nothing was committed",
                 version,
             )
-        if once.key in self.numbers:
+        if write_id.key in self.numbers:
             return
-        unknown = f"nobody knows whether {once.application!r} has committed number {once.number} to {root}"
-        if _digest(once.key) in self.forgotten:
+        unknown = (
+            f"nobody knows whether {write_id.application!r} has committed number {write_id.number} to {root}"
+        )
+        if _digest(write_id.key) in self.forgotten:
             raise CommitError(
                 f"{unknown}: its last number was dropped from the record (config {MAX_JOBS} or {MAX_AGE} "
                 "of the table). Nothing was committed; look at the table, then write under another txnAppId"
@@ -209,9 +211,9 @@ class AppliedWrites:
             record["forgotten"] = base64.b64encode(b"".join(sorted(self.forgotten))).decode()
         return json.dumps(record, separators=(",", ":"))
 
-    def add_write(self, once: IdempotentWrite, version: int, seconds: int) -> AppliedWrites:
+    def add_write(self, write_id: IdempotentWrite, version: int, seconds: int) -> AppliedWrites:
         """Return the record with a new write (seconds since 1970), up to `version`, without old jobs."""
-        numbers = {**self.numbers, once.key: (once.number, version, seconds)}
+        numbers = {**self.numbers, write_id.key: (write_id.number, version, seconds)}
         most, age = self.limits
         latest = sorted(numbers.items(), key=lambda item: item[1][1])
         newest = dict(latest[-most:])
@@ -267,9 +269,9 @@ class AppliedWrites:
             # A commit with an idempotent write has its transaction in the manifest, so this commit had none.
             logger.info("version %d of %s is taken to hold no pair: %s", manifest.version, table.root, error)
             return
-        for once in read_idempotent_writes(transaction.properties):
-            pair = (once.number, manifest.version, manifest.message.timestamp.seconds)
-            self._merge(AppliedWrites({once.key: pair}), 0)
+        for write_id in read_idempotent_writes(transaction.properties):
+            pair = (write_id.number, manifest.version, manifest.message.timestamp.seconds)
+            self._merge(AppliedWrites({write_id.key: pair}), 0)
 
     def _merge(self, other: AppliedWrites, floor: int) -> int:
         for job, pair in other.numbers.items():

@@ -61,7 +61,7 @@ from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.indices.fragment_reuse import find_reuse_entry, with_present_coverage
 from spark_lance.table.operations import OPERATIONS, Builder
 from spark_lance.table.operations.index_upkeep import remove_fragments_from_bitmaps
-from spark_lance.table.operations.next_version import ReuseEntry, Stamp
+from spark_lance.table.operations.next_version import CommitContext, ReuseEntry
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.versions import is_set_aside, list_versions, load_newest, read_whole
 
@@ -84,8 +84,8 @@ class PendingCommit(TableRefMixin):
     """A commit in progress.
 
     Attributes:
-        rows, reuse, strict, once: as in `commit_operation`.
-        ledger: the record of idempotent writes, as far as it was read to check `once`.
+        rows, reuse, strict, write_id: as in `commit_operation`.
+        ledger: the record of idempotent writes, as far as it was read to check `write_id`.
         restored: the version that a Restore restores.
         checked: the highest version that was checked for conflicts; no version up to it conflicts.
         pending_rebases: operations of other writers onto which ours must still be rebased.
@@ -100,7 +100,7 @@ class PendingCommit(TableRefMixin):
     rows: RowChanges | None = None
     reuse: ReuseEntry | None = None
     strict: bool = False
-    once: IdempotentWrite | None = None
+    write_id: IdempotentWrite | None = None
     ledger: AppliedWrites = field(default_factory=AppliedWrites)
     restored: Manifest | None = None
     pending_rebases: list[Message] = field(default_factory=list)
@@ -111,14 +111,16 @@ class PendingCommit(TableRefMixin):
     def __post_init__(self) -> None:
         self.checked = self.transaction.read_version
 
-    def stamp(self, version: int, config: Mapping[str, str]) -> Stamp:
-        """Return the stamp of this commit for `version`; `config` has the record of idempotent writes."""
+    def context(self, version: int, config: Mapping[str, str]) -> CommitContext:
+        """Return the context of this commit for `version`; `config` has the record of idempotent writes."""
         name = self.transaction.file_name
-        if self.once is not None:
+        if self.write_id is not None:
             config = {
-                APPLIED_WRITES: self.ledger.add_write(self.once, version, self.env.time_ns() // 10**9).text()
+                APPLIED_WRITES: self.ledger.add_write(
+                    self.write_id, version, self.env.time_ns() // 10**9
+                ).text()
             }
-        return Stamp(self.root, name, self.env.time_ns(), self.restored, self.reuse, config, version)
+        return CommitContext(self.root, name, self.env.time_ns(), self.restored, self.reuse, config, version)
 
     def is_ours(self, manifest: Manifest) -> bool:
         """Return whether this commit made a stored version: its transaction's file name has our uuid.
@@ -273,7 +275,10 @@ def propose_next(commit: PendingCommit, build: Builder) -> Manifest | CommittedV
         )
     if latest.path != manifest_path(commit.root, latest.version, latest.naming):
         raise FormatError(f"the manifest says it is version {latest.version}", path=latest.path)
-    if commit.once is not None and (ours := _find_earlier_write(commit, commit.once, latest)) is not None:
+    if (
+        commit.write_id is not None
+        and (ours := _find_earlier_write(commit, commit.write_id, latest)) is not None
+    ):
         return CommittedVersion(ours)
     for version in range(commit.checked + 1, latest.version + 1):
         theirs = latest if version == latest.version else _read_between(commit, version, latest)
@@ -307,7 +312,7 @@ def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int 
     sound, without_coverage = with_sound_coverage(Snapshot(commit.table, base))
     current = with_present_coverage(Snapshot(commit.table, sound))
     number = base.version + 1 if number is None else number
-    built = build(current, commit.transaction.operation, commit.stamp(number, carry_record(base, number)))
+    built = build(current, commit.transaction.operation, commit.context(number, carry_record(base, number)))
     check_successor(commit.restored or sound, built, without_coverage if commit.restored is None else ())
     check_constraints(commit.table, base, built, commit.transaction.name, commit.constraints)
     return replace(built, inferred=base.inferred) if base.inferred else built
@@ -332,8 +337,10 @@ def _check_append_only(transaction: Transaction, base: Manifest) -> None:
     )
 
 
-def _find_earlier_write(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> Manifest | None:
-    """Raise if the write `once` has landed. Return the version if an earlier put of this commit wrote it.
+def _find_earlier_write(
+    commit: PendingCommit, write_id: IdempotentWrite, latest: Manifest
+) -> Manifest | None:
+    """Raise if the write `write_id` has landed. Return the version if an earlier put of this commit wrote it.
 
     This precedes the check for conflicts: a repeated overwrite is not a conflict with the first.
     """
@@ -346,7 +353,7 @@ def _find_earlier_write(commit: PendingCommit, once: IdempotentWrite, latest: Ma
                 return theirs
             commit.unconfirmed_error = None
     commit.ledger.learn(commit.table, latest)
-    commit.ledger.refuse(once, commit.root)
+    commit.ledger.refuse(write_id, commit.root)
     return None
 
 
@@ -361,13 +368,15 @@ def _rebase_transaction(commit: PendingCommit, latest: Manifest) -> Transaction:
     return transaction.rebased(operation, latest.version if commit.rows else transaction.read_version)
 
 
-def propose_first(commit: PendingCommit, build: Callable[[Stamp], Manifest]) -> Manifest | CommittedVersion:
+def propose_first(
+    commit: PendingCommit, build: Callable[[CommitContext], Manifest]
+) -> Manifest | CommittedVersion:
     """Build the first version of a table that does not exist yet.
 
     Raises:
         TableExistsError: the table exists.
     """
-    first = build(commit.stamp(1, {}))
+    first = build(commit.context(1, {}))
     check_constraints(commit.table, None, first, commit.transaction.name, commit.constraints)
     versions = list_versions(commit.table)
     for file in versions:

@@ -119,12 +119,12 @@ class Manifest:
         Raises:
             FormatError: the time is outside the calendar.
         """
-        stamp = self.message.timestamp
+        timestamp = self.message.timestamp
         try:
-            return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
+            return _EPOCH + timedelta(seconds=timestamp.seconds, microseconds=timestamp.nanos // 1000)
         except OverflowError as error:
             raise FormatError(
-                f"timestamp {stamp.seconds} s is outside the calendar", path=self.path
+                f"timestamp {timestamp.seconds} s is outside the calendar", path=self.path
             ) from error
 
     @cached_property

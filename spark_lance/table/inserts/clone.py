@@ -20,16 +20,16 @@ from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import DATA_DIR, INDICES_DIR, ManifestNaming, deletion_path, is_detached
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
+from spark_lance.table.operations.next_version import CommitContext, finish_version, start_version
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
 from spark_lance.table.writing.targets import check_location
 
 
-def clone(source: Manifest, operation: transaction_pb2.Transaction.Clone, stamp: Stamp) -> Manifest:
+def clone(source: Manifest, operation: transaction_pb2.Transaction.Clone, context: CommitContext) -> Manifest:
     """Return the first version of a clone of `source`, with the version number of `source`."""
-    message = start_version(source, stamp)
+    message = start_version(source, context)
     message.version = source.version
     message.ClearField("branch")
     if operation.branch_name:
@@ -44,7 +44,7 @@ def clone(source: Manifest, operation: transaction_pb2.Transaction.Clone, stamp:
         message.ClearField("base_paths")
         _set_bases(message, section, None)
     index_section = section.SerializeToString() if section.indices else b""
-    return finish_version(message, index_section, ManifestNaming.V2, stamp)
+    return finish_version(message, index_section, ManifestNaming.V2, context)
 
 
 def _set_bases(message: table_pb2.Manifest, section: table_pb2.IndexSection, base_id: int | None) -> None:
@@ -208,7 +208,7 @@ def _commit_clone(
     return create_first_version(
         TableRef(target, root),
         operation,
-        lambda stamp: clone(manifest, operation, stamp),
+        lambda context: clone(manifest, operation, context),
         read_version=ref.version,
     )
 

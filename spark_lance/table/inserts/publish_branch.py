@@ -153,7 +153,7 @@ class _Lines:
             return None
         return _SharedState(_parse_version(parts[1]), number, is_same=parts[2] == "same")
 
-    def once(self, common: _SharedState) -> IdempotentWrite:
+    def write_id(self, common: _SharedState) -> IdempotentWrite:
         """Return the job and number that allow only one publication from this state."""
         identity = Branches(self.store, self.main).identity(self.branch)
         return IdempotentWrite(f"{PUBLISHED}:{identity}", common.source)
@@ -289,7 +289,7 @@ def _publish_content(lines: _Lines, head: Manifest, latest: Manifest, common: _S
             read_version=latest.version,
             properties=lines.properties(head, same=True),
             strict=True,
-            once=lines.once(common),
+            write_id=lines.write_id(common),
         )
     finally:
         store.delete(path, root)
@@ -392,7 +392,7 @@ def _append_rows(lines: _Lines, head: Manifest, common: _SharedState, operations
         append,
         read_version=common.target,
         properties=lines.properties(head, same=False),
-        once=lines.once(common),
+        write_id=lines.write_id(common),
     )
 
 
@@ -420,7 +420,7 @@ def _commit_row_changes(
     _copy_own_files(lines, head)
     try:
         return commit_row_changes(
-            changes, message, properties=lines.properties(head, same=False), once=lines.once(common)
+            changes, message, properties=lines.properties(head, same=False), write_id=lines.write_id(common)
         )
     except AlreadyCommittedError:
         raise

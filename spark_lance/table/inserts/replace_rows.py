@@ -191,7 +191,7 @@ def replace_matches(
     fragments: Sequence[bytes],
     file_schema: Schema,
     properties: Mapping[str, str] | None = None,
-    once: IdempotentWrite | None = None,
+    write_id: IdempotentWrite | None = None,
 ) -> Manifest:
     """Delete the rows that match a new row, add the new rows, and return the new version.
 
@@ -219,7 +219,7 @@ def replace_matches(
             changes,
             lambda outcome: update_message(outcome.updated, outcome.removed, added, fields, inserted),
             properties={STATEMENT: "WRITE", **(properties or {})},
-            once=once,
+            write_id=write_id,
         )
 
     return retry_operation(base, attempt, retry_policy())
@@ -258,7 +258,7 @@ def replace_rows(
     fragments: Sequence[bytes],
     file_schema: Schema,
     properties: Mapping[str, str] | None = None,
-    once: IdempotentWrite | None = None,
+    write_id: IdempotentWrite | None = None,
 ) -> Manifest:
     """Delete the rows for which a condition is true, add new rows, and return the new version.
 
@@ -268,7 +268,7 @@ def replace_rows(
         fragments: serialized DataFragment messages of the new rows.
         file_schema: the schema with which the new files were written.
         properties: key-value pairs to store with the transaction.
-        once: commit only if the same job has not committed this number or a higher one.
+        write_id: commit only if the same job has not committed this number or a higher one.
 
     Raises:
         AlreadyCommittedError: the job has already committed this number or a higher one.
@@ -286,7 +286,7 @@ def replace_rows(
             find_rows(at, condition),
             lambda outcome: update_message(outcome.updated, outcome.removed, added, fields),
             properties={STATEMENT: "WRITE", **(properties or {})},
-            once=once,
+            write_id=write_id,
         )
 
     return retry_operation(base, attempt, retry_policy())

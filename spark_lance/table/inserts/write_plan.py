@@ -235,13 +235,13 @@ def commit_write(
     fragments: Sequence[bytes],
     properties: Mapping[str, str] | None = None,
     config: Mapping[str, str] | None = None,
-    once: IdempotentWrite | None = None,
+    write_id: IdempotentWrite | None = None,
     pruner_factory: PrunerFactory | None = None,
 ) -> Manifest:
     """Commit files that were written with `plan`, and return the table's version that contains them.
 
-    An append without rows commits only new columns, if any, and returns the newest version. With `once`, it
-    commits a version to record the write.
+    An append without rows commits only new columns, if any, and returns the newest version. With `write_id`,
+    it commits a version to record the write.
 
     Args:
         table: the table.
@@ -249,7 +249,7 @@ def commit_write(
         fragments: the result of `write_fragments`.
         properties: key-value pairs to store with the transaction.
         config: settings of the table if this call creates it.
-        once: commit only if the same job has not committed this number or a higher one.
+        write_id: commit only if the same job has not committed this number or a higher one.
         pruner_factory: speeds up the search for rows to replace, see `Snapshot`.
 
     Raises:
@@ -262,22 +262,22 @@ def commit_write(
     config = {**plan.config, **(config or {})}
     if plan.operation == "create":
         try:
-            return _create_with_fragments(table, plan, messages, properties, config, once)
+            return _create_with_fragments(table, plan, messages, properties, config, write_id)
         except TableExistsError:
             if not plan.fallback:
                 raise
         plan = _after_lost_creation(plan, load_latest(table))
     base = None
     if plan.merges or plan.operation == "replace":
-        base = _load_base(table, plan, once)
+        base = _load_base(table, plan, write_id)
         messages = renumber_fields(fragments, plan.schema, base.schema)
     if plan.check is not None and base is not None:
         at = Snapshot(table, base, pruner_factory)
-        return replace_rows(at, plan.check.filter, fragments, plan.schema, properties, once)
+        return replace_rows(at, plan.check.filter, fragments, plan.schema, properties, write_id)
     if plan.match is not None and base is not None:
         at = Snapshot(table, base, pruner_factory)
-        return replace_matches(at, plan.match, fragments, plan.schema, properties, once)
-    if plan.operation == "append" and not messages and once is None:
+        return replace_matches(at, plan.match, fragments, plan.schema, properties, write_id)
+    if plan.operation == "append" and not messages and write_id is None:
         return base if base is not None else load_version(table, plan.read_version)
     operation: Message
     if plan.operation == "append":
@@ -285,7 +285,7 @@ def commit_write(
     else:
         operation = overwrite_message(plan.whole or plan.schema, messages, plan.config)
     return commit_operation(
-        table, operation, read_version=plan.read_version, properties=properties, once=once
+        table, operation, read_version=plan.read_version, properties=properties, write_id=write_id
     )
 
 
@@ -295,7 +295,7 @@ def _create_with_fragments(
     fragments: Sequence[table_pb2.DataFragment],
     properties: Mapping[str, str] | None,
     config: Mapping[str, str] | None,
-    once: IdempotentWrite | None,
+    write_id: IdempotentWrite | None,
 ) -> Manifest:
     """Commit the first version of a table, and return it."""
     return create_table(
@@ -307,7 +307,7 @@ def _create_with_fragments(
         config=config,
         bases=[base.message() for base in plan.bases],
         properties=properties,
-        once=once,
+        write_id=write_id,
     )
 
 
@@ -317,14 +317,14 @@ def commit_or_discard(
     fragments: Sequence[bytes],
     properties: Mapping[str, str] | None = None,
     config: Mapping[str, str] | None = None,
-    once: IdempotentWrite | None = None,
+    write_id: IdempotentWrite | None = None,
     pruner_factory: PrunerFactory | None = None,
     bases: Bases | None = None,
 ) -> Manifest:
     """Commit files like `commit_write`, and delete them if certainly nothing was committed.
 
     Args:
-        table, plan, fragments, properties, config, once, pruner_factory: see `commit_write`.
+        table, plan, fragments, properties, config, write_id, pruner_factory: see `commit_write`.
         bases: the base paths, to delete files that are not under the table's own root.
 
     Raises:
@@ -332,17 +332,17 @@ def commit_or_discard(
         LanceError, OSError: see `commit_write`; nothing was committed, and the files were deleted.
     """
     with delete_on_failure(lambda: delete_fragment_files(table, fragments, bases)):
-        return commit_write(table, plan, fragments, properties, config, once, pruner_factory)
+        return commit_write(table, plan, fragments, properties, config, write_id, pruner_factory)
 
 
-def _load_base(table: TableRef, plan: WritePlan, once: IdempotentWrite | None) -> Manifest:
+def _load_base(table: TableRef, plan: WritePlan, write_id: IdempotentWrite | None) -> Manifest:
     """Return the version to which rows are added, after adding missing columns."""
     latest = load_latest(table)
     if plan.merges and missing_columns(plan.schema, latest.schema).names:
-        if once is not None:
+        if write_id is not None:
             ledger = AppliedWrites()
             ledger.learn(table, latest)
-            ledger.refuse(once, table.root)
+            ledger.refuse(write_id, table.root)
         return add_missing_columns(Snapshot(table, latest), plan.schema)
     return load_version(table, plan.read_version) if plan.operation == "replace" else latest
 

@@ -1,7 +1,7 @@
 """Apply a transaction to a manifest: one pure function per operation, and the table of all of them.
 
-Each function takes the newest manifest, the operation's message and a `Stamp`, and returns the manifest of
-the next version. Nothing is read or written here.
+Each function takes the newest manifest, the operation's message and a `CommitContext`, and returns the
+manifest of the next version. Nothing is read or written here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_lance.table.operations.create_index import create_index
 from spark_lance.table.operations.data_replacement import data_replacement
 from spark_lance.table.operations.delete import delete
 from spark_lance.table.operations.merge import merge
-from spark_lance.table.operations.next_version import Stamp
+from spark_lance.table.operations.next_version import CommitContext
 from spark_lance.table.operations.overwrite import overwrite
 from spark_lance.table.operations.project import project
 from spark_lance.table.operations.reserve_fragments import reserve_fragments
@@ -25,7 +25,7 @@ from spark_lance.table.operations.update import update
 from spark_lance.table.operations.update_bases import update_bases
 from spark_lance.table.operations.update_config import update_config
 
-Builder = Callable[[Manifest, Any, Stamp], Manifest]
+Builder = Callable[[Manifest, Any, CommitContext], Manifest]
 
 # Every operation of the format by its name in the Transaction message; None: not executed here, only
 # recognized as the work of others.

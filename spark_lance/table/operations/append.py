@@ -11,7 +11,12 @@ from collections.abc import Iterable
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.features import FragmentFacts
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.operations.next_version import Stamp, finish_version, number_fragments, start_version
+from spark_lance.table.operations.next_version import (
+    CommitContext,
+    finish_version,
+    number_fragments,
+    start_version,
+)
 
 
 def append_message(fragments: Iterable[table_pb2.DataFragment]) -> transaction_pb2.Transaction.Append:
@@ -19,14 +24,14 @@ def append_message(fragments: Iterable[table_pb2.DataFragment]) -> transaction_p
     return transaction_pb2.Transaction.Append(fragments=fragments)
 
 
-def append(base: Manifest, operation: transaction_pb2.Transaction.Append, stamp: Stamp) -> Manifest:
+def append(base: Manifest, operation: transaction_pb2.Transaction.Append, context: CommitContext) -> Manifest:
     """Return the version after `base` with the operation's fragments added.
 
     Raises:
         FormatError: fragment ids collide or run out.
     """
-    message = start_version(base, stamp)
+    message = start_version(base, context)
     count = len(message.fragments)
     number_fragments(message, operation.fragments, base.facts.highest)
     facts = base.facts.and_then(FragmentFacts.of(message.fragments[count:]))
-    return finish_version(message, base.index_section, base.naming, stamp, facts)
+    return finish_version(message, base.index_section, base.naming, context, facts)

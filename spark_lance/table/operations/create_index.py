@@ -14,7 +14,7 @@ from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.mem_wal_marks import with_catchup
-from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
+from spark_lance.table.operations.next_version import CommitContext, finish_version, start_version
 
 
 def create_index_message(
@@ -25,7 +25,7 @@ def create_index_message(
 
 
 def create_index(
-    base: Manifest, operation: transaction_pb2.Transaction.CreateIndex, stamp: Stamp
+    base: Manifest, operation: transaction_pb2.Transaction.CreateIndex, context: CommitContext
 ) -> Manifest:
     """Return the version after `base` with the index entries added and removed.
 
@@ -39,8 +39,8 @@ def create_index(
     replaced_uuids = {entry.uuid.uuid for entry in (*operation.new_indices, *operation.removed_indices)}
     others = [entry for entry in section.indices if entry.uuid.uuid not in replaced_uuids]
     after = table_pb2.IndexSection(indices=[*others, *operation.new_indices])
-    message = start_version(base, stamp)
+    message = start_version(base, context)
     new_section = after.SerializeToString()
     if operation.new_indices:
-        new_section = with_catchup(new_section, message.fragments, message.version, stamp)
-    return finish_version(message, new_section, base.naming, stamp)
+        new_section = with_catchup(new_section, message.fragments, message.version, context)
+    return finish_version(message, new_section, base.naming, context)

@@ -14,7 +14,12 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.index_upkeep import remove_fragments_from_bitmaps
 from spark_lance.table.operations.merge import TOMBSTONE, drop_dead_files
-from spark_lance.table.operations.next_version import Stamp, finish_version, mark_updated, start_version
+from spark_lance.table.operations.next_version import (
+    CommitContext,
+    finish_version,
+    mark_updated,
+    start_version,
+)
 
 
 def data_replacement_message(
@@ -27,7 +32,7 @@ def data_replacement_message(
 
 
 def data_replacement(
-    base: Manifest, operation: transaction_pb2.Transaction.DataReplacement, stamp: Stamp
+    base: Manifest, operation: transaction_pb2.Transaction.DataReplacement, context: CommitContext
 ) -> Manifest:
     """Return the version after `base` with the operation's data files.
 
@@ -41,13 +46,13 @@ def data_replacement(
         raise FormatError("a data replacement needs one file per fragment, all of them with the same fields")
     if missing := files.keys() - {fragment.id for fragment in base.fragments}:
         raise FormatError(f"a data replacement names fragments that do not exist: {sorted(missing)}")
-    message = start_version(base, stamp)
+    message = start_version(base, context)
     for fragment in message.fragments:
         if (file := files.get(fragment.id)) is not None:
             place_file(fragment, file)
             mark_updated(message, fragment)
     section = remove_fragments_from_bitmaps(base.index_section, set(files), fields.pop())
-    return finish_version(message, section, base.naming, stamp)
+    return finish_version(message, section, base.naming, context)
 
 
 def place_file(fragment: table_pb2.DataFragment, file: table_pb2.DataFile) -> None:

@@ -13,7 +13,7 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.index_upkeep import keep_relevant
 from spark_lance.table.operations.next_version import (
-    Stamp,
+    CommitContext,
     change_fragments,
     finish_version,
     keep_marks,
@@ -36,13 +36,13 @@ def delete_message(
     )
 
 
-def delete(base: Manifest, operation: transaction_pb2.Transaction.Delete, stamp: Stamp) -> Manifest:
+def delete(base: Manifest, operation: transaction_pb2.Transaction.Delete, context: CommitContext) -> Manifest:
     """Return the version after `base` without the deleted rows.
 
     Raises:
         FormatError: the operation names a fragment that `base` does not have, or index entries are damaged.
     """
-    message = start_version(base, stamp)
+    message = start_version(base, context)
     keep_marks(message)
     change_fragments(message, operation.updated_fragments, operation.deleted_fragment_ids, "a delete")
-    return finish_version(message, keep_relevant(base.index_section, message), base.naming, stamp)
+    return finish_version(message, keep_relevant(base.index_section, message), base.naming, context)

@@ -22,7 +22,7 @@ from spark_lance.errors import FormatError, IncompatibleConflictError
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
-from spark_lance.table.operations.next_version import Stamp
+from spark_lance.table.operations.next_version import CommitContext
 
 _MILLIS = 1_000_000
 
@@ -38,7 +38,7 @@ def mem_wal_details(entries: Iterable[table_pb2.IndexMetadata]) -> index_pb2.Mem
 
 
 def mark_compacted(
-    section: bytes, marks: Sequence[index_pb2.CompactedSsTable], version: int, stamp: Stamp
+    section: bytes, marks: Sequence[index_pb2.CompactedSsTable], version: int, context: CommitContext
 ) -> bytes:
     """Return the section with SSTables recorded as compacted into the table.
 
@@ -46,7 +46,7 @@ def mark_compacted(
         section: the serialized IndexSection of the version before.
         marks: the highest compacted generation of each shard.
         version: the number of the new version.
-        stamp: the stamp of the commit.
+        context: the values of the commit.
 
     Raises:
         IncompatibleConflictError: present is no MemWAL entry, or the generation of a shard, or a later one,
@@ -73,11 +73,11 @@ def mark_compacted(
             recorded = details.compacted_sstables.add()
             recorded_marks[mark.shard_id.uuid] = recorded
         recorded.CopyFrom(mark)
-    return _pack_changed(parsed, entry, details, version, stamp)
+    return _pack_changed(parsed, entry, details, version, context)
 
 
 def with_catchup(
-    section: bytes, fragments: Iterable[table_pb2.DataFragment], version: int, stamp: Stamp
+    section: bytes, fragments: Iterable[table_pb2.DataFragment], version: int, context: CommitContext
 ) -> bytes:
     """Return the section after an index build: indexes that cover every fragment have all compacted rows.
 
@@ -102,11 +102,11 @@ def with_catchup(
         progress.ClearField("caught_up_generations")
         progress.caught_up_generations.extend(details.compacted_sstables)
         changed = True
-    return _pack_changed(parsed, entry, details, version, stamp) if changed else section
+    return _pack_changed(parsed, entry, details, version, context) if changed else section
 
 
 def without_catchup(
-    section: bytes, fragments: Iterable[table_pb2.DataFragment], version: int, stamp: Stamp
+    section: bytes, fragments: Iterable[table_pb2.DataFragment], version: int, context: CommitContext
 ) -> bytes:
     """Return the section after rows moved: remove the catch-up of indexes that no longer cover all rows.
 
@@ -124,7 +124,7 @@ def without_catchup(
     copies = index_pb2.MemWalIndexDetails(index_catchup=remaining)
     details.ClearField("index_catchup")
     details.index_catchup.MergeFrom(copies.index_catchup)
-    return _pack_changed(parsed, entry, details, version, stamp)
+    return _pack_changed(parsed, entry, details, version, context)
 
 
 def _parse_section(
@@ -157,13 +157,13 @@ def _pack_changed(
     entry: table_pb2.IndexMetadata,
     details: index_pb2.MemWalIndexDetails,
     version: int,
-    stamp: Stamp,
+    context: CommitContext,
 ) -> bytes:
     entry.index_details.value = details.SerializeToString(deterministic=True)
     # Derived from the commit, so that building the same commit again returns the same bytes.
-    entry.uuid.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"{stamp.transaction_file}/{MEM_WAL}").bytes
+    entry.uuid.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"{context.transaction_file}/{MEM_WAL}").bytes
     entry.dataset_version = version
-    entry.created_at = stamp.time_ns // _MILLIS
+    entry.created_at = context.time_ns // _MILLIS
     return parsed.SerializeToString()
 
 

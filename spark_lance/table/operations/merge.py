@@ -15,7 +15,7 @@ from spark_lance.proto import file_pb2, table_pb2, transaction_pb2
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.index_upkeep import keep_relevant, remove_fragments_from_bitmaps
 from spark_lance.table.operations.next_version import (
-    Stamp,
+    CommitContext,
     finish_version,
     keep_marks,
     mark_updated,
@@ -47,13 +47,13 @@ def merge_message(
     )
 
 
-def merge(base: Manifest, operation: transaction_pb2.Transaction.Merge, stamp: Stamp) -> Manifest:
+def merge(base: Manifest, operation: transaction_pb2.Transaction.Merge, context: CommitContext) -> Manifest:
     """Return the version after `base` with the operation's schema and files.
 
     Raises:
         FormatError: the operation does not list the fragments of `base`, or index entries are damaged.
     """
-    message = start_version(base, stamp)
+    message = start_version(base, context)
     keep_marks(message)
     replace_schema(message, operation.schema)
     if operation.schema_metadata:
@@ -75,7 +75,7 @@ def merge(base: Manifest, operation: transaction_pb2.Transaction.Merge, stamp: S
     section = base.index_section
     for fields, fragment_ids in fragments_by_fields.items():
         section = remove_fragments_from_bitmaps(section, fragment_ids, fields)
-    return finish_version(message, keep_relevant(section, message), base.naming, stamp)
+    return finish_version(message, keep_relevant(section, message), base.naming, context)
 
 
 def _order_fragments(

@@ -42,7 +42,7 @@ class ReuseEntry:
 
 
 @dataclass(frozen=True)
-class Stamp:
+class CommitContext:
     """The values of a commit that go into every version it creates.
 
     Attributes:
@@ -78,8 +78,8 @@ def empty_manifest(file_version: FileVersion, *, stable_row_ids: bool) -> Manife
     return Manifest(message, b"", ManifestNaming.V2, "")
 
 
-def start_version(base: Manifest, stamp: Stamp) -> table_pb2.Manifest:
-    """Return a copy of the base version's message with the number and the stamp of the next version.
+def start_version(base: Manifest, context: CommitContext) -> table_pb2.Manifest:
+    """Return a copy of the base version's message with the number and the time of the next version.
 
     It keeps all fields, including unknown ones, except fields about the base's own file.
     """
@@ -87,9 +87,9 @@ def start_version(base: Manifest, stamp: Stamp) -> table_pb2.Manifest:
     message.CopyFrom(base.message)
     for name in ("index_section", "transaction_section", "transaction_section_deprecated", "tag"):
         message.ClearField(name)
-    message.version = stamp.number_after(base)
-    message.transaction_file = stamp.transaction_file
-    message.timestamp.seconds, message.timestamp.nanos = divmod(stamp.time_ns, _NANOS)
+    message.version = context.number_after(base)
+    message.transaction_file = context.transaction_file
+    message.timestamp.seconds, message.timestamp.nanos = divmod(context.time_ns, _NANOS)
     message.ClearField("writer_version")
     message.writer_version.library = WRITER_LIBRARY
     message.writer_version.version = WRITER_VERSION
@@ -205,10 +205,10 @@ def finish_version(
     message: table_pb2.Manifest,
     index_section: bytes,
     naming: ManifestNaming,
-    stamp: Stamp,
+    context: CommitContext,
     facts: FragmentFacts | None = None,
 ) -> Manifest:
-    """Return the new version: sort fragments by id, add the stamp's settings, compute the feature flags.
+    """Return the new version: sort fragments by id, add the context's settings, compute the feature flags.
 
     Args:
         facts: the facts of the message's fragments, if known.
@@ -227,11 +227,11 @@ def finish_version(
         message.ClearField("fragments")
         message.fragments.MergeFrom(copies.fragments)
         facts = FragmentFacts.of(message.fragments)
-    message.config.update(stamp.config)
+    message.config.update(context.config)
     recompute(message, index_section, facts)
     if message.reader_feature_flags & SPILLED_LINEAGE:
         _check_lineage(message)
-    built = Manifest(message, index_section, naming, manifest_path(stamp.root, message.version, naming))
+    built = Manifest(message, index_section, naming, manifest_path(context.root, message.version, naming))
     return built.with_facts(facts)
 
 

@@ -15,7 +15,7 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.next_version import (
-    Stamp,
+    CommitContext,
     finish_version,
     keep_marks,
     number_fragments,
@@ -46,7 +46,9 @@ def overwrite_message(
     )
 
 
-def overwrite(base: Manifest, operation: transaction_pb2.Transaction.Overwrite, stamp: Stamp) -> Manifest:
+def overwrite(
+    base: Manifest, operation: transaction_pb2.Transaction.Overwrite, context: CommitContext
+) -> Manifest:
     """Return the version after `base` with only the operation's schema and fragments.
 
     Raises:
@@ -55,7 +57,7 @@ def overwrite(base: Manifest, operation: transaction_pb2.Transaction.Overwrite, 
     """
     if operation.initial_bases and base.version:
         raise OptionError("Cannot register new bases in Overwrite mode: add_bases does that")
-    message = start_version(base, stamp)
+    message = start_version(base, context)
     message.base_paths.extend(operation.initial_bases)
     keep_marks(message)
     message.ClearField("fields")
@@ -70,7 +72,7 @@ def overwrite(base: Manifest, operation: transaction_pb2.Transaction.Overwrite, 
         highest = max((field.id for field in operation.schema), default=-1)
         message.max_allocated_field_id = max(message.max_allocated_field_id, highest)
     number_fragments(message, operation.fragments)
-    return finish_version(message, b"", base.naming, stamp)
+    return finish_version(message, b"", base.naming, context)
 
 
 def _common_file_version(operation: transaction_pb2.Transaction.Overwrite) -> FileVersion | None:

@@ -13,7 +13,7 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.rowids import spilled_fields
 from spark_lance.table.operations.index_upkeep import keep_relevant
 from spark_lance.table.operations.next_version import (
-    Stamp,
+    CommitContext,
     finish_version,
     keep_marks,
     replace_schema,
@@ -33,19 +33,21 @@ def project_message(
     return transaction_pb2.Transaction.Project(schema=fields, preserves_nullability=keeps_nulls)
 
 
-def project(base: Manifest, operation: transaction_pb2.Transaction.Project, stamp: Stamp) -> Manifest:
+def project(
+    base: Manifest, operation: transaction_pb2.Transaction.Project, context: CommitContext
+) -> Manifest:
     """Return the version after `base` with the operation's schema.
 
     Raises:
         FormatError: index entries are damaged.
     """
-    message = start_version(base, stamp)
+    message = start_version(base, context)
     keep_marks(message)
     replace_schema(message, operation.schema)
     live = {field.id for field in message.fields}
     for fragment in message.fragments:
         drop_idle_files(fragment, live)
-    return finish_version(message, keep_relevant(base.index_section, message), base.naming, stamp)
+    return finish_version(message, keep_relevant(base.index_section, message), base.naming, context)
 
 
 def drop_idle_files(fragment: table_pb2.DataFragment, live: set[int]) -> None:

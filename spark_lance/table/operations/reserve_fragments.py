@@ -11,7 +11,7 @@ from spark_lance.proto import transaction_pb2
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.next_version import (
     MAX_FRAGMENT_ID,
-    Stamp,
+    CommitContext,
     finish_version,
     keep_marks,
     start_version,
@@ -19,18 +19,18 @@ from spark_lance.table.operations.next_version import (
 
 
 def reserve_fragments(
-    base: Manifest, operation: transaction_pb2.Transaction.ReserveFragments, stamp: Stamp
+    base: Manifest, operation: transaction_pb2.Transaction.ReserveFragments, context: CommitContext
 ) -> Manifest:
     """Return the version after `base` with `num_fragments` reserved ids.
 
     Raises:
         FormatError: not enough ids are left.
     """
-    message = start_version(base, stamp)
+    message = start_version(base, context)
     keep_marks(message)
     # If a table never had a fragment, the counter is missing and counts as 0.
     highest = message.max_fragment_id + operation.num_fragments
     if highest > MAX_FRAGMENT_ID:
         raise FormatError(f"the table has used up its fragment ids: {highest} does not fit 32 bits")
     message.max_fragment_id = highest
-    return finish_version(message, base.index_section, base.naming, stamp)
+    return finish_version(message, base.index_section, base.naming, context)

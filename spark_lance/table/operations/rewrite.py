@@ -30,8 +30,8 @@ from spark_lance.table.format.rowids import count_row_ids
 from spark_lance.table.operations.mem_wal_marks import without_catchup
 from spark_lance.table.operations.next_version import (
     MAX_FRAGMENT_ID,
+    CommitContext,
     ReuseEntry,
-    Stamp,
     finish_version,
     keep_marks,
     start_version,
@@ -40,7 +40,9 @@ from spark_lance.table.operations.next_version import (
 Group = tuple[frozenset[int], frozenset[int]]
 
 
-def rewrite(base: Manifest, operation: transaction_pb2.Transaction.Rewrite, stamp: Stamp) -> Manifest:
+def rewrite(
+    base: Manifest, operation: transaction_pb2.Transaction.Rewrite, context: CommitContext
+) -> Manifest:
     """Return the version after `base` with the new fragments of every group in place of the old ones.
 
     Raises:
@@ -53,15 +55,15 @@ def rewrite(base: Manifest, operation: transaction_pb2.Transaction.Rewrite, stam
     if operation.old_fragments or operation.new_fragments:
         raise UnsupportedFormatError("a rewrite in its older form")
     _check_sources(base, operation)
-    message = start_version(base, stamp)
+    message = start_version(base, context)
     keep_marks(message)
     old_ids = {fragment.id for group in operation.groups for fragment in group.old_fragments}
     message.ClearField("fragments")
     message.fragments.extend(fragment for fragment in base.fragments if fragment.id not in old_ids)
     groups = [_add_fragments(message, group, base.uses_stable_row_ids) for group in operation.groups]
-    section = _index_section(base, operation, groups, stamp)
-    section = without_catchup(section, message.fragments, message.version, stamp)
-    return finish_version(message, section, base.naming, stamp)
+    section = _index_section(base, operation, groups, context)
+    section = without_catchup(section, message.fragments, message.version, context)
+    return finish_version(message, section, base.naming, context)
 
 
 def _check_sources(base: Manifest, operation: transaction_pb2.Transaction.Rewrite) -> None:
@@ -101,11 +103,11 @@ def _index_section(
     base: Manifest,
     operation: transaction_pb2.Transaction.Rewrite,
     groups: Sequence[Group],
-    stamp: Stamp,
+    context: CommitContext,
 ) -> bytes:
     """Return the index section after the rewrite."""
     replaced = {entry.old_id.uuid: entry for entry in operation.rewritten_indices}
-    if not replaced and not base.uses_stable_row_ids and stamp.reuse is None:
+    if not replaced and not base.uses_stable_row_ids and context.reuse is None:
         return base.index_section
     try:
         section = table_pb2.IndexSection.FromString(base.index_section)
@@ -120,12 +122,12 @@ def _index_section(
         if (new := replaced.get(entry.uuid.uuid)) is not None:
             _move_coverage(entry, groups, follows=True, complete=True)
             _replace(entry, new)
-        elif entry.fields and stamp.reuse is not None:
+        elif entry.fields and context.reuse is not None:
             _move_coverage(entry, groups, follows=True)
         elif entry.fields and base.uses_stable_row_ids:
             _move_coverage(entry, groups, follows=_stores_row_ids(entry))
-    if stamp.reuse is not None:
-        _replace_reuse_entry(section, stamp.reuse)
+    if context.reuse is not None:
+        _replace_reuse_entry(section, context.reuse)
     return section.SerializeToString()
 
 

@@ -37,7 +37,7 @@ from spark_lance.table.operations.index_upkeep import keep_relevant, remove_frag
 from spark_lance.table.operations.mem_wal_marks import mark_compacted
 from spark_lance.table.operations.merge import drop_dead_files
 from spark_lance.table.operations.next_version import (
-    Stamp,
+    CommitContext,
     finish_version,
     keep_marks,
     number_fragments,
@@ -77,7 +77,7 @@ def update_message(
     )
 
 
-def update(base: Manifest, operation: pb.Update, stamp: Stamp) -> Manifest:
+def update(base: Manifest, operation: pb.Update, context: CommitContext) -> Manifest:
     """Return the version after `base` with the operation's rows and columns.
 
     Raises:
@@ -85,7 +85,7 @@ def update(base: Manifest, operation: pb.Update, stamp: Stamp) -> Manifest:
             match its fragments, fragment ids run out, or index entries are damaged.
         IncompatibleConflictError: another writer compacted the same SSTables.
     """
-    message = start_version(base, stamp)
+    message = start_version(base, context)
     keep_marks(message)
     removed = set(operation.removed_fragment_ids)
     updated = {fragment.id: fragment for fragment in operation.updated_fragments}
@@ -108,9 +108,9 @@ def update(base: Manifest, operation: pb.Update, stamp: Stamp) -> Manifest:
         _set_new_row_versions(message.fragments[first_new:], operation, before, message.version)
     section = remove_fragments_from_bitmaps(base.index_section, updated.keys(), operation.fields_modified)
     section = mark_compacted(
-        keep_relevant(section, message), operation.compacted_sstables, message.version, stamp
+        keep_relevant(section, message), operation.compacted_sstables, message.version, context
     )
-    return finish_version(message, section, base.naming, stamp)
+    return finish_version(message, section, base.naming, context)
 
 
 def _set_update_versions(

@@ -5,16 +5,16 @@ from __future__ import annotations
 from spark_lance.errors import OptionError
 from spark_lance.proto.transaction_pb2 import Transaction
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
+from spark_lance.table.operations.next_version import CommitContext, finish_version, start_version
 
 
-def update_bases(base: Manifest, operation: Transaction.UpdateBases, stamp: Stamp) -> Manifest:
+def update_bases(base: Manifest, operation: Transaction.UpdateBases, context: CommitContext) -> Manifest:
     """Return the version after `base` with additional base paths; id 0 is replaced by the next id.
 
     Raises:
         OptionError: a name, a path or an id exists already. A missing name counts as a name.
     """
-    message = start_version(base, stamp)
+    message = start_version(base, context)
     for new in operation.new_bases:
         for base_path in message.base_paths:
             if (base_path.name, base_path.HasField("name")) == (new.name, new.HasField("name")):
@@ -28,4 +28,4 @@ def update_bases(base: Manifest, operation: Transaction.UpdateBases, stamp: Stam
         added.CopyFrom(new)
         if not added.id:
             added.id = max((base_path.id for base_path in message.base_paths), default=0) + 1
-    return finish_version(message, base.index_section, base.naming, stamp)
+    return finish_version(message, base.index_section, base.naming, context)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from spark_lance.errors import SchemaError, UnsupportedFormatError
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
+from spark_lance.table.operations.next_version import CommitContext, finish_version, start_version
 
 Texts = Mapping[str, str | None]
 UpdateMap = transaction_pb2.Transaction.UpdateMap
@@ -33,7 +33,7 @@ def text_updates(values: Texts, *, replace: bool = False) -> UpdateMap:
 
 
 def update_config(
-    base: Manifest, operation: transaction_pb2.Transaction.UpdateConfig, stamp: Stamp
+    base: Manifest, operation: transaction_pb2.Transaction.UpdateConfig, context: CommitContext
 ) -> Manifest:
     """Return the version after `base` with the operation's updates.
 
@@ -43,7 +43,7 @@ def update_config(
     """
     if operation.upsert_values or operation.delete_keys or operation.schema_metadata:
         raise UnsupportedFormatError("a config update in its older form")
-    message = start_version(base, stamp)
+    message = start_version(base, context)
     _update_texts(message.config, operation.config_updates)
     _update_texts(message.table_metadata, operation.table_metadata_updates)
     _update_bytes(message.schema_metadata, operation.schema_metadata_updates)
@@ -57,7 +57,7 @@ def update_config(
         if any(key.startswith(_KEYS_OF_KEYS) for key in changed_keys):
             raise SchemaError(f"field {field.name!r}: a config update cannot change key metadata")
         _update_bytes(field.metadata, updates)
-    return finish_version(message, base.index_section, base.naming, stamp)
+    return finish_version(message, base.index_section, base.naming, context)
 
 
 def _update_texts(target: MutableMapping[str, str], updates: UpdateMap) -> None:

@@ -24,7 +24,7 @@ from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations import OPERATIONS
 from spark_lance.table.operations.data_replacement import data_replacement_message
 from spark_lance.table.operations.merge import merge_message
-from spark_lance.table.operations.next_version import Stamp
+from spark_lance.table.operations.next_version import CommitContext
 from spark_lance.table.versions.versions import load_latest, load_version
 
 Op = lance.LanceOperation
@@ -117,7 +117,7 @@ def our_next(base: Manifest, theirs: Manifest, path: Path) -> Manifest:
     assert transaction.name is not None
     build = OPERATIONS[transaction.name]
     assert build is not None
-    return build(base, transaction.operation, Stamp(root, theirs.transaction_file, 0))
+    return build(base, transaction.operation, CommitContext(root, theirs.transaction_file, 0))
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])

@@ -32,7 +32,7 @@ def main() -> None:
         plan = plan_write(TableRef(store, root), find_latest(table), data.schema, "append")
         fragments = write_fragments([data], table, plan.schema, version=plan.version)
         try:
-            commit_write(table, plan, fragments, once=IdempotentWrite("job", number))
+            commit_write(table, plan, fragments, write_id=IdempotentWrite("job", number))
             won += 1
         except AlreadyCommittedError:
             pass

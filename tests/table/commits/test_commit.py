@@ -44,7 +44,7 @@ from spark_lance.table.format.rowids import decode_row_versions, fragment_row_id
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations.append import append_message
-from spark_lance.table.operations.next_version import Stamp
+from spark_lance.table.operations.next_version import CommitContext
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 from tests.wrapped_store import WrappedStore
@@ -618,14 +618,14 @@ def test_a_version_without_a_transaction_is_taken_to_hold_no_pair(root: str) -> 
         operation = append_message([fragment()])
         version = load_latest(TableRef(PLAIN, root)).version
         commit_operation(
-            TableRef(PLAIN, root), operation, read_version=version, once=IdempotentWrite("job", number)
+            TableRef(PLAIN, root), operation, read_version=version, write_id=IdempotentWrite("job", number)
         )
     with pytest.raises(AlreadyCommittedError):
         commit_operation(
             TableRef(PLAIN, root),
             append_message([fragment()]),
             read_version=4,
-            once=IdempotentWrite("job", 1),
+            write_id=IdempotentWrite("job", 1),
         )
     assert load_latest(TableRef(PLAIN, root)).version == 4
 
@@ -806,10 +806,10 @@ def test_a_table_may_begin_with_another_version(root: str) -> None:
     clone = fresh()
     operation = transaction_pb2.Transaction.Clone(is_shallow=True, ref_version=2, ref_path=root)
 
-    def build(stamp: Stamp) -> Manifest:
+    def build(context: CommitContext) -> Manifest:
         message = table_pb2.Manifest()
         message.CopyFrom(source.message)
-        message.transaction_file = stamp.transaction_file
+        message.transaction_file = context.transaction_file
         return Manifest(message, b"", ManifestNaming.V2, manifest_path(clone, 2, ManifestNaming.V2))
 
     store = Scripted.around(MemoryStore(), steps=[never_sent, lost_answer])

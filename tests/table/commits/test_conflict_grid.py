@@ -29,7 +29,7 @@ from spark_lance.table.format.paths import ManifestNaming, manifest_path
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction
 from spark_lance.table.operations import OPERATIONS
-from spark_lance.table.operations.next_version import Stamp
+from spark_lance.table.operations.next_version import CommitContext
 from spark_lance.table.versions.versions import load_latest, load_version
 from tests.table.commits.grid_cases import CASES
 
@@ -85,7 +85,7 @@ def _as_theirs(base: Manifest, first: Manifest, message: Message, *, known: bool
     following.version = NEXT
     section = base.index_section
     if build is not None and not isinstance(message, transaction_pb2.Transaction.Clone):
-        result = build(base, message, Stamp("", "", 0, first))
+        result = build(base, message, CommitContext("", "", 0, first))
         following, section = result.message, result.index_section
     following.transaction_file = ""
     return pack_manifest(following, section, transaction.pack())

@@ -56,7 +56,7 @@ def rows(*values: int) -> pa.Table:
     return pa.table({"a": pa.array(values, pa.int64())})
 
 
-def write(path: str, once: IdempotentWrite | None, *values: int, mode: str = "append") -> int | None:
+def write(path: str, write_id: IdempotentWrite | None, *values: int, mode: str = "append") -> int | None:
     """Write as a job does; None if it was superfluous."""
     store, root = open_store(path)
     table = TableRef(store, root)
@@ -64,7 +64,7 @@ def write(path: str, once: IdempotentWrite | None, *values: int, mode: str = "ap
     batches = rows(*values).to_batches()
     fragments = write_fragments(batches, table, plan.schema, version=plan.version)
     try:
-        return commit_write(table, plan, fragments, once=once).version
+        return commit_write(table, plan, fragments, write_id=write_id).version
     except AlreadyCommittedError:
         return None
 
@@ -129,9 +129,9 @@ def test_two_creators_with_one_pair(path: str) -> None:
     files = [
         write_fragments(rows(1).to_batches(), table, plan.schema, version=plan.version) for _ in range(2)
     ]
-    assert commit_write(table, plan, files[0], once=IdempotentWrite("job", 1)).version == 1
+    assert commit_write(table, plan, files[0], write_id=IdempotentWrite("job", 1)).version == 1
     with pytest.raises(AlreadyCommittedError, match="as version 1") as caught:
-        commit_write(table, plan, files[1], once=IdempotentWrite("job", 1))
+        commit_write(table, plan, files[1], write_id=IdempotentWrite("job", 1))
     assert caught.value.version == 1
     assert values(path) == [1]
 
@@ -142,10 +142,10 @@ def test_a_repeated_overwrite_gives_no_conflict(path: str) -> None:
     store, root = open_store(path)
     table = TableRef(store, root)
     plan = plan_write(TableRef(store, root), find_latest(table), rows().schema, "overwrite")
-    commit_write(table, plan, [], once=IdempotentWrite("job", 1))
+    commit_write(table, plan, [], write_id=IdempotentWrite("job", 1))
     write(path, None, 5)
     with pytest.raises(AlreadyCommittedError):
-        commit_write(table, plan, [], once=IdempotentWrite("job", 1))
+        commit_write(table, plan, [], write_id=IdempotentWrite("job", 1))
     assert values(path) == [5]
 
 
@@ -388,7 +388,7 @@ def test_jobs_are_forgotten_by_age(path: str, monkeypatch: pytest.MonkeyPatch) -
     pylance(path).update_config({MAX_AGE: "30days"})
     later = CommitEnv(time_ns=lambda: time.time_ns() + 40 * 86_400 * 10**9)
     table = TableRef(*open_store(path))
-    commit_operation(table, append_message([]), read_version=2, once=IdempotentWrite("new", 1), env=later)
+    commit_operation(table, append_message([]), read_version=2, write_id=IdempotentWrite("new", 1), env=later)
     assert list(record(path)["applications"]) == ["txn:new"]
     with pytest.raises(CommitError, match="nobody knows whether 'old'"):
         write(path, IdempotentWrite("old", 1), 1)

@@ -21,7 +21,7 @@ from spark_lance.table.format.rowids import decode_row_versions, fragment_row_id
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations import OPERATIONS
-from spark_lance.table.operations.next_version import Stamp
+from spark_lance.table.operations.next_version import CommitContext
 from spark_lance.table.versions.versions import list_versions, load_version
 from tests.conftest import ROOT
 from tests.table.commits.race_worker import SCHEMA, SPAN
@@ -130,8 +130,8 @@ def history(path: Path | str, options: dict[str, Any] | None = None) -> Counter[
         assert transaction.name is not None
         build = OPERATIONS[transaction.name]
         assert build is not None
-        stamp = Stamp(root, transaction.file_name, 0)
-        expected = build(before, transaction.operation, stamp)
+        context = CommitContext(root, transaction.file_name, 0)
+        expected = build(before, transaction.operation, context)
         assert [*map(plain, expected.fragments)] == [*map(plain, manifest.fragments)]
         assert manifest.transaction_file == transaction.file_name
         uuids.add(transaction.uuid)

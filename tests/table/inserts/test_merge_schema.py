@@ -49,8 +49,8 @@ class Job:
             version=self.plan.version,
         )
 
-    def commit(self, once: IdempotentWrite | None = None) -> int:
-        return commit_write(self.table, self.plan, self.fragments, once=once).version
+    def commit(self, write_id: IdempotentWrite | None = None) -> int:
+        return commit_write(self.table, self.plan, self.fragments, write_id=write_id).version
 
 
 def merge(path: str, data: pa.Table, mode: str = "append", **options: Any) -> int:

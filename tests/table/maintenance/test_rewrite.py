@@ -23,12 +23,12 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.indices.fragment_reuse import extend_history
 from spark_lance.table.operations.create_index import create_index, create_index_message
-from spark_lance.table.operations.next_version import ReuseEntry, Stamp
+from spark_lance.table.operations.next_version import CommitContext, ReuseEntry
 from spark_lance.table.operations.rewrite import rewrite
 from spark_lance.table.versions.versions import load_latest, load_version
 
 pb = transaction_pb2.Transaction
-STAMP = Stamp("/t", "1-x.txn", 5)
+CONTEXT = CommitContext("/t", "1-x.txn", 5)
 
 
 def fragment(number: int, rows: int = 10) -> table_pb2.DataFragment:
@@ -75,7 +75,7 @@ def coverage(after: Manifest) -> dict[str, set[int]]:
 def test_ids_are_given_in_order_and_reserved_ones_are_kept() -> None:
     base = manifest([fragment(i) for i in range(6)])
     operation = groups(base, ([1, 2], [fragment(0, 20)]), ([4], [fragment(0, 6), fragment(0, 4)]))
-    after = rewrite(base, operation, STAMP)
+    after = rewrite(base, operation, CONTEXT)
     assert [(f.id, f.physical_rows) for f in after.fragments] == [
         (0, 10),
         (3, 10),
@@ -86,13 +86,13 @@ def test_ids_are_given_in_order_and_reserved_ones_are_kept() -> None:
     ]
     assert after.max_fragment_id == 12
     reserved = groups(base, ([1, 2], [fragment(8, 20)]))
-    assert [f.id for f in rewrite(base, reserved, STAMP).fragments] == [0, 3, 4, 5, 8]
-    assert rewrite(base, reserved, STAMP).max_fragment_id == 9
+    assert [f.id for f in rewrite(base, reserved, CONTEXT).fragments] == [0, 3, 4, 5, 8]
+    assert rewrite(base, reserved, CONTEXT).max_fragment_id == 9
 
 
 def test_a_group_may_leave_nothing() -> None:
     base = manifest([fragment(0), fragment(1)])
-    after = rewrite(base, groups(base, ([0, 1], [])), STAMP)
+    after = rewrite(base, groups(base, ([0, 1], [])), CONTEXT)
     assert not after.fragments
     assert after.max_fragment_id == 9
 
@@ -100,9 +100,9 @@ def test_a_group_may_leave_nothing() -> None:
 def test_indices_stay_or_follow() -> None:
     base = manifest([fragment(i) for i in range(4)], index("all", [0, 1, 2, 3]), index("some", [1, 2, 3]))
     operation = groups(base, ([0, 1], [fragment(0, 20)]), ([2, 3], [fragment(0, 20)]))
-    assert rewrite(base, operation, STAMP).index_section == base.index_section
+    assert rewrite(base, operation, CONTEXT).index_section == base.index_section
     new = index("__lance_frag_reuse", [10, 11], "FragmentReuse")
-    after = rewrite(base, operation, Stamp("/t", "x", 5, reuse=ReuseEntry(new, b"")))
+    after = rewrite(base, operation, CommitContext("/t", "x", 5, reuse=ReuseEntry(new, b"")))
     assert coverage(after) == {"all": {10, 11}, "some": {11}, "__lance_frag_reuse": {10, 11}}
 
 
@@ -111,11 +111,11 @@ def test_a_reuse_entry_replaces_the_one_that_it_was_made_from() -> None:
     new.uuid.uuid = b"n" * 16
     base = manifest([fragment(0), fragment(1)], old, index("a", [0, 1]))
     operation = groups(base, ([0, 1], [fragment(0, 20)]))
-    after = rewrite(base, operation, Stamp("/t", "x", 5, reuse=ReuseEntry(new, old.uuid.uuid)))
+    after = rewrite(base, operation, CommitContext("/t", "x", 5, reuse=ReuseEntry(new, old.uuid.uuid)))
     assert coverage(after) == {"a": {10}, "__lance_frag_reuse": {3, 10}}
     for replaces in (b"", b"o" * 16):
         with pytest.raises(RetryableConflictError, match="fragment-reuse"):
-            rewrite(base, operation, Stamp("/t", "x", 5, reuse=ReuseEntry(new, replaces)))
+            rewrite(base, operation, CommitContext("/t", "x", 5, reuse=ReuseEntry(new, replaces)))
 
 
 @pytest.mark.parametrize(
@@ -139,14 +139,14 @@ def test_with_stable_row_ids_the_content_of_an_index_decides(kind: str, version:
     base = manifest([fragment(i) for i in range(3)], entry, partial, stable=True)
     new = fragment(0, 20)
     new.inline_row_ids = append_row_ids(b"", 500, 20)
-    after = rewrite(base, groups(base, ([0, 1], [new])), STAMP)
+    after = rewrite(base, groups(base, ([0, 1], [new])), CONTEXT)
     assert coverage(after) == {"whole": {2, 10} if follows else {2}, "partial": {2}}
 
 
 def test_every_row_brings_its_id() -> None:
     base = manifest([fragment(0), fragment(1)], stable=True)
     with pytest.raises(FormatError, match="row ids"):
-        rewrite(base, groups(base, ([0, 1], [fragment(0, 20)])), STAMP)
+        rewrite(base, groups(base, ([0, 1], [fragment(0, 20)])), CONTEXT)
 
 
 def test_rewritten_indices_are_put_in_place() -> None:
@@ -158,16 +158,16 @@ def test_rewritten_indices_are_put_in_place() -> None:
     new.new_id.uuid = b"n" * 16
     new.new_index_details.type_url = "/lance.table.Other"
     new.new_index_files.add(path="new", size_bytes=7)
-    (after,) = rewrite(base, operation, STAMP).indices
+    (after,) = rewrite(base, operation, CONTEXT).indices
     assert (after.uuid.uuid, after.index_version, after.name) == (b"n" * 16, 3, "a")
     assert [(file.path, file.size_bytes) for file in after.files] == [("new", 7)]
     assert set(BitMap.deserialize(after.fragment_bitmap)) == {2, 10}
     partial = manifest([fragment(i) for i in range(3)], index("a", [0, 2]))
     with pytest.raises(FormatError, match="only some fragments"):
-        rewrite(partial, operation, STAMP)
+        rewrite(partial, operation, CONTEXT)
     replaced = manifest([fragment(i) for i in range(3)])
     with pytest.raises(RetryableConflictError, match="rewritten indexes"):
-        rewrite(replaced, operation, STAMP)
+        rewrite(replaced, operation, CONTEXT)
 
 
 @pytest.mark.parametrize("change", ["gone", "deleted", "other files"])
@@ -178,22 +178,22 @@ def test_a_fragment_that_has_changed_is_not_replaced(change: str) -> None:
     if change == "deleted":
         now[0].deletion_file.num_deleted_rows = 1
     with pytest.raises(RetryableConflictError, match="fragment 1"):
-        rewrite(manifest([fragment(0), *now]), operation, STAMP)
+        rewrite(manifest([fragment(0), *now]), operation, CONTEXT)
 
 
 def test_the_older_form_is_refused() -> None:
     base = manifest([fragment(0)])
     with pytest.raises(UnsupportedFormatError):
-        rewrite(base, pb.Rewrite(old_fragments=base.fragments, new_fragments=[fragment(0)]), STAMP)
+        rewrite(base, pb.Rewrite(old_fragments=base.fragments, new_fragments=[fragment(0)]), CONTEXT)
 
 
 def test_indices_come_and_go() -> None:
     old, remaining, new = index("a", [0]), index("b", [0]), index("c", [0])
     base = manifest([fragment(0)], old, remaining)
     again = index("a", [0, 1])
-    after = create_index(base, create_index_message([new, again], []), STAMP)
+    after = create_index(base, create_index_message([new, again], []), CONTEXT)
     assert coverage(after) == {"b": {0}, "c": {0}, "a": {0, 1}}
-    dropped = create_index(base, create_index_message(removed=[old, remaining]), STAMP)
+    dropped = create_index(base, create_index_message(removed=[old, remaining]), CONTEXT)
     assert dropped.index_section == b""
 
 
@@ -208,7 +208,7 @@ def test_a_rewrite_of_pylance_is_built_alike(tmp_path: Path) -> None:
     table_ref = TableRef(*open_store(path))
     theirs = load_latest(table_ref)
     operation: Any = read_transaction(table_ref, theirs).operation
-    built = rewrite(load_version(table_ref, theirs.version - 1), operation, STAMP)
+    built = rewrite(load_version(table_ref, theirs.version - 1), operation, CONTEXT)
     assert built.fragments == theirs.fragments
     assert coverage(built) == coverage(theirs)
     assert [e.uuid.uuid for e in built.indices] == [e.uuid.uuid for e in theirs.indices]

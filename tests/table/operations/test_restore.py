@@ -18,7 +18,7 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.format.features import FIELD_ID_MARK, MIXED_FILE_VERSIONS, STABLE_ROW_IDS
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.operations.next_version import Stamp
+from spark_lance.table.operations.next_version import CommitContext
 from spark_lance.table.operations.restore import restore
 from spark_lance.table.versions.versions import load_latest, load_version
 
@@ -119,8 +119,8 @@ def test_versions_that_cannot_be_restored(tmp_path: Path) -> None:
     dataset = spark_lance.write_dataset(ROWS, path)
     with pytest.raises(VersionNotFoundError, match="7"):
         commit_operation(dataset.table, Restore(version=7), read_version=1)
-    with pytest.raises(ValueError, match="stamp"):
-        restore(dataset.manifest, Restore(version=1), Stamp(dataset.root, "1-x.txn", 0))
+    with pytest.raises(ValueError, match="context"):
+        restore(dataset.manifest, Restore(version=1), CommitContext(dataset.root, "1-x.txn", 0))
     assert dataset.latest_version == 1
 
 
@@ -147,9 +147,9 @@ def test_stable_row_ids_are_not_given_up(tmp_path: Path) -> None:
     spark_lance.write_dataset(ROWS, plain)
     base = spark_lance.write_dataset(ROWS, stable, enable_stable_row_ids=True).manifest
     assert base.message.reader_feature_flags & STABLE_ROW_IDS
-    stamp = Stamp("r", "1-x.txn", 0, load_latest(TableRef(*open_store(plain))))
+    context = CommitContext("r", "1-x.txn", 0, load_latest(TableRef(*open_store(plain))))
     with pytest.raises(UnsupportedFormatError, match="stable row ids"):
-        restore(base, Restore(version=1), stamp)
+        restore(base, Restore(version=1), context)
 
 
 def test_a_version_that_must_not_be_written_is_not_restored(tmp_path: Path, forge: Forge) -> None:
@@ -163,4 +163,4 @@ def test_a_version_that_must_not_be_written_is_not_restored(tmp_path: Path, forg
     manifest = load_latest(TableRef(*open_store(path)))
     base = spark_lance.write_dataset(ROWS, tmp_path / "other").manifest
     with pytest.raises(UnsupportedFormatError, match="writing"):
-        restore(base, Restore(version=1), Stamp("r", "1-x.txn", 0, manifest))
+        restore(base, Restore(version=1), CommitContext("r", "1-x.txn", 0, manifest))

@@ -19,7 +19,7 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
+from spark_lance.table.operations.next_version import CommitContext, finish_version, start_version
 from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, UPDATED_AT, LineageReader, fragment_lineage
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 from tests.table.histories import SPILL, Step, play, steps
@@ -27,7 +27,7 @@ from tests.table.histories import SPILL, Step, play, steps
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
 
 SPILLED = 2048
-STAMP = Stamp("/", "x.txn", 0)
+STAMP = CommitContext("/", "x.txn", 0)
 
 
 def spilled(path: Path, rows: int = 40) -> None:
