@@ -141,7 +141,7 @@ def _path_output(
         elif name in system:
             kind = system_field(name)
         else:
-            kind = schema.field(name).described().arrow_field()
+            kind = schema.field(name).as_descriptor().arrow_field()
             if not holds_json(kind):
                 kind = restore_schema_types(pa.schema([kind])).field(0)
         return Output(kind, (name,), lambda table: table[name], name)

@@ -275,8 +275,8 @@ class BlobWriter:
     def _write_in_pieces(self, field: Field, references: pa.StructArray, row: int) -> pa.Array:
         """Write one blob in pieces and return its descriptor."""
         assert self._referenced is not None
-        names = [child.name for child in field.described().children]
-        types = [child.arrow_type() for child in field.described().children]
+        names = [child.name for child in field.as_descriptor().children]
+        types = [child.arrow_type() for child in field.as_descriptor().children]
         if field.logical_type == "large_binary":
             # Every piece but the last ends at a multiple of 64, so there are no gaps.
             positions, size = [], 0
@@ -340,7 +340,7 @@ class BlobWriter:
             pa.array(number.astype(np.uint32)),
             pc.fill_null(uri, ""),
         ]
-        names = [child.name for child in field.described().children]
+        names = [child.name for child in field.as_descriptor().children]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(columns, names=names, mask=mask)
 

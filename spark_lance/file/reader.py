@@ -296,7 +296,7 @@ class FileReader:
         Raises:
             FormatError, UnsupportedFormatError: as for `open_field`, or a page is damaged.
         """
-        projection = [field.described() for field in self.schema.fields] if fields is None else fields
+        projection = [field.as_descriptor() for field in self.schema.fields] if fields is None else fields
         end = self.num_rows if stop is None else min(stop, self.num_rows)
         readers = [self.open_field(field) for field in projection]
         self.prefetch(readers, start, end)

@@ -205,7 +205,7 @@ class FileWriter:
         base = 0
         for top in schema.fields:
             check_blobs(top, version)
-            column = _Column(top, self._format.writer(top.described(), base, version))
+            column = _Column(top, self._format.writer(top.as_descriptor(), base, version))
             if has_blobs(top):
                 column.blobs = BlobWriter(top, self._sidecars, self._put_blob, referenced)
             self._columns.append(column)
@@ -333,7 +333,7 @@ class FileWriter:
         """Return the schema to store in the file. From version 2.2 on, blobs are stored as descriptors."""
         if self._version in (FileVersion.V2_0, FileVersion.V2_1):
             return self._schema
-        return Schema(tuple(top.described() for top in self._schema.fields), self._schema.metadata)
+        return Schema(tuple(top.as_descriptor() for top in self._schema.fields), self._schema.metadata)
 
     def _buffer_rows(self, column: _Column, run: pa.Array, size: int) -> None:
         """Buffer a run of rows of `size` bytes and write a page if the buffer is full."""

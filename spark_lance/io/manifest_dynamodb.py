@@ -169,10 +169,10 @@ def _client(
     )
     client = session.client("dynamodb", endpoint_url=endpoint, config=config)
     send = lambda: client.describe_table(TableName=table)  # noqa: E731
-    described = run_with_retries(
+    description = run_with_retries(
         send, RetryPolicy.of_requests(), is_transient, f"describing the DynamoDB table {table}"
     )
-    _check_keys(table, described["Table"])
+    _check_keys(table, description["Table"])
     return client
 
 

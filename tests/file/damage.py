@@ -68,7 +68,7 @@ class Known:
         """Learn it from the undamaged file."""
         reader = open_file(store, path)
         fields = [
-            field.described()
+            field.as_descriptor()
             for field in reader.schema.fields
             if field.kind != "blob" or reader.version is not FileVersion.V0_1
         ]

@@ -70,7 +70,7 @@ def try_bytes(data: bytes) -> None:
     try:
         reader = open_file(store, path)
         rows = reader.num_rows
-        for field in (field.described() for field in reader.schema.fields):
+        for field in (field.as_descriptor() for field in reader.schema.fields):
             opened = reader.open_field(field)
             if rows > MAX_ROWS:
                 # Constant pages stand for any number of rows in no bytes.

@@ -296,7 +296,7 @@ def test_an_rtree_whose_rows_without_a_geometry_are_all_rows_there_can_be(tmp_pa
     [
         ("BTREE", (BTree, "find")),
         ("IVF_FLAT", (SegmentSearch, "_search_partitions")),
-        ("INVERTED", (TextPart, "postings_of")),
+        ("INVERTED", (TextPart, "read_postings")),
     ],
 )
 def test_a_lack_of_memory_in_a_search_names_the_index(

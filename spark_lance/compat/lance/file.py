@@ -147,7 +147,7 @@ class LanceFileReader:
         fields = self._reader.schema.fields
         if columns is not None:
             fields = tuple(self._reader.schema.field(name) for name in columns)
-        self._fields = [one.described() for one in fields]
+        self._fields = [one.as_descriptor() for one in fields]
 
     @classmethod
     def at(cls, store: Store, path: str, columns: Sequence[str] | None) -> LanceFileReader:

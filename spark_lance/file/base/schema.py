@@ -97,7 +97,7 @@ class Field:
         """Whether values are JSON documents."""
         return self.metadata.get(EXTENSION_NAME) == JSON_EXTENSION
 
-    def described(self) -> Field:
+    def as_descriptor(self) -> Field:
         """Return the field as scans return it: blobs, also nested ones, become descriptor structs.
 
         Version 1 blobs (logical type large_binary) become struct<position, size>, version 2 blobs (struct)
@@ -111,12 +111,12 @@ class Field:
             return replace(self, logical_type="struct", children=children, metadata=metadata)
         if not self.children:
             return self
-        children = tuple(child.described() for child in self.children)
+        children = tuple(child.as_descriptor() for child in self.children)
         return self if children == self.children else replace(self, children=children)
 
     @property
     def is_descriptor(self) -> bool:
-        """Whether this is a descriptor from `described`. Its children are no table fields and have id -1."""
+        """Whether `as_descriptor` returned this field. Its children are no table fields and have id -1."""
         return self.kind == "blob" and bool(self.children) and all(c.id == -1 for c in self.children)
 
     @property
@@ -164,7 +164,7 @@ class Field:
 
     def read_field(self) -> pa.Field:
         """Return the Arrow field as users read it: blobs as descriptors, JSON as text."""
-        return text_field(self.described().arrow_field())
+        return text_field(self.as_descriptor().arrow_field())
 
     def walk(self) -> Iterator[Field]:
         """Yield this field and all its descendants, parents first."""
@@ -298,7 +298,7 @@ class Schema:
         """
         flat = list(messages)
         children: dict[int, list[file_pb2.Field]] = {-1: []}
-        described = -1
+        blob_id = -1
         for message in flat:
             if message.parent_id not in children:
                 raise FormatError(
@@ -307,14 +307,14 @@ class Schema:
             if message.id < 0:
                 # In file schemas the children of blob descriptors have neither id nor parent. They follow
                 # their field and have no children.
-                parent = described if message.parent_id == -1 else message.parent_id
+                parent = blob_id if message.parent_id == -1 else message.parent_id
                 children[parent].append(message)
                 continue
             if message.id in children:
                 raise FormatError(f"field id {message.id} occurs twice")
             children[message.id] = []
             children[message.parent_id].append(message)
-            described = message.id if "lance-encoding:blob" in message.metadata else -1
+            blob_id = message.id if "lance-encoding:blob" in message.metadata else -1
 
         def build(message: file_pb2.Field, depth: int) -> Field:
             if depth > _MAX_DEPTH:

@@ -321,9 +321,9 @@ class TextPart:
         Raises:
             FormatError, UnsupportedFormatError: the posting list is damaged, or its format is unknown.
         """
-        return self.postings_of([word])[0]
+        return self.read_postings([word])[0]
 
-    def postings_of(self, words: Sequence[str]) -> list[tuple[Ints, Ints]]:
+    def read_postings(self, words: Sequence[str]) -> list[tuple[Ints, Ints]]:
         """Return the postings of several words; see `postings`. An object store gets all requests at once."""
         empty = Postings(np.empty(0, np.int64), np.empty(0, np.int64))
         numbers = [self.vocabulary.number(word) for word in words]

@@ -467,7 +467,7 @@ class TextSearch:
         ]
         run_together(part.segment.store, files)
         documents = part.documents
-        postings = part.postings_of(words)
+        postings = part.read_postings(words)
         positions = None
         if with_positions and part.has_positions:
             positions = [part.positions(word) for word in words]

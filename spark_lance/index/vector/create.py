@@ -183,7 +183,7 @@ def merge_vector_segments(
             )
         covered |= segment.covered
     field = int(entry.fields[0])
-    recipe = recipe_of(entry, first)
+    recipe = index_params(entry, first)
     if not all(_has_same_training(other, first) for other in contents):
         fragments = [fragment for fragment in snapshot.fragments if fragment.id in covered]
         recipe = replace(recipe, centroids=first.ivf.centroids)
@@ -373,7 +373,7 @@ def extend_vector_index(snapshot: Snapshot, name: str, *, merge: int | None = No
         raise IndexNotFoundError(f"there is no vector index {name!r} here")
     check_extensible(snapshot.manifest, name, segments)
     newest = open_segment(segments[-1])
-    trained = reopen(newest, recipe_of(segments[-1].entry, newest))
+    trained = reopen(newest, index_params(segments[-1].entry, newest))
     covered = BitMap().union(*(segment.covered for segment in segments))
     new_fragments = [fragment for fragment in snapshot.fragments if fragment.id not in covered]
     mergeable = [s for s in segments if _has_same_training(open_segment(s), newest)]
@@ -411,7 +411,7 @@ def _has_same_training(one: VectorSegment, other: VectorSegment) -> bool:
     )
 
 
-def recipe_of(entry: table_pb2.IndexMetadata, segment: VectorSegment) -> IndexParams:
+def index_params(entry: table_pb2.IndexMetadata, segment: VectorSegment) -> IndexParams:
     """Return the parameters to rebuild a stored segment."""
     message = index_pb2.VectorIndexDetails.FromString(entry.index_details.value)
     graph_config = message.hnsw_index_config

@@ -52,6 +52,7 @@ __all__ = [
     "SupportsTriggerAvailableNow",
     "TimeType",
     "avoid_waiting_udfs",
+    "geometry_type",
     "has_jvm",
     "is_stopped",
     "java_class",
@@ -64,6 +65,7 @@ __all__ = [
     "jvm_view",
     "python_session",
     "socket_stream",
+    "spatial_reference",
     "start_callbacks",
     "type_of_ddl",
     "type_of_json",
@@ -188,3 +190,19 @@ def type_of_ddl(text: str) -> st.DataType:
 def type_of_json(value: Any) -> st.DataType:
     """Return a type by its JSON value."""
     return st._parse_datatype_json_value(value)
+
+
+def geometry_type(reference: str) -> st.DataType:
+    """Return Spark's geometry type of a spatial reference such as EPSG:3857.
+
+    Raises:
+        IllegalArgumentException: Spark does not know the reference.
+    """
+    kind: st.DataType = GeometryType._from_crs(reference)  # type: ignore[attr-defined]
+    return kind
+
+
+def spatial_reference(kind: Any) -> str:
+    """Return the spatial reference of a geometry or geography type."""
+    reference: str = kind._crs
+    return reference

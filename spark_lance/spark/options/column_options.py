@@ -168,7 +168,7 @@ def column_option(name: str) -> tuple[str, ColumnOption] | None:
     return None
 
 
-def column_settings_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def read_column_settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in a column's metadata, by the names of options.
 
     Invalid values are returned unchanged, so that code that knows the column can refuse them.

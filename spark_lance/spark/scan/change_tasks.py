@@ -128,7 +128,7 @@ class ChangeColumns:
         read = self.condition.columns if self.condition else ()
         extra = [name for name in read if name not in self.names]
         narrowed = {field.name: field for field in fields}
-        narrowed.update({field.name: field.described() for field in table.fields if field.name in extra})
+        narrowed.update({field.name: field.as_descriptor() for field in table.fields if field.name in extra})
         self.blobs = tuple(field for field in table.fields if field.name in self.names and has_blobs(field))
         system = system_names(field.name for field in table.fields)
         self._system = [name for name in (*self.names, *extra) if name in system]
@@ -154,7 +154,7 @@ class ChangeColumns:
         """Return the column names, including system columns, and the fields for a scan of another version.
 
         Args:
-            columns: the columns in that version, see `ChangeFeed.columns_at`.
+            columns: the columns in that version, see `ChangeFeed.version_columns`.
             version: number of the version.
 
         Raises:
@@ -322,7 +322,7 @@ class ChangeFeed:
     def _version_scan(self, version: int) -> _VersionScan:
         if version not in self._version_scans:
             at = self._at(version)
-            columns = self.columns_at(version)
+            columns = self.version_columns(version)
             own = columns is self._columns.columns
             names, fields = self._own if own else self._columns.at(columns, version)
             timestamp = at.manifest.message.timestamp
@@ -334,7 +334,7 @@ class ChangeFeed:
                 self._version_scans.popitem(last=False)
         return self._version_scans[version]
 
-    def columns_at(self, version: int) -> list[OldColumn | None]:
+    def version_columns(self, version: int) -> list[OldColumn | None]:
         """Return the columns as they are in a version; None for a column that the version lacks.
 
         Raises:
@@ -408,17 +408,17 @@ def pack_changes(
     names = [field.name for field in fields]
     width = row_bytes(reference.schema, [task.scan for task in tasks], names, fields)
 
-    def rows_of(task: ChangeTask) -> int:
+    def count_rows(task: ChangeTask) -> int:
         return task.change.count
 
-    def span_of(task: ChangeTask) -> tuple[int, int]:
+    def find_span(task: ChangeTask) -> tuple[int, int]:
         scan = task.scan
         return 0, physical_rows(scan.table, scan.message, scan.bases)
 
     def cut(task: ChangeTask, span: tuple[int, int]) -> ChangeTask:
         return replace(task, scan=replace(task.scan, span=span), span=span)
 
-    packed = pack(tasks, rows_of, span_of, cut, width, options.partition_bytes)
+    packed = pack(tasks, count_rows, find_span, cut, width, options.partition_bytes)
     return [ChangePartition(items) for items in packed]
 
 

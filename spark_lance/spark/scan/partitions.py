@@ -40,8 +40,8 @@ T = TypeVar("T")
 
 def pack(
     items: Sequence[T],
-    rows_of: Callable[[T], int],
-    span_of: Callable[[T], tuple[int, int] | None],
+    count_rows: Callable[[T], int],
+    find_span: Callable[[T], tuple[int, int] | None],
     cut: Callable[[T, tuple[int, int]], T],
     width: float,
     partition_bytes: int | None = None,
@@ -52,8 +52,8 @@ def pack(
 
     Args:
         items: the work, each item on one fragment.
-        rows_of: returns the number of rows that an item reads.
-        span_of: returns the row range [start, stop) that an item scans in its fragment; None if the item
+        count_rows: returns the number of rows that an item reads.
+        find_span: returns the row range [start, stop) that an item scans in its fragment; None if the item
             cannot be split. Called only for items larger than a partition.
         cut: returns the item for a part of this row range.
         width: bytes of one row of the scan, see `row_bytes`.
@@ -66,7 +66,7 @@ def pack(
 
     def pieces(item: T, rows: int, limit: float) -> list[tuple[T, int]]:
         times = _cost(rows, width) / limit
-        span = span_of(item) if times > 1 else None
+        span = find_span(item) if times > 1 else None
         first, last = span or (0, 0)
         count = min(math.ceil(times), (last - first) // _MIN_ROWS)
         if count < 2:
@@ -77,7 +77,7 @@ def pack(
             for start, stop in itertools.pairwise(bounds)
         ]
 
-    item_rows = [(item, rows_of(item)) for item in items]
+    item_rows = [(item, count_rows(item)) for item in items]
     limit = partition_bytes or _limit(sum(_cost(rows, width) for _, rows in item_rows), cores)
     partitions: list[list[T]] = []
     room = 0.0
@@ -105,7 +105,7 @@ def pack_tasks(
         whole: do not split fragments.
     """
 
-    def span_of(task: ScanTask) -> tuple[int, int] | None:
+    def find_span(task: ScanTask) -> tuple[int, int] | None:
         if whole or task.selection is not None or not task.names:
             return None
         return task.span or (0, physical_rows(task.table, task.message, task.bases))
@@ -113,7 +113,7 @@ def pack_tasks(
     def cut(task: ScanTask, span: tuple[int, int]) -> ScanTask:
         return replace(task, span=span)
 
-    packed = pack(tasks, live_rows, span_of, cut, width, partition_bytes, cores=cores)
+    packed = pack(tasks, live_rows, find_span, cut, width, partition_bytes, cores=cores)
     return [LancePartition(tuple(map(TaskFragment.of, group))) for group in packed]
 
 

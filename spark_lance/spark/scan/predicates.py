@@ -296,7 +296,7 @@ def _column_test(
     if len(path) == 1 and path[0] != ROW_OFFSET and path[0] in system_names(f.name for f in schema.fields):
         return _TESTS[name](Column(path), value)
     fields = schema.find_path(path)
-    if fields is None or any(field.described() != field for field in fields):
+    if fields is None or any(field.as_descriptor() != field for field in fields):
         return None
     if name in _NULL_TESTS:
         return _TESTS[name](Column(path), None)
@@ -339,7 +339,7 @@ def _pushable_paths(
     by_name = {field.name: field for field in fields}
     for column in scan_schema.fields:
         field = by_name.get(column.name)
-        if field is None or field.described() != field:
+        if field is None or field.as_descriptor() != field:
             continue
         yield (field.name,), is_same_in_spark(field) and not _is_collated(column.dataType)
         if field.kind == "struct" and isinstance(column.dataType, st.StructType):

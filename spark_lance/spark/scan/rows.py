@@ -209,21 +209,26 @@ class LanceReader(DataSourceReader):
         self._row_set_condition: Condition | None = None
 
     def set_filters(
-        self, trees: Sequence[Expression], limit: int | None = None, *, alone: bool = False, skip: int = 0
+        self,
+        trees: Sequence[Expression],
+        limit: int | None = None,
+        *,
+        by_one_task: bool = False,
+        skip: int = 0,
     ) -> None:
         """Set filters and a limit. Must be called before the scan is planned.
 
         Args:
             trees: conditions on columns of the table. The scan returns rows that meet all of them.
             limit: number of rows that are enough.
-            alone: one task reads all rows, in scan order, and at most `limit`. Otherwise each task may yield
-                up to `limit` rows.
+            by_one_task: one task reads all rows, in scan order, and at most `limit`. Otherwise each task may
+                yield up to `limit` rows.
             skip: number of rows that this one task skips first.
         """
         if trees:
             condition = compile_tree(Call("and", tuple(trees)), filterable_schema(self._table))
             self._condition = condition if self._condition is None else self._condition.and_also(condition)
-        self._limit, self._one_task, self._skip = limit, alone, skip
+        self._limit, self._one_task, self._skip = limit, by_one_task, skip
 
     def set_rows(self, rows: RowSet) -> None:
         """Read only these rows, which meet all conditions. Must be called before the scan is planned."""
@@ -401,14 +406,14 @@ class LanceReader(DataSourceReader):
         return pack_tasks(self._tasks, self._width, most, whole=whole, cores=self._cores)
 
     def partitions_by(
-        self, key_of: Callable[[table_pb2.DataFragment], K | None]
+        self, partition_key: Callable[[table_pb2.DataFragment], K | None]
     ) -> list[tuple[K, LancePartition]] | None:
         """Return the partitions, each with the key of its fragments; None if a fragment has no key."""
         if self._one_task or self._options.fragments is not None or not self._names:
             return None
         groups: dict[K, list[ScanTask]] = {}
         for task in self._tasks:
-            key = key_of(task.message)
+            key = partition_key(task.message)
             if key is None:
                 return None
             groups.setdefault(key, []).append(task)

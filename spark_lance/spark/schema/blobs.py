@@ -79,7 +79,7 @@ def blob_column_type(field: Field, target: str | st.DataType) -> st.DataType:
             return st.BinaryType()
         parts = [
             st.StructField(part.name, _descriptor_part_type(part.type), part.nullable)
-            for part in field.described().arrow_field().type
+            for part in field.as_descriptor().arrow_field().type
         ]
         return st.StructType([*parts, st.StructField(BLOB_SOURCE, st.StringType(), True)])
     if not has_blobs(field):

@@ -34,7 +34,7 @@ from spark_lance.spark.options.column_options import (
     KEY_POSITION,
     LARGE,
     VECTOR_SIZE,
-    column_settings_of,
+    read_column_settings,
 )
 from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.spatial import is_spatial, spatial_metadata
@@ -62,7 +62,7 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
     here = (*path, field.name)
     field_metadata = field.metadata or {}
     request = {
-        **_drop_misfit_options(column_settings_of(field_metadata), field.dataType),
+        **_drop_misfit_options(read_column_settings(field_metadata), field.dataType),
         **column_settings.get(".".join(here).lower(), {}),
     }
     if is_description(field.dataType):

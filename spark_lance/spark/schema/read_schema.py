@@ -139,7 +139,7 @@ def resolve_projection(table: Schema, projection: st.StructType) -> tuple[tuple[
         elif field.nullable and not column.nullable:
             reasons.append(f"column {column.name!r} may hold nulls, but the schema says NOT NULL")
         else:
-            fields.append(narrow(field.described(), column.dataType))
+            fields.append(narrow(field.as_descriptor(), column.dataType))
     if unknown:
         there = ", ".join(field.name for field in table.fields)
         reasons.append(f"there is no column {', '.join(unknown)}, but {there}")

@@ -23,7 +23,7 @@ from spark_lance.errors import SchemaError
 from spark_lance.expressions.geo_functions import extension_name
 from spark_lance.file.base.extensions import EXTENSION_METADATA, WELL_KNOWN_BINARY
 from spark_lance.io.stored_json import parse_object
-from spark_lance.spark.base.compat import GeographyType, GeometryType
+from spark_lance.spark.base.compat import GeographyType, GeometryType, geometry_type, spatial_reference
 
 _NO_REFERENCE, _WORLD = 0, 4326
 # Longitude and latitude. GeoArrow's coordinates are in this order, whatever the authority defines.
@@ -95,10 +95,9 @@ def spatial_type(field: pa.Field) -> st.DataType:
     if name in _WORLD_NAMES:
         return GeometryType(_WORLD)  # type: ignore[call-arg]
     try:
-        geometry: st.DataType = GeometryType._from_crs(name)  # type: ignore[attr-defined]
+        return geometry_type(name)
     except IllegalArgumentException:
-        geometry = GeometryType(_NO_REFERENCE)  # type: ignore[call-arg]
-    return geometry
+        return GeometryType(_NO_REFERENCE)  # type: ignore[call-arg]
 
 
 def _reference_name(reference: Any) -> str:
@@ -112,7 +111,7 @@ def spatial_metadata(spark: Any) -> str:
     """Return the extension metadata of a column for a Spark type GEOMETRY or GEOGRAPHY."""
     metadata: dict[str, str] = {}
     if spark.srid > _NO_REFERENCE:
-        metadata["crs"] = spark._crs
+        metadata["crs"] = spatial_reference(spark)
     if _is_geography(spark):
         metadata["edges"] = "spherical"
     return json.dumps(metadata)

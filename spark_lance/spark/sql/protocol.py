@@ -341,15 +341,15 @@ class ScanRequest(ReadRequest):
     """A scan, with the operations that Spark pushed down.
 
     The scan applies `predicates` exactly as Spark would. Spark applies `candidates` again, so the scan uses
-    them only to leave out rows. With `alone`, only the scan applies the limit. `localRows` and `localBytes`
-    limit what the driver reads itself. They are the texts of settings.
+    them only to leave out rows. With `byOneTask`, only the scan applies the limit. `localRows` and
+    `localBytes` limit what the driver reads itself. They are the texts of settings.
     """
 
     columns: str
     predicates: Sequence[Predicate]
     candidates: Sequence[Predicate]
     limit: int | None
-    alone: bool
+    byOneTask: bool
     offset: int
     top: Top | None
     cores: int
@@ -505,8 +505,8 @@ class ScanAnswer(TypedDict, total=False):
     """The plan of a scan: an Arrow stream of rows, a file of columns or rows, or tasks.
 
     Java deletes the file after it has read it. A file contains several streams; `parts` has their lengths.
-    EXPLAIN shows `about`. `amounts` and `taskAmounts` are metrics. With `ordered`, tasks return the rows of a
-    top-n query. `rows` and `bytes` are upper bounds, or None.
+    EXPLAIN shows `explanation`. The driver knows `metrics`, and tasks count `taskMetrics`. With `ordered`,
+    tasks return the rows of a top-n query. `rows` and `bytes` are upper bounds, or None.
     """
 
     kind: str
@@ -520,9 +520,9 @@ class ScanAnswer(TypedDict, total=False):
     partitions: Sequence[str]
     partition_fields: Sequence[PartitionFieldAnswer]
     partition_values: Sequence[Sequence[str | None]]
-    about: str
-    amounts: Sequence[Sequence[Any]]
-    taskAmounts: Sequence[Sequence[Any]]
+    explanation: str
+    metrics: Sequence[Sequence[Any]]
+    taskMetrics: Sequence[Sequence[Any]]
     ordered: bool
     schema: str
 

@@ -26,13 +26,13 @@ class Constraint(TypedDict, total=False):
 class Read(TypedDict, total=False):
     """The table of a read.
 
-    `token` identifies a Java table object. All its reads share a snapshot. `ref` is the version, if it is
+    `cacheKey` identifies a Java table object. All its reads share a snapshot. `ref` is the version, if it is
     known. With `pinned`, the version in `options` comes from the table, not from the user.
     """
 
     options: Mapping[str, str]
     schema: str
-    token: str
+    cacheKey: str
     ref: Sequence[Any] | None
     pinned: bool
 

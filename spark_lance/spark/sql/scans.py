@@ -1,7 +1,7 @@
 """Plans scans in the driver's own Python, and returns the rows of small scans directly.
 
 Every request has `read`: the options of a read, the version if it is known ([root, branch, number]), and
-Spark's columns. A token identifies the table object of the request.
+Spark's columns. A cache key identifies the table object of the request.
 
 This module also decides which columns have the same order in Spark as in the table, and which stored values
 are different values in Spark. Values that are converted for Spark, as those of extension types may be, and
@@ -44,7 +44,7 @@ from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.sql.partition_fields import partition_text, partitioning
 from spark_lance.spark.worker.read import LancePartition
-from spark_lance.spark.worker.transport import TASK_AMOUNTS, pickled_read
+from spark_lance.spark.worker.transport import TASK_METRICS, pickled_read
 from spark_lance.table.format.partition_bounds import single_partition
 from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.format.row_set import RowSet
@@ -126,8 +126,8 @@ _FILE_BYTES = 32 << 10
 # The most rows of ORDER BY ... LIMIT that are searched in an index.
 _MAX_TOP_ROWS = 10_000
 
-# Open versions by token and options. A version never changes, and a table that replaces another one has
-# another token.
+# Open versions by cache key and options. A version never changes, and a table that replaces another one has
+# another cache key.
 _OPEN_VERSIONS: CacheSection[tuple[VersionRef, Snapshot]] = CacheSection("open versions", CACHE, share=1 / 2)
 # The minimum memory of a cached version, and the memory for each byte of its manifest.
 _MIN_OPEN_BYTES, _OPEN_PER_BYTE = 1 << 20, 4
@@ -165,7 +165,7 @@ class Read:
     @cached_property
     def _open_version(self) -> tuple[VersionRef, Snapshot]:
         """The version of the read, cached for the next request."""
-        key = (self.request["token"], str(self.ref), *sorted(self.request["options"].items()))
+        key = (self.request["cacheKey"], str(self.ref), *sorted(self.request["options"].items()))
         return _OPEN_VERSIONS.get(
             key,
             lambda: rows.open_snapshot(self.options, self.ref),
@@ -382,24 +382,24 @@ def _partition_tasks(
         if name not in schema.names or not has_spark_values([name], snapshot.schema, read.scan_schema):
             return [], None
 
-    def key_of(fragment: table_pb2.DataFragment) -> tuple[str | None, ...] | None:
+    def partition_key(fragment: table_pb2.DataFragment) -> tuple[str | None, ...] | None:
         bounds = single_partition(spec, fragment)
         return None if bounds is None else tuple(partition_text(each.low) for each in bounds)
 
-    return fields, reader.partitions_by(key_of)
+    return fields, reader.partitions_by(partition_key)
 
 
 def _scan_metrics(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
-    """Return the text of a read for EXPLAIN (`about`), and its metrics for Spark's UI (`amounts`).
+    """Return the text of a read for EXPLAIN (`explanation`), and its metrics for Spark's UI (`metrics`).
 
-    `taskAmounts` are the metrics that tasks add up.
+    `taskMetrics` are the metrics that tasks add up.
 
     Args:
         reader: the planned reader.
         otherwise: the text for readers other than `LanceReader`.
     """
     if not isinstance(reader, LanceReader):
-        return {"about": otherwise, "amounts": [], "taskAmounts": []}
+        return {"explanation": otherwise, "metrics": [], "taskMetrics": []}
     fragments, skipped, rows, size = reader.metrics()
     lines = [
         ("lanceFragments", "fragments read", fragments),
@@ -407,7 +407,7 @@ def _scan_metrics(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
         ("lanceRows", "rows looked at, at most", rows),
         ("lanceBytes", "bytes of these rows, about", size),
     ]
-    return {"about": reader.explain(), "amounts": lines, "taskAmounts": TASK_AMOUNTS}
+    return {"explanation": reader.explain(), "metrics": lines, "taskMetrics": TASK_METRICS}
 
 
 def create_reader(read: Read, schema: st.StructType, body: Any) -> LanceReader:
@@ -417,7 +417,7 @@ def create_reader(read: Read, schema: st.StructType, body: Any) -> LanceReader:
     reader.set_filters(
         _pushed_trees(read, body),
         body.get("limit"),
-        alone=bool(body.get("alone")),
+        by_one_task=bool(body.get("byOneTask")),
         skip=body.get("offset") or 0,
     )
     return reader

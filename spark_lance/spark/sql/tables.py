@@ -146,8 +146,8 @@ def load_table(request: BridgeRequest) -> dict[str, Any]:
     elif "asof" in request.body:
         moment = datetime.fromtimestamp(request.body["asof"] / 1e6, timezone.utc)
         travel = {"asof": moment.isoformat()}
-    described = answer(catalog, name, options, {**travel, **({"table": table} if table else {})})
-    return described if name == request.name else {**described, "name": list(name)}
+    table_answer = answer(catalog, name, options, {**travel, **({"table": table} if table else {})})
+    return table_answer if name == request.name else {**table_answer, "name": list(name)}
 
 
 def _is_branch(request: BridgeRequest, table: Name, name: str) -> bool:
@@ -307,7 +307,7 @@ def answer(
         schema, columns = read.requested_schema(snapshot, options), snapshot.schema
         newest = _newest_version(catalog, always, None if user_options else snapshot)
         properties = _table_properties(newest, always["path"])
-        constraints = [one.described() for one in newest.settings.constraints]
+        constraints = [one.to_dict() for one in newest.settings.constraints]
         fields = partitioning(newest.config(), snapshot.schema)
         if fields:
             properties.pop(PARTITION_FIELDS)  # it is part of PARTITIONED BY

@@ -365,7 +365,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Positions count all of them, whatever the options are. `_is_delivered` selects those to deliver.
         """
         try:
-            self._feed.columns_at(version)
+            self._feed.version_columns(version)
             changes = self._feed.changes(version)
         except VersionNotFoundError as error:
             raise VersionNotFoundError(

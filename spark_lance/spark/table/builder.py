@@ -475,8 +475,8 @@ class TableBuilder(Generic[Table]):
             marks = {_PRIMARY_KEY: "true", f"{_PRIMARY_KEY}:position": str(position)}
             marked = columns[place].with_metadata({**_metadata(columns[place]), **marks})
             columns[place] = marked.with_nullable(False)
-        described = None if self._description is None else {_COMMENT: self._description}
-        schema = pa.schema(columns, described)
+        metadata = None if self._description is None else {_COMMENT: self._description}
+        schema = pa.schema(columns, metadata)
         Schema.from_arrow(schema)
         return schema
 

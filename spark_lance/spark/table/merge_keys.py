@@ -1,9 +1,9 @@
 """The key columns in the condition of a merge.
 
 Two merges that insert the same key concurrently must not both succeed, so each commit records its inserted
-keys (see `table.rows.key_filter`). This module finds the key columns, which the condition compares for
-equality between table and source. If it cannot parse the condition, there are no keys, and every concurrent
-insert is a conflict.
+keys (see `table.rows.key_lookup.key_filter`). This module finds the key columns, which the condition compares
+for equality between table and source. If it cannot parse the condition, there are no keys, and every
+concurrent insert is a conflict.
 """
 
 from __future__ import annotations

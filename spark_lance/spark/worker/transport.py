@@ -216,7 +216,7 @@ _COUNTERS = (
     ("cache_hits", "lanceTaskHits", "cache hits"),
 )
 # The metrics of a plan: name, label, and initial value.
-TASK_AMOUNTS = (
+TASK_METRICS = (
     *((name, label, 0) for _, name, label in _COUNTERS),
     ("lanceTaskShared", "bytes handed over in shared memory", 0),
 )
@@ -236,7 +236,7 @@ class TaskRead:
         """Yield the rows of a partition.
 
         LanceColumns may add two lines after the pickle: the path of shared memory for batches and the
-        counters of the read (`spark.scan.ring`), and the key of the memory in hexadecimal digits.
+        counters of the read, and the key of the memory in hexadecimal digits.
 
         Args:
             inputs: batches with one row and one column: the pickled partition.

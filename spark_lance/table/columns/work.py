@@ -331,7 +331,7 @@ class ColumnWork(TableRefMixin):
             yield replace(run, batch=aligner.align(run.batch))
 
     def _task(self, number: int, names: tuple[str, ...], fields: tuple[Field, ...]) -> ScanTask:
-        messages = {field.name: field.described() for field in fields}
+        messages = {field.name: field.as_descriptor() for field in fields}
         return ScanTask(
             self.table,
             names,

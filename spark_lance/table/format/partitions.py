@@ -97,7 +97,7 @@ class PartitionField:
         Raises:
             SchemaError: the transform does not support the type.
         """
-        kind = storage_type(field.described().arrow_type())
+        kind = storage_type(field.as_descriptor().arrow_type())
         if field.is_blob or not _ACCEPTS[self.transform](kind):
             raise SchemaError(
                 f"column {field.name!r} of type {kind} cannot be partitioned by {self.sql}: "

@@ -95,7 +95,7 @@ class PairMatch:
             ExpressionError: types cannot be compared.
         """
         used = {*self.columns, *self.table_columns}
-        types = {name: table.field(name).described().arrow_field() for name in used}
+        types = {name: table.field(name).as_descriptor().arrow_field() for name in used}
         sides = (("target", self.table_columns), ("source", self.columns))
         fields = [
             (side, pa.struct([_plain_field(types[name]) for name in names])) for side, names in sides if names

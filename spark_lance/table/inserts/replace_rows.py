@@ -62,7 +62,7 @@ class RowCheck:
         Raises:
             ExpressionError: the condition does not fit the columns of the table, or uses a blob column.
         """
-        columns = pa.schema([field.described().arrow_field() for field in table.fields])
+        columns = pa.schema([field.as_descriptor().arrow_field() for field in table.fields])
         if isinstance(predicate, str):
             condition = compile_predicate(predicate, columns)
         else:

@@ -444,9 +444,10 @@ class CompactionTask(TableRefMixin):
         names = tuple(top.name for top in self.schema.fields)
         if self.spills:
             names += tuple(column.name for column in LINEAGE_COLUMNS)
-        described = tuple(top.described() for top in self.schema.fields)
+        descriptors = tuple(top.as_descriptor() for top in self.schema.fields)
         tasks = [
-            ScanTask(self.table, names, described, data, self.stable_row_ids, self.bases) for data in self.old
+            ScanTask(self.table, names, descriptors, data, self.stable_row_ids, self.bases)
+            for data in self.old
         ]
         blobs = [(place, top) for place, top in enumerate(self.schema.fields) if top.is_blob]
         if blobs:

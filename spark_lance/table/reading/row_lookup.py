@@ -26,7 +26,7 @@ _MAX_RUN_RATIO = 4
 
 def descriptor_schema(manifest: Manifest) -> pa.Schema:
     """Return the Arrow schema of a version's columns, with blobs as descriptors."""
-    return pa.schema([field.described().arrow_field() for field in manifest.schema.fields])
+    return pa.schema([field.as_descriptor().arrow_field() for field in manifest.schema.fields])
 
 
 def filterable_schema(manifest: Manifest) -> pa.Schema:
@@ -58,14 +58,14 @@ def read_rows(
     Raises:
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
-    described = [field.described() for field in fields]
-    schema = pa.schema([field.arrow_field() for field in described])
+    descriptors = [field.as_descriptor() for field in fields]
+    schema = pa.schema([field.arrow_field() for field in descriptors])
     blobs = [(place, field) for place, field in enumerate(fields) if field.is_blob]
     for fragment in snapshot.fragments:
         offsets = rows.get(fragment.id)
         if offsets is None:
             continue
-        reader = FragmentReader(snapshot.table, fragment, described, snapshot.bases)
+        reader = FragmentReader(snapshot.table, fragment, descriptors, snapshot.bases)
         row_bytes = max(reader.row_bytes() + extra_bytes, 0.125)
         start = 0
         while start < len(offsets):

@@ -270,7 +270,7 @@ class Scan(TableRefMixin):
     def _fields_of(self, names: Sequence[str]) -> tuple[Field, ...]:
         system = system_names(field.name for field in self.manifest.schema.fields)
         fields = (self.manifest.schema.field(name) for name in names if name not in system)
-        return tuple(field.described() for field in fields)
+        return tuple(field.as_descriptor() for field in fields)
 
     @cached_property
     def _first_rows(self) -> dict[int, int]:

@@ -37,7 +37,7 @@ def filterable_schema(schema: Schema) -> pa.Schema:
     The row offset is excluded, because it counts the rows that pass the filter.
     """
     system = system_names(field.name for field in schema.fields)
-    columns = [field.described().arrow_field() for field in schema.fields if field.name not in system]
+    columns = [field.as_descriptor().arrow_field() for field in schema.fields if field.name not in system]
     return pa.schema([*columns, *(system_field(name) for name in system if name != ROW_OFFSET)])
 
 

@@ -94,7 +94,7 @@ class Constraint:
             check_calls(name, str(result.expression))
         return result
 
-    def described(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the attributes by name, with JSON types."""
         return {
             key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()

@@ -32,7 +32,7 @@ def test_spark_keeps_rows_without_columns_since_it_offers_filters() -> None:
 # PySpark's private names.
 PRIVATE = re.compile(
     r"\b_(?:jvm|jdf|jsc|jsparkSession|judf|gateway_client)\b|_parse_datatype_|\b_wrap_function\b"
-    r"|\._(?:sc|gateway|origin)\b"
+    r"|\._(?:sc|gateway|origin|crs|from_crs)\b"
 )
 
 

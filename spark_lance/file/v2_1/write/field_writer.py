@@ -646,7 +646,7 @@ def _has_bit_items(arrow: pa.DataType) -> bool:
 class FieldWriter:
     """Encodes the columns of one top-level field. They are numbered from `column_base` on, depth first.
 
-    Blobs are passed and written as descriptors (`Field.described`).
+    Blobs are passed and written as descriptors (`Field.as_descriptor`).
 
     Raises:
         SchemaError: this version, or Lance in general, cannot store a type at this position, or field

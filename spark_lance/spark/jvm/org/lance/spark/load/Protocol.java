@@ -59,12 +59,9 @@ public final class Protocol {
   public static final String WRITE_ROWS = "write_rows";
   // Keys.
   public static final String ABORTS = "aborts";
-  public static final String ABOUT = "about";
   public static final String AFTER = "after";
   public static final String AGGREGATES = "aggregates";
-  public static final String ALONE = "alone";
   public static final String ALWAYS = "always";
-  public static final String AMOUNTS = "amounts";
   public static final String ANSWER = "answer";
   public static final String ARGS = "args";
   public static final String ARGUMENTS = "arguments";
@@ -72,8 +69,10 @@ public final class Protocol {
   public static final String ASOF = "asof";
   public static final String BATCHES = "batches";
   public static final String BRANCH = "branch";
+  public static final String BY_ONE_TASK = "byOneTask";
   public static final String BY_NAME = "by_name";
   public static final String BYTES = "bytes";
+  public static final String CACHE_KEY = "cacheKey";
   public static final String CANDIDATES = "candidates";
   public static final String CASCADE = "cascade";
   public static final String CATALOG = "catalog";
@@ -110,6 +109,7 @@ public final class Protocol {
   public static final String EVOLVES = "evolves";
   public static final String EXECUTION = "execution";
   public static final String EXISTS_DEFAULT = "exists_default";
+  public static final String EXPLANATION = "explanation";
   public static final String EXPRESSION = "expression";
   public static final String FILE = "file";
   public static final String FILES = "files";
@@ -131,6 +131,7 @@ public final class Protocol {
   public static final String MESSAGE = "message";
   public static final String MESSAGES = "messages";
   public static final String METRIC = "metric";
+  public static final String METRICS = "metrics";
   public static final String MODE = "mode";
   public static final String NAME = "name";
   public static final String NAMED = "named";
@@ -180,12 +181,11 @@ public final class Protocol {
   public static final String STAGING = "staging";
   public static final String STREAMS = "streams";
   public static final String TABLE = "table";
-  public static final String TASK_AMOUNTS = "taskAmounts";
+  public static final String TASK_METRICS = "taskMetrics";
   public static final String TEST = "test";
   public static final String TEXT = "text";
   public static final String THROWN = "thrown";
   public static final String TO = "to";
-  public static final String TOKEN = "token";
   public static final String TOP = "top";
   public static final String TRANSFORM = "transform";
   public static final String TRUNCATES = "truncates";

@@ -86,7 +86,7 @@ public final class LanceColumnScan implements Scan, Batch, SupportsReportStatist
 
   public String description() {
     String read = "; " + answer.get(Protocol.ROWS) + " rows, read by the driver]";
-    return "LanceColumns " + displayName + " [" + answer.get(Protocol.ABOUT) + read;
+    return "LanceColumns " + displayName + " [" + answer.get(Protocol.EXPLANATION) + read;
   }
 
   public Scan.ColumnarSupportMode columnarSupportMode() {
@@ -98,11 +98,11 @@ public final class LanceColumnScan implements Scan, Batch, SupportsReportStatist
   }
 
   public CustomMetric[] supportedCustomMetrics() {
-    return (CustomMetric[]) LanceMetric.of(Json.list(answer.get(Protocol.AMOUNTS)));
+    return (CustomMetric[]) LanceMetric.of(Json.list(answer.get(Protocol.METRICS)));
   }
 
   public CustomTaskMetric[] reportDriverMetrics() {
-    return LanceMetric.of(Json.list(answer.get(Protocol.AMOUNTS)));
+    return LanceMetric.of(Json.list(answer.get(Protocol.METRICS)));
   }
 
   public Batch toBatch() {

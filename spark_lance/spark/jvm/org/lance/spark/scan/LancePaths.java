@@ -53,20 +53,20 @@ public final class LancePaths {
   }
 
   /** Returns the columns of a description that {@link #describe} returned. */
-  public static StructType schema(Map<String, String> described) {
-    return (StructType) DataType.fromJson((String) described.get(Protocol.SCHEMA));
+  public static StructType schema(Map<String, String> description) {
+    return (StructType) DataType.fromJson((String) description.get(Protocol.SCHEMA));
   }
 
   /**
    * Returns the table of a read or write by path.
    *
-   * @param described the answer of {@link #describe}; null if the user gave the schema: the first plan fixes the
+   * @param description the answer of {@link #describe}; null if the user gave the schema: the first plan fixes the
    *     version then
    * @param partitions the partitions of a write with partitionBy; else empty
    * @return null if Spark's workers plan the read
    */
-  public static Table table(PythonDataSourceV2 source, StructType schema, Map<String, Object> described, Transform[] partitions) {
-    return LanceScan.plansInDriver(false) || partitions.length > 0 ? new PathTable(source, schema, described, partitions) : null;
+  public static Table table(PythonDataSourceV2 source, StructType schema, Map<String, Object> description, Transform[] partitions) {
+    return LanceScan.plansInDriver(false) || partitions.length > 0 ? new PathTable(source, schema, description, partitions) : null;
   }
 
   /** Spark's table of a Python data source, with the scans and writes of this package. */
@@ -82,12 +82,12 @@ public final class LancePaths {
     private Object source;
     private final Transform[] partitions;
 
-    PathTable(PythonDataSourceV2 source, StructType schema, Map<String, Object> described, Transform[] partitions) {
+    PathTable(PythonDataSourceV2 source, StructType schema, Map<String, Object> description, Transform[] partitions) {
       super(source, "lance", schema);
       this.schema = schema;
-      this.hasUserSchema = described == null;
-      this.ref = described == null ? null : described.get(Protocol.REF);
-      this.pushdown = described == null ? null : described.get(Protocol.PUSHDOWN);
+      this.hasUserSchema = description == null;
+      this.ref = description == null ? null : description.get(Protocol.REF);
+      this.pushdown = description == null ? null : description.get(Protocol.PUSHDOWN);
       this.source = source;
       this.partitions = partitions;
     }

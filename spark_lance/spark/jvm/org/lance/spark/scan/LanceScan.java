@@ -119,7 +119,7 @@ public final class LanceScan {
     Map<String, Object> read = new LinkedHashMap<>();
     read.put(Protocol.OPTIONS, new HashMap<>(options.asCaseSensitiveMap()));
     read.put(Protocol.SCHEMA, schema.json());
-    read.put(Protocol.TOKEN, cacheKey);
+    read.put(Protocol.CACHE_KEY, cacheKey);
     read.put(Protocol.REF, ref);
     return read;
   }
@@ -284,7 +284,7 @@ public final class LanceScan {
       question.put(Protocol.PREDICATES, LancePushdown.toJson(pushed));
       question.put(Protocol.CANDIDATES, candidates);
       question.put(Protocol.LIMIT, limit < 0 ? null : Integer.valueOf(limit));
-      question.put(Protocol.ALONE, byOneTask);
+      question.put(Protocol.BY_ONE_TASK, byOneTask);
       question.put(Protocol.OFFSET, offset);
       question.put(Protocol.TOP, order);
       question.put(Protocol.CORES, SparkContext.getOrCreate().defaultParallelism());

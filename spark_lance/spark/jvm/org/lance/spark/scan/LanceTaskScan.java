@@ -72,7 +72,7 @@ public final class LanceTaskScan
 
   public synchronized String description() {
     String order = isOrdered() ? "; order: " + question.get(Protocol.TOP) : "";
-    return "LanceScan " + displayName + " [" + plan.get(Protocol.ABOUT) + order + "]";
+    return "LanceScan " + displayName + " [" + plan.get(Protocol.EXPLANATION) + order + "]";
   }
 
   // By default, Spark would plan all partitions to find out.
@@ -94,16 +94,16 @@ public final class LanceTaskScan
 
   public CustomMetric[] supportedCustomMetrics() {
     List<CustomMetric> metrics = new ArrayList<>(Arrays.asList(source.source().createPythonMetrics()));
-    metrics.addAll(Arrays.asList(LanceMetric.of(Json.list(initialPlan.get(Protocol.AMOUNTS)))));
+    metrics.addAll(Arrays.asList(LanceMetric.of(Json.list(initialPlan.get(Protocol.METRICS)))));
     if (!transport().equals("rows")) {
-      metrics.addAll(Arrays.asList(LanceMetric.of(Json.list(initialPlan.get(Protocol.TASK_AMOUNTS)))));
+      metrics.addAll(Arrays.asList(LanceMetric.of(Json.list(initialPlan.get(Protocol.TASK_METRICS)))));
     }
     return (CustomMetric[]) metrics.toArray(new CustomMetric[0]);
   }
 
   /** Returns the metrics of the plan. Tasks report their own only where LanceColumns runs. */
   public synchronized CustomTaskMetric[] reportDriverMetrics() {
-    return LanceMetric.of(Json.list(plan.get(Protocol.AMOUNTS)));
+    return LanceMetric.of(Json.list(plan.get(Protocol.METRICS)));
   }
 
   public synchronized Batch toBatch() {
