@@ -18,7 +18,7 @@ def test_the_mirrored_file_comes_first() -> None:
 def test_a_folder_comes_before_what_is_built_on_it() -> None:
     tests = nearest_tests({"spark_lance.index.scalar.btree"})
     assert tests[0].startswith("tests.index.scalar.")
-    assert tests.index("tests.index.scalar.test_points") < tests.index("tests.cli.test_cli")
+    assert tests.index("tests.index.scalar.test_btree") < tests.index("tests.cli.test_cli")
 
 
 def test_java_counts_as_what_names_its_class() -> None:
@@ -44,7 +44,7 @@ def test_files_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_helpers_say_which_tests_need_the_reference() -> None:
-    assert needs_reference("tests.theirs")
+    assert needs_reference("tests.pylance_tables")
     assert needs_reference("tests.reference.test_whole_tables")
     assert not needs_reference("tests.test_layers")
 

@@ -15,7 +15,7 @@ from tests.cluster import jobs
 from tests.cluster.driver import Driver
 from tests.cluster.jobs import Trouble
 from tests.memwal.tables import Rows, make
-from tests.spark.streaming.test_upsert_tasks import entries, seen
+from tests.spark.streaming.test_upsert import entries, seen
 
 pytestmark = [
     pytest.mark.cluster,

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.peers.presupposed import EVENTS, PEOPLE, PRESUPPOSED, PRESUPPOSED_PATHS, RELATIVE
+from tests.peers.assumed_tables import EVENTS, PEOPLE, PRESUPPOSED, PRESUPPOSED_PATHS, RELATIVE
 
 __all__ = ["CATALOGS", "Site", "values_of"]
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import spark_lance
 from tests.conftest import shared
+from tests.pylance_tables import read_own, read_theirs, write_theirs
 from tests.strategies import canonical, edge_tables, tables
-from tests.theirs import read_own, read_theirs, write_theirs
 
 VERSIONS = ["2.0", "2.1", "2.2"]
 EXAMPLES = shared(settings(max_examples=60))

@@ -15,8 +15,8 @@ import pytest
 
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import FormatError
-from tests import far_store
-from tests.far_store import Cost, counting
+from tests import counting_store
+from tests.counting_store import Cost, counting
 
 _ROWS, _FILES = 40_000, 4
 
@@ -24,7 +24,7 @@ _ROWS, _FILES = 40_000, 4
 @pytest.fixture(scope="module", autouse=True)
 def far() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        far_store.install(patch)
+        counting_store.install(patch)
         yield
 
 
@@ -146,7 +146,7 @@ def test_reads_with_an_index(name: str, indexed: str) -> None:
 
 
 def test_first_read_of_a_process_opens_each_file_once(uri: str) -> None:
-    far_store.forget()
+    counting_store.forget()
     result, cost = cost_of(lambda: dataset(uri).to_table().num_rows)
     assert result == _ROWS
     within(cost, 2 + 2 * _FILES, 2 + 2 * _FILES)

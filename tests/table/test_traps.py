@@ -45,16 +45,16 @@ TRAPS: dict[int, tuple[str, ...]] = {
         "tests/table/format/test_transaction.py::test_the_older_place_of_the_inline_copy_is_read",
     ),
     # A commit leaves no transaction.
-    4: ("tests/table/test_turns_pylance.py::test_a_stale_pylance_writer_rebases_onto_ours",),
+    4: ("tests/table/test_alternating_pylance.py::test_a_stale_pylance_writer_rebases_onto_ours",),
     # Manifests grow in place, or replace those of others.
     5: (
         "tests/table/test_traps.py::test_trap_05_a_manifest_gets_its_name_when_it_is_whole",
-        "tests/table/test_turns_pylance.py::test_four_writers_at_once_lose_nothing",
+        "tests/table/test_alternating_pylance.py::test_four_writers_at_once_lose_nothing",
         "tests/table/commits/test_race.py::test_few_writers",
     ),
     # Ids of fragments begin again.
     6: (
-        "tests/table/test_turns_pylance.py::test_fragment_ids_go_on_after_overwrite_delete_and_restore",
+        "tests/table/test_alternating_pylance.py::test_fragment_ids_go_on_after_overwrite_delete_and_restore",
         "tests/table/operations/test_restore.py::test_rows_written_after_a_restore_get_new_ids",
     ),
     # Feature flags are inherited or cleared, not computed.
@@ -113,7 +113,7 @@ TRAPS: dict[int, tuple[str, ...]] = {
         "tests/table/test_traps.py::test_trap_17_a_dropped_field_shifts_nothing_and_an_overwrite_begins_at_zero",
         "tests/table/columns/test_evolve.py::test_ids_are_given_as_pylance_gives_them",
         "tests/table/columns/test_evolve.py::test_the_same_steps_give_the_same_versions",
-        "tests/table/test_turns_pylance.py::test_field_ids_that_are_never_reused",
+        "tests/table/test_alternating_pylance.py::test_field_ids_that_are_never_reused",
     ),
     # A column without a file is an error, or shifts others.
     18: (
@@ -161,7 +161,7 @@ TRAPS: dict[int, tuple[str, ...]] = {
         "tests/table/versions/test_refs.py::test_files_in_the_making_are_no_versions",
         "tests/table/versions/test_refs.py::test_hints_are_never_trusted",
         "tests/table/versions/test_refs.py::test_two_naming_schemes_are_refused_but_versions_still_open",
-        "tests/table/test_turns_pylance.py::test_taking_turns",
+        "tests/table/test_alternating_pylance.py::test_taking_turns",
     ),
     # Clean-up deletes what is young, tagged, branched from, or not of the table.
     25: (

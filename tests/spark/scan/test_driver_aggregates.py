@@ -33,7 +33,7 @@ def driver(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
     session.conf.set("spark.lance.localRows", "50")
     session.conf.set("spark.sql.adaptive.enabled", "false")
     with pytest.MonkeyPatch.context() as patch:
-        # What no index tells is left to tasks here; see test_looked_aggregates.py.
+        # What no index tells is left to tasks here; see test_small_aggregates.py.
         patch.setattr(LanceReader, "stream_if_small", lambda reader, most_bytes: None)
         yield spark_lance.enable(session, root=str(tmp_path_factory.mktemp("aggregates")))
     spark.newSession()

@@ -27,8 +27,8 @@ from spark_lance.table.maintenance.cluster import (
     spills_lineage,
 )
 from spark_lance.table.reading.lineage import SPILL
+from tests.pylance_tables import read_theirs
 from tests.strategies import canonical, tables
-from tests.theirs import read_theirs
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # an example takes too long to be shrunk
 LINEAGE = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
