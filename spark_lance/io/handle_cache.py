@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-Handle = TypeVar("Opened")
+Handle = TypeVar("Handle")
 
 # A mapped file occupies a descriptor, and a process usually has 1024 of them.
 _MAX_FILES = 32

@@ -198,7 +198,8 @@ def geometry_type(reference: str) -> st.DataType:
     Raises:
         IllegalArgumentException: Spark does not know the reference.
     """
-    kind: st.DataType = GeometryType._from_crs(reference)  # type: ignore[attr-defined]
+    types: Any = GeometryType
+    kind: st.DataType = types._from_crs(reference)
     return kind
 
 
