@@ -171,7 +171,9 @@ def test_nested_fixed_size_lists_name_the_outer_length_last() -> None:
 def test_paths_lead_to_fields_and_back(kinds: list[pa.DataType]) -> None:
     schema = Schema.from_arrow(pa.schema([(f"c{place}", kind) for place, kind in enumerate(kinds)]))
     named = [
-        field for field in schema.walk() if list(schema.paths.values()).count(schema.field_path(field.id)) == 1
+        field
+        for field in schema.walk()
+        if list(schema.paths.values()).count(schema.field_path(field.id)) == 1
     ]
     for field in named:
         result = schema.find(schema.field_path(field.id))
