@@ -9,6 +9,8 @@ REFERENCE = (
     "api", "options.md", "types.md", "cli.md", "metadata.md", "procedures.md",
     "differences.md", "architecture.md",
 )  # fmt: skip
+# Pages on one subject of SQL rank below the guide of the subject.
+SUBJECTS, SUBJECT_BOOST = "sql/", 0.7
 # An item of a list that begins with the name of an option.
 OPTION = re.compile(r"<li>(\s*(?:<p>)?)<code>([^<\n]+)</code>")
 # Code in a line of text; blocks of code scroll and need no breaks.
@@ -20,7 +22,7 @@ JOINT = re.compile(r"(?<=\w)([._/=,]|::)(?=[\w&$*\[({])")
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Set how much a page counts in searches, unless the page does so itself."""
     path = page.file.src_uri
-    boost = 0.1 if path.startswith(REFERENCE) else 1
+    boost = 0.1 if path.startswith(REFERENCE) else SUBJECT_BOOST if path.startswith(SUBJECTS) else 1
     page.meta.setdefault("search", {"boost": boost})
     return markdown
 

@@ -147,7 +147,7 @@ def test_navigation_leads_through_the_site(address: str, opened: Opened) -> None
 
 # Frequent searches, each with the pages that may be the first result.
 HEADINGS = {
-    "time travel": ("reading.html",),
+    "time travel": ("reading.html", "sql/branches.html"),
     "schema evolution": ("writing.html",),
     "exactly once": ("writing.html", "streaming.html"),
     "upsert": ("upserts.html", "runbooks/nightly-upsert.html"),
