@@ -54,6 +54,8 @@ def entry(name: str, text: str) -> str:
     """Return a line of a list: a name, and a text whose first letter is lower case."""
     is_word = text[1:2].islower() and not text.startswith(("Spark ", "Lance "))
     small = text[:1].lower() + text[1:] if is_word else text
+    if text.startswith("["):
+        small = f"[{text[1:2].lower()}{text[2:]}"
     return f"- {name}: {small}"
 
 
@@ -240,9 +242,11 @@ def procedures() -> Iterator[str]:
             yield ""
     yield "### Procedures without effect"
     yield ""
+    by_doc: dict[str, list[str]] = {}
     for name, procedure in sorted(PROCEDURES.items()):
         if name not in useful:
-            yield entry(f"`{name}`", procedure.doc)
+            by_doc.setdefault(procedure.doc, []).append(f"`{name}`")
+    yield from (entry(", ".join(names), doc) for doc, names in by_doc.items())
 
 
 def _shared_parameters(procedures: Iterable[Procedure]) -> dict[str, str]:
@@ -255,7 +259,7 @@ def _shared_parameters(procedures: Iterable[Procedure]) -> dict[str, str]:
     return shared
 
 
-_USELESS = ("Do nothing", "Not supported", "Check that")
+_USELESS = ("Do nothing", "Not supported", "Check the name")
 # Comments of parameters -> the label of such parameters.
 _NO_EFFECT = {"does nothing": "No effect", "not supported": "Not supported"}
 

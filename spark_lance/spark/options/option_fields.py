@@ -111,9 +111,8 @@ class TableOptions:
         filled,
         "URIs, separated by commas, or a JSON list of them",
         None,
-        "Locations outside the table that it may use for base paths and external blobs: URIs separated by "
-        "commas, or a JSON list. Includes everything below a URI. Not needed in the same bucket, on the "
-        "same host, or on a disk below the parent of the table's folder.",
+        "[Locations outside the table](security.md#paths-and-bases) that it may use: URIs separated by "
+        "commas, or a JSON list.",
         chooses="location",
     )
     storage: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -199,7 +198,7 @@ class ReadOptions(TableOptions):
         search,
         "a JSON object",
         None,
-        "Read the rows that a vector and words rank best together, with `_distance`, `_score` and "
+        "Read the rows that rank best by vector and words together, with `_distance`, `_score` and "
         '`_relevance_score`: JSON such as `{"nearest": {"column": "v", "q": [1, 2]}, "full_text_query": '
         '"words", "k": 10}`.',
         chooses="search",
@@ -222,7 +221,7 @@ class ReadOptions(TableOptions):
         byte_size,
         "a size such as 134217728 or 128m",
         None,
-        "Approximate bytes for each task; by default at most 128m, and some for every core.",
+        "Approximate bytes for each task; by default at most 128m.",
         aliases=("split-size",),
     )
     fragments: tuple[tuple[int, int], ...] | None = option(
@@ -434,14 +433,14 @@ class WriteOptions(TableOptions):
         positive,
         "a number of rows, 1 or more",
         1 << 20,
-        "Rows after which a task starts another data file.",
+        "Maximum rows in a data file.",
         aliases=("max_row_per_file", "maxRecordsPerFile"),
     )
     max_bytes_per_file: int = option(
         byte_size,
         "a size such as 1073741824 or 1g",
         90 << 30,
-        "Bytes after which a task starts another data file.",
+        "Maximum bytes in a data file.",
         aliases=("target-file-size-bytes",),
     )
     data_storage_version: str | None = option(
@@ -553,7 +552,7 @@ class WriteOptions(TableOptions):
         count,
         "a number, 0 or more",
         None,
-        "Number of this write in its job: it is skipped if the job has committed it or a higher one.",
+        "Number of this write in its job; skipped if the job has committed it or a higher one.",
     )
     streamingQueryId: str | None = option(
         str.strip,

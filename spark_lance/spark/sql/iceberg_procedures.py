@@ -664,13 +664,13 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
     "rewrite_manifests": Procedure(
         _rewrite_manifests,
         idle(use_caching="boolean", spec_id="int", sort_by="array<string>"),
-        "Do nothing: each version has one manifest.",
+        "Do nothing, as each version has one manifest.",
         results=("rewritten_manifests_count, added_manifests_count",),
     ),
     "rewrite_position_delete_files": Procedure(
         _rewrite_position_delete_files,
         (_OPTIONS, _WHERE),
-        "Do nothing: a fragment has one deletion file at most.",
+        "Do nothing, as a fragment has at most one deletion file.",
         results=(
             "rewritten_delete_files_count, added_delete_files_count, rewritten_bytes_count, "
             "added_bytes_count",

@@ -393,12 +393,12 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
             Parameter("partition", "string", "not supported", "NULL"),
             Parameter("columns", "string", "names separated by commas", "NULL"),
         ),
-        "Check that the columns exist: every write keeps statistics up to date.",
+        "Check the names of columns. Every write keeps statistics up to date.",
     ),
     "analyze_tables": Procedure(
         _analyze_tables,
         (Parameter("namespace", "string", "as SQL names it"),),
-        "Check that the namespace exists: every write keeps statistics up to date.",
+        "Check the name of the namespace. Every write keeps statistics up to date.",
         on_table=False,
     ),
     "clone_table": Procedure(

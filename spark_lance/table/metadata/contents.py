@@ -264,7 +264,7 @@ def _arrow_type(row: _Node) -> str | None:
 
 SCHEMA = MetadataTable(
     (
-        Column("id", pa.int64(), lambda row: row.field.id, "id of the field; renaming does not change it"),
+        Column("id", pa.int64(), lambda row: row.field.id, "id of the field, also after renaming"),
         Column("parent_id", pa.int64(), lambda row: row.parent, "id of its parent field"),
         Column("path", pa.string(), lambda row: row.path, "its full name"),
         Column("name", pa.string(), lambda row: row.field.name, "its own name"),

@@ -211,7 +211,7 @@ PARTITIONS = MetadataTable(
             "partition",
             TEXT_MAP,
             lambda row: row.values,
-            "values of the partition fields; empty if the table has no partitions",
+            "values of the partition fields",
         ),
         Column("spec_id", pa.int32(), lambda row: 0, "always 0"),
         Column("record_count", pa.int64(), lambda row: row.rows, "live rows"),

@@ -304,9 +304,7 @@ HISTORY = MetadataTable(
             lambda row: None if row.older is None else row.older.number,
             "previous version",
         ),
-        Column(
-            "is_current_ancestor", pa.bool_(), lambda row: True, "always true: a line has no other versions"
-        ),
+        Column("is_current_ancestor", pa.bool_(), lambda row: True, "always true"),
     ),
     version_rows,
     reads=True,
