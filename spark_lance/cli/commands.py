@@ -359,7 +359,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                         click.Option(
                             ["--flush"],
                             is_flag=True,
-                            help="Include rows that are only in logs. This displaces running writers.",
+                            help="Include rows that are only in logs. This stops pylance's writers.",
                         ),
                         _older_than("Delete merged log files older than this, such as 10m.", "1h"),
                     ),

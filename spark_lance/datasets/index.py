@@ -34,6 +34,7 @@ from spark_lance.index.vector.create import (
     extend_vector_index,
     merge_vector_segments,
     open_segment,
+    retrain_vector_index,
     write_vector_segment,
 )
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
@@ -264,7 +265,11 @@ class DatasetIndices(TableRepr):
         raise IndexNotFoundError(f'Index "{name}" not found')
 
     def optimize(
-        self, *, num_indices_to_merge: int | None = None, index_names: Sequence[str] | None = None
+        self,
+        *,
+        num_indices_to_merge: int | None = None,
+        index_names: Sequence[str] | None = None,
+        retrain: bool = False,
     ) -> None:
         """Add rows to indexes that do not cover them yet.
 
@@ -275,6 +280,8 @@ class DatasetIndices(TableRepr):
                 adds a segment. Default: merge all segments.
             index_names: names of the indexes. Default: all indexes of types that this package can extend. An
                 index in a format too old to read is skipped with a warning in the log.
+            retrain: whether to build each index again from all rows, as one segment. A vector index gets new
+                centroids and codewords, and the default number of partitions for its rows.
 
         Raises:
             IndexNotFoundError: an index does not exist, or this package cannot extend its type.
@@ -285,9 +292,16 @@ class DatasetIndices(TableRepr):
         snapshot = dataset.snapshot
         for name in names:
             kind = _check_extendable(dataset.manifest, name)
-            extend = extend_vector_index if kind == "vector" else extend_scalar_index
             try:
-                snapshot = snapshot.at(extend(snapshot, name, merge=num_indices_to_merge))
+                if kind != "vector":
+                    manifest = extend_scalar_index(
+                        snapshot, name, merge=num_indices_to_merge, rebuild=retrain
+                    )
+                elif retrain:
+                    manifest = retrain_vector_index(snapshot, name)
+                else:
+                    manifest = extend_vector_index(snapshot, name, merge=num_indices_to_merge)
+                snapshot = snapshot.at(manifest)
             except IndexNotFoundError as error:
                 if index_names is not None:
                     raise

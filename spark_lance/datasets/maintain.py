@@ -115,7 +115,11 @@ class DatasetOptimizer:
         return compact_table(self.dataset.snapshot, settings, remap=SegmentRemap())
 
     def optimize_indices(
-        self, *, num_indices_to_merge: int | None = None, index_names: Sequence[str] | None = None
+        self,
+        *,
+        num_indices_to_merge: int | None = None,
+        index_names: Sequence[str] | None = None,
+        retrain: bool = False,
     ) -> None:
         """Add rows to indexes that do not cover them yet.
 
@@ -126,12 +130,16 @@ class DatasetOptimizer:
                 adds a segment. Default: merge all segments.
             index_names: names of the indexes. Default: all indexes of types that this package can extend. An
                 index in a format too old to read is skipped with a warning in the log.
+            retrain: whether to build each index again from all rows, as one segment. A vector index gets new
+                centroids and codewords, and the default number of partitions for its rows.
 
         Raises:
             IndexNotFoundError: an index does not exist, or this package cannot extend its type.
             CommitError: a commit failed; see its subclasses.
         """
-        self.dataset.indices.optimize(num_indices_to_merge=num_indices_to_merge, index_names=index_names)
+        self.dataset.indices.optimize(
+            num_indices_to_merge=num_indices_to_merge, index_names=index_names, retrain=retrain
+        )
 
     def cleanup_old_versions(
         self,

@@ -18,6 +18,8 @@ once. (MemWAL, compaction and garbage collection.)
 from __future__ import annotations
 
 import logging
+import random
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,13 +28,15 @@ from datetime import datetime, timedelta, timezone
 import pyarrow as pa
 
 from spark_lance.arrow.arrays import join as join_arrays
-from spark_lance.errors import FormatError, IncompatibleConflictError, OptionError
+from spark_lance.errors import FormatError, IncompatibleConflictError, OptionError, WriterFencedError
 from spark_lance.io.local import sync_files
 from spark_lance.io.locations import join
 from spark_lance.io.progress import report
+from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.io.stored_object import StoredObject
 from spark_lance.memwal.entries import wal_fields
+from spark_lance.memwal.flush_claims import last_logged_rows
 from spark_lance.memwal.fresh import compacted_generations
 from spark_lance.memwal.fresh_sources import SstablePart, choose, open_sstable
 from spark_lance.memwal.names import GRACE, ShardPaths, list_shards, parse_numbers, sstable_generation
@@ -59,6 +63,8 @@ from spark_lance.table.writing.write import write_fragments
 logger = logging.getLogger(__name__)
 
 _FOLD_BYTES = 256 << 20
+# A stream claims its shards in every micro-batch, and each claim ends a flush.
+_FLUSH_RETRIES = RetryPolicy(attempts=12, base_seconds=0.05, cap_seconds=2.0, total_seconds=30.0)
 _MIN_MANIFESTS = 5
 _WINDOW_BYTES = 64 << 20
 
@@ -148,8 +154,8 @@ def compact_wal(
     Args:
         snapshot: a version of the table.
         shards: the ids of the shards; all by default.
-        flush: whether to write the rows of logs to SSTables first. This claims each shard, so active writers
-            are fenced.
+        flush: whether to write the rows of logs to SSTables first. This claims each shard that has such
+            rows. This package's writers wait for the flush and go on; pylance's writers are fenced.
         max_bytes: the approximate limit for rows in memory; a single SSTable may exceed it.
 
     Raises:
@@ -172,8 +178,7 @@ def compact_shard(
     store, paths = snapshot.store, ShardPaths(snapshot.root, shard)
     at = snapshot.at(load_latest(TableRef(store, snapshot.root)))
     if flush:
-        with ShardWriter(at, shard):
-            pass
+        flush_log(at, shard)
     manifest = load_shard(store, paths)
     result = WalCompaction(at.version)
     if manifest is None:
@@ -215,6 +220,31 @@ def compact_shard(
         result = result.and_also(WalCompaction(after.version, len(run), upserted, deleted))
     drain(at, paths)
     return result.and_also(WalCompaction(at.version, shards=1 if result.sstables else 0))
+
+
+def flush_log(snapshot: Snapshot, shard: uuid.UUID) -> None:
+    """Write the rows that the log of a shard has now to SSTables, and retry if a writer claims the shard.
+
+    Raises:
+        ShardSealedError: the shard is sealed, and its log has rows.
+        WriterFencedError: a writer claimed the shard during every attempt.
+        WalHoleError, WalEntryError: the log is damaged.
+    """
+    store, paths = snapshot.store, ShardPaths(snapshot.root, shard)
+    target = last_logged_rows(store, paths, snapshot.schema)
+    for wait in (*_FLUSH_RETRIES.delays(random.random), None):
+        if not target:
+            return
+        try:
+            with ShardWriter(snapshot, shard, only_flushes=True):
+                return
+        except WriterFencedError:
+            manifest = load_shard(store, paths)
+            if manifest is not None and manifest.replay_after_wal_entry_position >= target:
+                return
+            if wait is None:
+                raise
+            time.sleep(wait)
 
 
 def drain(snapshot: Snapshot, paths: ShardPaths) -> None:

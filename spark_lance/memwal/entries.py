@@ -39,6 +39,8 @@ from spark_lance.table.writing.align import Aligner
 TOMBSTONE = "_tombstone"
 EPOCH, GENERATION, SENTINEL = b"writer_epoch", b"generation", b"fence_sentinel"
 FIELD_ID = b"lance:field_id"
+# In the sentinel of a compaction, which claims the shard only to flush its log.
+FLUSH = b"spark_lance.flush"
 _PARALLEL_READS = 16
 
 
@@ -117,14 +119,17 @@ def pack_entry(
     return sink.getvalue()
 
 
-def pack_sentinel(epoch: int, mark: str) -> bytes:
+def pack_sentinel(epoch: int, mark: str, *, flush: bool = False) -> bytes:
     """Return the bytes of a sentinel, with which a new writer stops its predecessor.
 
     Args:
         epoch: the epoch of the new writer.
         mark: a unique text, by which the writer recognizes its own sentinel.
+        flush: whether the new writer only flushes the log, so that its predecessor may claim the shard again.
     """
     metadata = {EPOCH: str(epoch), SENTINEL: "true", b"spark_lance.mark": mark}
+    if flush:
+        metadata[FLUSH] = "true"
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.schema([], metadata)):
         pass

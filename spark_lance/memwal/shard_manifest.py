@@ -30,6 +30,7 @@ from spark_lance.errors import (
     RetriesExhaustedError,
     ShardSealedError,
     StoreAccessError,
+    WriterFencedError,
 )
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
@@ -186,15 +187,23 @@ def create_shard(
 
 
 def claim_shard(
-    store: Store, paths: ShardPaths, spec_id: int, sync: bool = False
+    store: Store, paths: ShardPaths, spec_id: int, sync: bool = False, *, after: int | None = None
 ) -> tuple[ShardManifest, bool]:
     """Become the only writer of a shard by raising its epoch.
+
+    Args:
+        store: the table's store.
+        paths: the paths of the shard.
+        spec_id: the id of the sharding spec of a new shard.
+        sync: whether to sync the manifest to disk if the store is local.
+        after: claim the shard only if its epoch is this one; None claims it in any case.
 
     Returns:
         The manifest with the new epoch, and whether the shard existed before.
 
     Raises:
         ShardSealedError: the shard is sealed and accepts no more rows.
+        WriterFencedError: the shard has another epoch than `after`.
         RetriesExhaustedError: another writer claimed the shard in every attempt.
     """
     for _ in range(_ATTEMPTS):
@@ -207,6 +216,11 @@ def claim_shard(
                     f"shard {paths.shard} of {paths.root} is sealed: write to another shard"
                 )
             message.CopyFrom(newest)
+        if after is not None and message.writer_epoch != after:
+            raise WriterFencedError(
+                f"another writer claimed shard {paths.shard} of {paths.root} (its epoch is "
+                f"{message.writer_epoch}). Acknowledged writes are stored: open a new writer"
+            )
         message.version += 1
         message.writer_epoch += 1
         if publish_shard(store, paths, message, unique=False, sync=sync):

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import random
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ import pyarrow as pa
 from spark_lance.errors import FormatError, WriterFencedError
 from spark_lance.file.base.limits import check_arrow_stream, decoding
 from spark_lance.io.locations import join
+from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import OutputFile, Store
 from spark_lance.io.stored_object import StoredObject
 from spark_lance.memwal.names import ShardPaths, parse_numbers
@@ -41,6 +44,7 @@ LEASE_SECONDS = 300.0
 _LEASE = ".lease"
 _ENTRY_BYTES = 256 << 20
 _HEAD_BYTES = 64 << 10
+_CLAIM_RETRIES = RetryPolicy(attempts=3, base_seconds=0.2)
 # Rows in logs are read again for every micro-batch, so streams write an SSTable after fewer rows.
 _STREAM_ROWS = 20_000
 _QUERY, _EPOCH, _LAST = "spark_lance.query", "spark_lance.epoch", "spark_lance.last"
@@ -226,7 +230,8 @@ def append_staged(
 ) -> int:
     """Append staged rows to the log of a shard; return their number, or 0 if the shard has them already.
 
-    This claims the shard, so its previous writer is fenced.
+    This claims the shard, so its previous writer is fenced. With `write_id`, it claims the shard again if
+    another writer fences it.
 
     Args:
         snapshot: a version of the table.
@@ -237,24 +242,30 @@ def append_staged(
         store: the store of the pieces; the table's store by default.
 
     Raises:
-        WriterFencedError: another writer claimed the shard concurrently, and did not log this write.
+        WriterFencedError: other writers claimed the shard concurrently, and did not log this write.
         CommitError, FormatError, OSError: see `ShardWriter`.
     """
     limits = {"max_memtable_rows": _STREAM_ROWS, **(settings or {})}
     paths = ShardPaths(snapshot.root, shard)
-    try:
-        writer = ShardWriter(snapshot, shard, limits)
+    for wait in (*_CLAIM_RETRIES.delays(random.random), None):
         try:
-            if write_id is not None and _is_logged(snapshot.store, paths, write_id):
+            writer = ShardWriter(snapshot, shard, limits)
+            try:
+                if write_id is not None and _is_logged(snapshot.store, paths, write_id):
+                    return 0
+                return _append_tables(writer, _read_pieces(store or snapshot.store, pieces), write_id)
+            finally:
+                writer.abandon()
+        except WriterFencedError:
+            if write_id is None:
+                raise
+            # Another process may have done the same work, and its log entries may be collected already.
+            if has_epoch(snapshot.table, write_id) or _is_logged(snapshot.store, paths, write_id):
                 return 0
-            return _append_tables(writer, _read_pieces(store or snapshot.store, pieces), write_id)
-        finally:
-            writer.abandon()
-    except WriterFencedError:
-        # Another process may have done the same work.
-        if write_id is None or not _is_logged(snapshot.store, paths, write_id):
-            raise
-        return 0
+            if wait is None:
+                raise
+            time.sleep(wait)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _append_tables(writer: ShardWriter, tables: Iterable[pa.Table], write_id: WriteId | None) -> int:

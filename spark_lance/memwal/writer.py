@@ -9,8 +9,9 @@
 
 The first writer that creates the file of a log position owns the position. A displaced writer finds the
 sentinel, or an entry of its successor, at the position of its own next entry. It then reads the manifest and
-stops: it is fenced. Its successor has replayed all acknowledged writes. A store error with an unknown outcome
-stops the writer, too: opening the shard again replays the log. (MemWAL, writer.)
+stops: it is fenced. Its successor has replayed all acknowledged writes. If the successor was a compaction
+that only flushed the log, the writer claims the shard again (`flush_claims`). A store error with an unknown
+outcome stops the writer, too: opening the shard again replays the log. (MemWAL, writer.)
 
 SSTables are written in the background while the writer accepts rows. The number of waiting bytes is limited
 (back-pressure).
@@ -56,6 +57,7 @@ from spark_lance.memwal.entries import (
     read_entry,
     read_tail,
 )
+from spark_lance.memwal.flush_claims import await_flush
 from spark_lance.memwal.names import ShardPaths, new_sstable_name
 from spark_lance.memwal.shard_manifest import change_shard, claim_shard, load_shard, put_new
 from spark_lance.memwal.sstables import check_key, write_sstable
@@ -190,15 +192,23 @@ def check_loggable(snapshot: Snapshot) -> MemWalIndexDetails:
 
 
 def place_sentinel(
-    snapshot: Snapshot, paths: ShardPaths, position: int, epoch: int, sync: bool = False
+    snapshot: Snapshot,
+    paths: ShardPaths,
+    position: int,
+    epoch: int,
+    sync: bool = False,
+    *,
+    flush: bool = False,
 ) -> int:
     """Write a sentinel to the first free position from `position`, and return its position.
+
+    With `flush`, the displaced writer may claim the shard again.
 
     Raises:
         WriterFencedError: another writer has claimed the shard.
         CommitOutcomeUnknownError: the store did not confirm the write.
     """
-    data = pack_sentinel(epoch, entry_mark())
+    data = pack_sentinel(epoch, entry_mark(), flush=flush)
     while not put_new(snapshot.store, paths.entry(position), data, unique=True, sync=sync):
         check_epoch(snapshot, paths, epoch)
         position += 1
@@ -224,11 +234,27 @@ class ShardWriter:
     """The only writer of a shard; a context manager. Not thread-safe.
 
     Made by `LanceDataset.mem_wal_writer`.
+
+    Args:
+        snapshot: the version of the table.
+        shard: the id of the shard.
+        config: the settings; see `WriterConfig`.
+        only_flushes: whether this writer only flushes the log, so that the displaced writer may claim the
+            shard again.
     """
 
-    def __init__(self, snapshot: Snapshot, shard: uuid.UUID, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        shard: uuid.UUID,
+        config: Mapping[str, Any] | None = None,
+        *,
+        only_flushes: bool = False,
+    ) -> None:
         details = check_loggable(snapshot)
         self._snapshot = snapshot
+        self._details = details
+        self._only_flushes = only_flushes
         self._store, self._schema = snapshot.store, snapshot.schema
         self._paths = ShardPaths(snapshot.root, shard)
         self._config = WriterConfig.of(details, config or {})
@@ -238,12 +264,13 @@ class ShardWriter:
         self._sync = self._config.durability == "synced"
         self.stats = WriterStats()
         self._failure: Exception | None = None
+        self._is_displaced = False
         self._closed = False
         self._waiting: deque[tuple[int, Future[None]]] = deque()
         self._lock = threading.Lock()
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="lance-memwal")
         try:
-            self._open(details)
+            self._open()
         except BaseException:
             self._flusher.shutdown()
             raise
@@ -263,17 +290,39 @@ class ShardWriter:
         """The current generation, to which rows are added."""
         return self._memtable.generation
 
-    def _open(self, details: MemWalIndexDetails) -> None:
-        manifest, existed = claim_shard(self._store, self._paths, self._spec_id, self._sync)
+    def _open(self, after: int | None = None) -> None:
+        """Claim the shard and replay its log, again if a compaction claims the shard meanwhile.
+
+        Args:
+            after: the epoch of the compaction that displaced this writer; None for the first claim.
+
+        Raises:
+            WriterFencedError: another writer has claimed the shard.
+        """
+        while True:
+            try:
+                self._claim(after)
+                return
+            except WriterFencedError as error:
+                after = self._await_flush(error)
+
+    def _claim(self, after: int | None) -> None:
+        manifest, existed = claim_shard(self._store, self._paths, self._spec_id, self._sync, after=after)
         self._epoch = manifest.writer_epoch
         self._last_epoch_check = time.monotonic()
-        after = manifest.replay_after_wal_entry_position
+        self._last_rows = after = manifest.replay_after_wal_entry_position
+        self._next = after + 1
         tail = read_tail(self._store, self._paths, after, self._schema, accept_loss=self._config.accept_loss)
         entries = list(tail.entries)
         self._next = tail.next_position
         if existed or entries:
             sentinel_position = place_sentinel(
-                self._snapshot, self._paths, self._next, self._epoch, self._sync
+                self._snapshot,
+                self._paths,
+                self._next,
+                self._epoch,
+                self._sync,
+                flush=self._only_flushes,
             )
             # The previous writer may have added entries after the log was read: they are valid, too.
             entries += [
@@ -282,9 +331,38 @@ class ShardWriter:
             ]
             self._next = sentinel_position + 1
             self._record_last_position(sentinel_position)
-        self._replay(entries, manifest, details)
+        self._last_rows = max([after, *(entry.position for entry in entries if entry.rows is not None)])
+        self._replay(entries, manifest)
         if tail.lost:
             self._restart_log()
+
+    def _await_flush(self, error: WriterFencedError) -> int:
+        """Wait for the compactions that displaced this writer, and return the epoch of the newest one.
+
+        Raises:
+            WriterFencedError: another writer has claimed the shard.
+            Exception: the error of a flush.
+        """
+        while self._waiting:
+            _, future = self._waiting.popleft()
+            if (failure := future.exception()) is not None and not isinstance(failure, WriterFencedError):
+                self._failure = failure if isinstance(failure, Exception) else error
+                raise failure
+        epoch = None
+        if not (self._is_displaced or self._only_flushes):
+            epoch = await_flush(
+                self._store,
+                self._paths,
+                self._schema,
+                epoch=self._epoch,
+                position=self._next,
+                last_rows=self._last_rows,
+            )
+        if epoch is None:
+            self._failure, self._is_displaced = error, True
+            raise error
+        self._failure = None
+        return epoch
 
     def _restart_log(self) -> None:
         """Write the readable rows of a damaged log to an SSTable, and start the log again after it."""
@@ -311,12 +389,10 @@ class ShardWriter:
 
         change_shard(self._store, self._paths, change, sync=self._sync)
 
-    def _replay(
-        self, entries: Sequence[WalEntry], manifest: ShardManifest, details: MemWalIndexDetails
-    ) -> None:
+    def _replay(self, entries: Sequence[WalEntry], manifest: ShardManifest) -> None:
         """Read rows of the log into memory; all generations except the newest are written to SSTables."""
         current = manifest.current_generation
-        first = self._first_generation(details)
+        first = self._first_generation()
         self._memtable = _MemTable(max(current, first))
         for logged, generation_entries in group_by_generation(entries, current):
             generation = max(logged, first)
@@ -330,12 +406,12 @@ class ShardWriter:
             self._memtable.add(rows, generation_entries[-1].position)
         self._wait(0)
 
-    def _first_generation(self, details: MemWalIndexDetails) -> int:
+    def _first_generation(self) -> int:
         """Return the first generation of this shard that is not in the table.
 
         A branch or clone has the compacted generations of the source's shards, but not their files.
         """
-        marks = {mark.shard_id.uuid: mark.generation for mark in details.compacted_sstables}
+        marks = {mark.shard_id.uuid: mark.generation for mark in self._details.compacted_sstables}
         return 1 + marks.get(self._paths.shard.bytes, 0)
 
     def put(
@@ -393,14 +469,19 @@ class ShardWriter:
             live_rows = rows.filter(pc.invert(rows[TOMBSTONE]))
             check_constraints(settings, self._schema, live_rows, self._snapshot.root)
         logged = pa.Table.from_arrays(rows.columns, schema=self._arrow)
-        data = pack_entry(logged, self._arrow, self._epoch, self._memtable.generation, metadata)
-        try:
-            # A local store can write the buffer without a copy.
-            self._append(data if self._store.is_local else data.to_pybytes())
-        except Exception as error:
-            # Only a replay can find out whether the entry was written, so no entry may follow it.
-            self._failure = error
-            raise
+        while True:
+            data = pack_entry(logged, self._arrow, self._epoch, self._memtable.generation, metadata)
+            try:
+                # A local store can write the buffer without a copy.
+                self._append(data if self._store.is_local else data.to_pybytes())
+                break
+            except WriterFencedError as error:
+                self._open(self._await_flush(error))
+            except Exception as error:
+                # Only a replay can find out whether the entry was written, so no entry may follow it.
+                self._failure = error
+                raise
+        self._last_rows = self._next - 1
         self.stats.put_count += 1
         self.stats.put_rows += rows.num_rows
         self.stats.wal_entries += 1
@@ -419,16 +500,29 @@ class ShardWriter:
                 self._wait(config.max_unflushed_memtable_bytes)
 
     def _append(self, data: bytes) -> None:
+        """Write the next entry.
+
+        Raises:
+            WriterFencedError: another writer has claimed the shard.
+        """
+        self._check_epoch_sometimes()
         if not put_new(self._store, self._paths.entry(self._next), data, unique=True, sync=self._sync):
             check_epoch(self._snapshot, self._paths, self._epoch)
             raise CommitError(
                 f"log position {self._next} of shard {self._paths.shard} is taken, but no other writer has "
                 "claimed the shard: open a new writer"
             )
+        try:
+            self._check_epoch_sometimes()  # after a long put, too
+        except WriterFencedError:
+            self._is_displaced = True  # the entry was written, so this writer cannot write it again
+            raise
+        self._next += 1
+
+    def _check_epoch_sometimes(self) -> None:
         if time.monotonic() - self._last_epoch_check > _EPOCH_CHECK_SECONDS:
             check_epoch(self._snapshot, self._paths, self._epoch)
             self._last_epoch_check = time.monotonic()
-        self._next += 1
 
     def _freeze(self) -> None:
         """Submit the rows in memory to the background, and start the next generation."""
@@ -505,9 +599,14 @@ class ShardWriter:
             CommitOutcomeUnknownError, OSError: the store failed; the rows are in the log.
         """
         self._check()
-        if self._memtable.rows:
-            self._freeze()
-        self._wait(0)
+        while True:
+            try:
+                if self._memtable.rows:
+                    self._freeze()
+                self._wait(0)
+                return
+            except WriterFencedError as error:
+                self._open(self._await_flush(error))
 
     def close(self) -> None:
         """Flush and close; further calls fail.
@@ -520,8 +619,6 @@ class ShardWriter:
         if self._closed:
             return
         try:
-            if self._failure is not None:
-                raise self._failure
             self.flush()
         finally:
             self._closed = True
@@ -545,6 +642,8 @@ class ShardWriter:
         }
 
     def _check(self) -> None:
+        if isinstance(self._failure, WriterFencedError) and not self._closed:
+            self._open(self._await_flush(self._failure))
         if self._failure is not None:
             raise self._failure
         if self._closed:

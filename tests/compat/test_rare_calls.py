@@ -99,6 +99,11 @@ def test_partitions_of_a_vector_index(lance: Any, tmp_path: Path) -> None:
     assert coded.num_rows == parts[0].num_rows
     assert coded.column_names[0] == "_rowid"
     assert len(coded.column_names) == 2
+    model = ds.get_ivf_model("v_idx")
+    for centroids in (ds.centroids(column="v"), ds.centroids(index_name="v_idx"), model.centroids):
+        assert (len(centroids), centroids.type.list_size) == (reader.num_partitions(), 8)
+    ds.optimize.optimize_indices(retrain=True)
+    assert (len(ds.centroids(column="v")), len(ds.describe_indices())) == (1, 1)
 
 
 @pytest.mark.filterwarnings("ignore:replace_field_metadata is deprecated")

@@ -22,7 +22,7 @@ from spark_lance.errors import (
     WalHoleError,
     WriterFencedError,
 )
-from spark_lance.memwal import sstables, writer
+from spark_lance.memwal import flush_claims, sstables, writer
 from spark_lance.memwal.names import ShardPaths
 from spark_lance.memwal.shard_manifest import change_shard, load_shard
 from spark_lance.memwal.sstables import encoded_keys
@@ -105,6 +105,7 @@ def test_a_stalled_writer_is_stopped_though_its_place_was_collected(
         if "/wal/" in name:
             (tmp_path / name).unlink()
     monkeypatch.setattr(writer, "_EPOCH_CHECK_SECONDS", -1.0)
+    monkeypatch.setattr(flush_claims, "_SENTINEL_SECONDS", 0.0)
     with pytest.raises(WriterFencedError):
         stalled.put(rows((1, "lost")))
     assert seen(tmp_path) == {1: "a", 2: "b", 3: "c"}

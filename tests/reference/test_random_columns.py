@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import os
 import random
@@ -60,8 +61,87 @@ LEAVES: list[tuple[pa.DataType, Draw]] = [
     (pa.decimal128(18, 2), lambda rng: decimal.Decimal(rng.randint(-99999, 99999)) / 100),
     (pa.decimal256(60, 3), lambda rng: decimal.Decimal(rng.randint(-(10**9), 10**9)) / 1000),
     (pa.dictionary(pa.int8(), pa.string()), lambda rng: rng.choice(WORDS)),
+    (pa.dictionary(pa.uint16(), pa.large_string()), lambda rng: rng.choice(WORDS)),
+    (pa.dictionary(pa.int32(), pa.int64()), lambda rng: rng.randrange(5)),
+    (pa.dictionary(pa.int64(), pa.binary()), lambda rng: rng.choice([b"", b"a", b"bc" * 50])),
+    (pa.dictionary(pa.int16(), pa.float64()), lambda rng: rng.choice([0.5, -1.0, float("inf")])),
     (pa.null(), lambda _: None),
+    (pa.large_binary(), lambda rng: rng.randbytes(rng.choice([0, 3, 900]))),
+    (pa.string_view(), lambda rng: rng.choice(WORDS)),
+    (pa.binary_view(), lambda rng: rng.randbytes(rng.choice([0, 4, 40]))),
+    (pa.binary(200), lambda rng: rng.randbytes(200)),
+    (pa.date64(), lambda rng: datetime.date(1970, 1, 1) + datetime.timedelta(rng.randint(-9999, 9999))),
+    (pa.time32("s"), lambda rng: rng.randint(0, 86399)),
+    (pa.time32("ms"), lambda rng: rng.randint(0, 86399999)),
+    (pa.time64("ns"), lambda rng: 1000 * rng.randint(0, 86399999999)),
+    (pa.timestamp("s"), lambda rng: rng.randint(-(10**9), 10**9)),
+    (pa.timestamp("ms", "Europe/Berlin"), lambda rng: rng.randint(-(10**9), 10**9)),
+    (pa.timestamp("ns"), lambda rng: 1000 * rng.randint(-(10**12), 10**12)),
+    (pa.duration("s"), lambda rng: rng.randint(-(10**6), 10**6)),
+    (pa.duration("ms"), lambda rng: rng.randint(-(10**9), 10**9)),
+    (pa.decimal32(7, 2), lambda rng: decimal.Decimal(rng.randint(-99999, 99999)) / 100),
+    (pa.decimal64(15, 4), lambda rng: decimal.Decimal(rng.randint(-99999, 99999)) / 10000),
+    (pa.decimal128(38, 0), lambda rng: decimal.Decimal(rng.randint(-(10**37), 10**37))),
+    (pa.month_day_nano_interval(), lambda rng: (rng.randrange(12), rng.randrange(30), 1000)),
+    (pa.uuid(), lambda rng: rng.randbytes(16)),
+    (pa.bool8(), lambda rng: rng.random() < 0.5),
 ]
+# Items of fixed-size lists, and of packed structs.
+FIXED: list[tuple[pa.DataType, Draw]] = [
+    (pa.float32(), lambda rng: rng.randint(-9, 9)),
+    (pa.float64(), lambda rng: rng.randint(-9, 9)),
+    (pa.int8(), lambda rng: rng.randint(-9, 9)),
+    (pa.int64(), lambda rng: rng.randint(-9, 9)),
+    (pa.float16(), lambda rng: np.float16(rng.randint(-9, 9))),
+    (pa.uint8(), lambda rng: rng.randint(0, 255)),
+    (pa.uint32(), lambda rng: rng.randint(0, 1 << 31)),
+    (pa.bool_(), lambda rng: rng.random() < 0.5),
+    (pa.binary(4), lambda rng: rng.randbytes(4)),
+    (pa.date32(), lambda rng: rng.randint(-9999, 9999)),
+    (pa.timestamp("us"), lambda rng: rng.randint(-(10**9), 10**9)),
+    (pa.decimal128(18, 2), lambda rng: decimal.Decimal(rng.randint(-99999, 99999)) / 100),
+]
+KEYS: list[tuple[pa.DataType, Callable[[int], Any]]] = [
+    (pa.string(), lambda number: f"k{number}"),
+    (pa.int64(), lambda number: number * 7),
+    (pa.large_string(), lambda number: f"{number}" * 20),
+    (pa.binary(), lambda number: bytes([number])),
+    (pa.date32(), lambda number: number),
+]
+PACKED = {"lance-encoding:packed": "true"}
+
+
+def vector(rng: random.Random, depth: int) -> tuple[pa.DataType, Draw]:
+    """Return a type of fixed-size lists, and a function that draws a value."""
+    width = rng.choice([1, 3, 8, 130])
+    nulls = rng.choice([0, 0, 0.2])
+    if depth and rng.random() < 0.25:
+        if rng.random() < 0.5:
+            item, draw = vector(rng, 0)
+        else:
+            parts = [(f"f{number}", *rng.choice(FIXED)) for number in range(rng.randint(1, 3))]
+            item = pa.struct([(name, kind) for name, kind, _ in parts])
+            draw = lambda rng: {name: value(rng) for name, _, value in parts}  # noqa: E731
+    else:
+        item, draw = rng.choice(FIXED)
+    return pa.list_(pa.field("item", item), width), lambda rng: [
+        None if rng.random() < nulls else draw(rng) for _ in range(width)
+    ]
+
+
+def packed(rng: random.Random, version: str) -> tuple[pa.DataType, Draw]:
+    """Return a type of structs to pack, and a function that draws a value."""
+    texts: list[tuple[pa.DataType, Draw]] = [
+        (pa.string(), lambda rng: rng.choice(WORDS)),
+        (pa.binary(), lambda rng: rng.randbytes(rng.choice([0, 5]))),
+        (pa.large_string(), lambda rng: rng.choice(WORDS)),
+    ]
+    kinds = [*FIXED, *(texts if version > "2.1" else [])]
+    nulls = rng.choice([0, 0, 0.2])
+    parts = [(f"p{number}", *rng.choice(kinds)) for number in range(rng.randint(1, 4))]
+    return pa.struct([(name, kind) for name, kind, _ in parts]), lambda rng: {
+        name: None if rng.random() < nulls else draw(rng) for name, _, draw in parts
+    }
 
 
 def leaf(rng: random.Random) -> tuple[pa.DataType, Draw]:
@@ -88,7 +168,7 @@ def column(rng: random.Random, depth: int, version: str, name: str) -> tuple[pa.
     nulls = rng.choice([0, 0, 0.1, 0.5, 0.95])
     if not depth or rng.random() < 0.5:
         kind, draw = leaf(rng)
-        share = 0 if version == "2.0" else rng.choice([0, 0.15, 0.4])
+        share = rng.choice([0, 0.15, 0.4])
         settings = {
             f"lance-encoding:{key}": rng.choice(values)
             for key, values in SETTINGS.items()
@@ -98,17 +178,12 @@ def column(rng: random.Random, depth: int, version: str, name: str) -> tuple[pa.
             name, kind, metadata=settings or None
         ), lambda rng: None if rng.random() < nulls else draw(rng)
     values: Draw
-    kinds = ["list", "large_list", "struct", "vector", *(["map"] if version > "2.1" else [])]
+    kinds = ["list", "large_list", "struct", "packed", "vector", *(["map"] if version > "2.1" else [])]
     shape = rng.choice(kinds)
     if shape == "vector":
-        item, width = (
-            rng.choice([pa.float32(), pa.int8(), pa.float64(), pa.int64()]),
-            rng.choice([1, 3, 8, 130]),
-        )
-        kind, values = (
-            pa.list_(pa.field("item", item), width),
-            lambda rng: [rng.randint(-9, 9) for _ in range(width)],
-        )
+        kind, values = vector(rng, depth)
+    elif shape == "packed":
+        kind, values = packed(rng, version)
     elif shape == "struct":
         parts = [column(rng, depth - 1, version, f"c{number}") for number in range(rng.randint(1, 3))]
         kind, values = (
@@ -117,13 +192,15 @@ def column(rng: random.Random, depth: int, version: str, name: str) -> tuple[pa.
         )
     elif shape == "map":
         inner, draw_inner = column(rng, depth - 1, version, "value")
-        kind = pa.map_(pa.string(), inner)
-        values = lambda rng: [(f"k{number}", draw_inner(rng)) for number in range(rng.randrange(4))]  # noqa: E731
+        key, key_of = rng.choice(KEYS)
+        kind = pa.map_(key, inner)
+        values = lambda rng: [(key_of(number), draw_inner(rng)) for number in range(rng.randrange(4))]  # noqa: E731
     else:
         inner, draw_inner = column(rng, depth - 1, version, "item")
         kind, length = (pa.list_ if shape == "list" else pa.large_list)(inner), rng.choice([1, 3, 20])
         values = lambda rng: [draw_inner(rng) for _ in range(rng.randrange(length + 1))]  # noqa: E731
-    return pa.field(name, kind), lambda rng: None if rng.random() < nulls else values(rng)
+    metadata = PACKED if shape == "packed" else None
+    return pa.field(name, kind, metadata=metadata), lambda rng: None if rng.random() < nulls else values(rng)
 
 
 def comparable(value: Any) -> Any:

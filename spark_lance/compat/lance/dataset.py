@@ -181,6 +181,37 @@ class ReadMethods(DatasetBase):
                 f"A take operation that includes row addresses must not target deleted rows: {error}"
             ) from error
 
+    def get_ivf_model(self, index_name: str) -> Any:
+        """Return the `IvfModel` of the newest segment of a vector index.
+
+        Raises:
+            IndexNotFoundError: no vector index has this name.
+        """
+        segments = find_segments(self.value.snapshot, VECTOR_LABEL, VECTOR_NEWEST)
+        for segment in reversed(segments):
+            if segment.name == index_name:
+                content = open_segment(segment)
+                model = import_module("spark_lance.compat.lance.indices.ivf").IvfModel
+                return model(_as_arrow(content.ivf.centroids), content.metric)
+        raise IndexNotFoundError(f"there is no vector index {index_name!r} here")
+
+    def centroids(self, *, index_name: str | None = None, column: str | None = None) -> pa.Array:
+        """Return the centroids of a vector index, named by its name or its column.
+
+        Raises:
+            OptionError: neither an index nor a column is named.
+            IndexNotFoundError: the vector index does not exist.
+        """
+        if index_name is not None:
+            return self.get_ivf_model(index_name).centroids
+        if column is None:
+            raise OptionError("centroids() needs index_name or column")
+        snapshot = self.value.snapshot
+        for segment in find_segments(snapshot, VECTOR_LABEL, VECTOR_NEWEST):
+            if snapshot.schema.field_path(int(segment.entry.fields[0])).lower() == column.lower():
+                return self.get_ivf_model(segment.name).centroids
+        raise IndexNotFoundError(f"column {column!r} has no vector index: create one with create_index()")
+
     def sample(self, num_rows: int, columns: Any = None, randomize_order: bool = True, **_: Any) -> pa.Table:
         """Return random rows without repetition."""
         return self.value.sample(num_rows, columns, randomize_order)

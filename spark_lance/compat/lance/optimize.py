@@ -63,10 +63,12 @@ class DatasetOptimizer:
     def optimize_indices(self, **options: Any) -> None:
         """Add the rows that indexes do not cover yet to the indexes.
 
-        `retrain=True` merges each index into one segment. A vector index keeps its centroids.
+        `retrain=True` builds each index again from all rows, as one segment.
         """
-        if options.pop("retrain", None) or options.get("num_indices_to_merge") is None:
+        if options.get("retrain") or options.get("num_indices_to_merge") is None:
             options.pop("num_indices_to_merge", None)
+        if options.get("retrain") is None:
+            options.pop("retrain", None)
         self._dataset.value.optimize.optimize_indices(**options)
         self._dataset.checkout_latest()
 

@@ -200,7 +200,9 @@ def _unusable_index_error(snapshot: Snapshot, name: str) -> IndexNotFoundError:
     return IndexNotFoundError(f"there is no scalar index {name!r} here")
 
 
-def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = None) -> Manifest:
+def extend_scalar_index(
+    snapshot: Snapshot, name: str, *, merge: int | None = None, rebuild: bool = False
+) -> Manifest:
     """Index the fragments that an index does not cover yet.
 
     Args:
@@ -208,6 +210,7 @@ def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = No
         name: index name.
         merge: how many of the newest segments to rebuild together with the new rows. 0 adds a segment. None
             merges all segments, as does a segment that cannot coexist with new ones.
+        rebuild: whether to build one segment of all rows, even if the index covers all rows.
 
     Raises:
         IndexNotFoundError: no scalar index has this name.
@@ -224,10 +227,10 @@ def extend_scalar_index(snapshot: Snapshot, name: str, *, merge: int | None = No
     check_extensible(snapshot.manifest, name, segments)
     covered = BitMap().union(*(segment.covered for segment in segments))
     new_fragments = [fragment for fragment in snapshot.fragments if fragment.id not in covered]
-    merged = segments if merge is None else segments[max(len(segments) - merge, 0) :]
+    merged = segments if merge is None or rebuild else segments[max(len(segments) - merge, 0) :]
     if new_fragments and not all(index(segment).can_add_segments() for segment in segments):
         merged = segments
-    if not new_fragments and len(merged) < 2:
+    if not new_fragments and len(merged) < 2 and not rebuild:
         return snapshot.manifest
     rebuilt_ids = BitMap().union(*(segment.covered for segment in merged)) if merged else BitMap()
     fragments = [f for f in snapshot.fragments if f.id in rebuilt_ids or f.id not in covered]

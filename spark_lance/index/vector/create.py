@@ -394,6 +394,31 @@ def extend_vector_index(snapshot: Snapshot, name: str, *, merge: int | None = No
     return commit_segments(snapshot, [entry], [segment.entry for segment in merged])
 
 
+def retrain_vector_index(snapshot: Snapshot, name: str) -> Manifest:
+    """Replace all segments of an index by one, with new centroids and codewords of the current vectors.
+
+    The kind, metric and size of the codes do not change. The number of partitions is the default for the
+    current number of rows, as in pylance.
+
+    Args:
+        snapshot: the version.
+        name: index name.
+
+    Raises:
+        IndexNotFoundError: no vector index has this name.
+        OptionError: no row has a vector.
+        CommitError: the commit failed; see its subclasses.
+    """
+    segments = [s for s in find_segments(snapshot, VECTOR_LABEL, VECTOR_NEWEST) if s.name == name]
+    if not segments:
+        raise IndexNotFoundError(f"there is no vector index {name!r} here")
+    check_extensible(snapshot.manifest, name, segments)
+    entry = segments[-1].entry
+    column = snapshot.schema.field_path(int(entry.fields[0]))
+    recipe = replace(index_params(entry, open_segment(segments[-1])), num_partitions=None)
+    return create_vector_index(snapshot, column, recipe, name=name)
+
+
 def _live_partitions(segment: Segment, resolver: RowResolver, manifest: Manifest) -> Iterator[Partition]:
     """Yield the partitions of a segment with only the live rows and their current ids."""
     for partition in all_partitions(open_segment(segment)):
@@ -422,7 +447,16 @@ def index_params(entry: table_pb2.IndexMetadata, segment: VectorSegment) -> Inde
             graph_config.construction_ef,
             graph_config.max_level or graph.max_level,
         )
-    return IndexParams(segment.kind, segment.metric, num_partitions=len(segment.ivf), graph=graph)
+    codes = segment.quantizer.summary()
+    return IndexParams(
+        segment.kind,
+        segment.metric,
+        num_partitions=len(segment.ivf),
+        num_sub_vectors=codes.get("num_sub_vectors"),
+        num_bits=codes.get("num_bits"),
+        rotation="matrix" if codes.get("rotation_type") else "fast",
+        graph=graph,
+    )
 
 
 def _details(trained: TrainedModel) -> index_pb2.VectorIndexDetails:

@@ -205,7 +205,7 @@ PROCEDURES: dict[str, Procedure] = {
         _compact_wal,
         (
             Parameter(
-                "flush", "boolean", "include rows that are only in logs; displaces running writers", "false"
+                "flush", "boolean", "include rows that are only in logs; stops pylance's writers", "false"
             ),
             Parameter("retention_hours", "double", "delete merged files older than this", "NULL"),
         ),

@@ -690,7 +690,8 @@ class LanceTable(SearchableTable):
         """Merge the rows of MemWAL SSTables into the table, with one Spark task per shard.
 
         Args:
-            flush: also merge rows that are only in the logs. This claims each shard and fences its writer.
+            flush: also merge rows that are only in the logs. Writers and streams wait for it and go on;
+                pylance's writers are fenced.
 
         Returns:
             The counts of merged SSTables and rows, and the version.

@@ -197,6 +197,32 @@ def test_both_extend_one_index_in_turns(kind: str, stable: bool, tmp_path: Path)
     assert open_segment(segment[0]).num_rows == ROWS
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("IVF_FLAT", {}),
+        ("IVF_PQ", {"num_sub_vectors": 4, "num_bits": 4}),
+        ("IVF_RQ", {"num_bits": 3, "rotation": "matrix"}),
+    ],
+)
+def test_a_retrained_index_has_new_centroids(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_pylance(path, VECTORS[:900])
+    build(path, IndexParams(kind, "l2", num_partitions=PARTITIONS, **options))
+    lance.write_dataset(table_of(VECTORS[900:] + 7, 900), str(path), mode="append")
+    extend_vector_index(dataset(path).snapshot, "v_idx", merge=0)
+    before = open_segment(searched(path)._segments[0][0])
+    dataset(path).optimize.optimize_indices(retrain=True)
+    (segment,) = searched(path)._segments
+    after = open_segment(segment[0])
+    assert after.num_rows == ROWS
+    assert (before.ivf.centroids.shape, after.ivf.centroids.shape) == ((PARTITIONS, DIM), (1, DIM))
+    assert (after.kind, after.quantizer.summary()) == (before.kind, before.quantizer.summary())
+    query = VECTORS[1000] + 7
+    assert ours(path, query, 1, nprobes=1, refine_factor=20)[0] == [1000]
+    assert list(pylance_neighbours(path, query, 1, nprobes=1, refine_factor=20)[0]) == [1000]
+
+
 def assert_finds_all(path: Path, kind: str, rows: int) -> None:
     """Pylance and we find the nearest rows of all there are, by exact distances."""
     for query in QUERIES[:3]:
