@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from string import ascii_lowercase
 
 import click
 
@@ -52,7 +53,7 @@ def row(cells: Iterable[str]) -> str:
 
 def entry(name: str, text: str) -> str:
     """Return a line of a list: a name, and a text whose first letter is lower case."""
-    is_word = text[1:2].islower() and not text.startswith(("Spark ", "Lance "))
+    is_word = text[1:2] in (" ", *ascii_lowercase) and not text.startswith(("Spark ", "Lance "))
     small = text[:1].lower() + text[1:] if is_word else text
     if text.startswith("["):
         small = f"[{text[1:2].lower()}{text[2:]}"
