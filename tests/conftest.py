@@ -100,13 +100,16 @@ def module_needs_reference(path: Path) -> bool:
     return name in test_modules() and needs_reference(name)
 
 
+def share(count: int, profile: str = PROFILE) -> int:
+    """Return how many of a test's random examples or steps a run gets."""
+    return min(count, max(FEWEST, round(count * SHARES.get(profile, 1.0))))
+
+
 def shared(asked: settings, profile: str = PROFILE) -> settings:
     """Return the settings of a random test with the share of its examples that a run gets."""
-    count = asked.max_examples
     # A test that suppresses a check of its own suppresses no other.
     checks = OF_THE_MACHINE.union(asked.suppress_health_check)
-    fewer = min(count, max(FEWEST, round(count * SHARES.get(profile, 1.0))))
-    return settings(asked, max_examples=fewer, suppress_health_check=checks)
+    return settings(asked, max_examples=share(asked.max_examples, profile), suppress_health_check=checks)
 
 
 def interpreted(session: SparkSession) -> SparkSession:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 # What later sessions are given beside the rest shows in one file: catalog, the parser's errors.
 ALSO_LATER = ("tables",)
-# Random statements have subqueries, too: test_row_level_model.py.
-LONG = ("subqueries",)
+# Other quick tests do some of this: random statements have subqueries, test_lateral.py has searches for each
+# row, and test_faces.py runs advice.
+LONG = ("subqueries", "lateral_search", "hints", "advice", "recursion", "repeated_values")
 SESSIONS = [
     pytest.param(
         kind,
