@@ -8,6 +8,7 @@ import random
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -177,8 +178,10 @@ LONGEST = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out the slow tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run what takes longest first, so that two processes end at about the same time."""
+    _leave_out_cases(items)
     if config.getoption("--random"):
         items[:] = [item for item in items if _is_random(item)]
         random.shuffle(items)
@@ -190,6 +193,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return next((ranks[path] for path in places if path in ranks), len(ranks))
 
     items.sort(key=rank)
+
+
+def _leave_out_cases(items: list[pytest.Item]) -> None:
+    """Mark the cases of sampled tests as slow, but for the first of each `step` of them."""
+    counts: Counter[str] = Counter()
+    for item in items:
+        if marker := item.get_closest_marker("sampled"):
+            name = item.nodeid.partition("[")[0]
+            if counts[name] % marker.args[0]:
+                item.add_marker("slow")
+            counts[name] += 1
 
 
 @pytest.hookimpl(wrapper=True)

@@ -135,6 +135,7 @@ def test_indices_are_listed_by_their_kinds(golden: Golden) -> None:
         assert results[name].index_type in kind
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("golden", WRITABLE, indirect=True)
 def test_every_change_is_read_by_the_present_pylance(golden: Golden) -> None:
     rows = {row["id"]: row for row in same_for_both(golden.path, ALL)}

@@ -126,6 +126,7 @@ def check_nearest(path: Path, kind: str, metric: str = "l2", *, stable: bool = F
     assert table.to_table(columns=["id", "_distance"], nearest=everything).num_rows == table.count_rows()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", VECTORS)
 @pytest.mark.parametrize(("builder", "metric"), [("ours", "l2"), ("pylance", "l2"), ("ours", "dot")])
 def test_vector_indices_follow_their_rows(kind: str, metric: str, builder: str, tmp_path: Path) -> None:

@@ -216,6 +216,7 @@ def test_constants_of_a_type_point_to_rows_as_literals_do(name: str, kind: str, 
 STEPS = ["append", "delete", "update", "compact", "rewrite", "extend", "extend_pylance", "compact_defer"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("name", ["BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"])
 @settings(max_examples=3)

@@ -98,6 +98,7 @@ def test_we_search_what_pylance_built(
     assert_alike(tmp_path / "t", kind, metric)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("kind", "options", "metric"), CASES)
 def test_pylance_searches_what_we_built(
     kind: str, options: dict[str, Any], metric: Metric, tmp_path: Path

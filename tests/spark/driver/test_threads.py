@@ -188,6 +188,7 @@ def foreign_launcher(spark: Any) -> Iterator[None]:
         thread.setContextClassLoader(usual)
 
 
+@pytest.mark.slow
 def test_where_no_classes_are_taken_each_thread_calls_for_itself(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -38,6 +38,7 @@ def texts(frame: DataFrame) -> list[str]:
     return sorted(map(str, frame.collect()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -88,6 +89,8 @@ def test_a_frame_keeps_its_last_version(session: SparkSession) -> None:
     assert session.read.options(**FEED).table("lance.ev").count() == len(before) + 1
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_streams(session: SparkSession, path: str, tmp_path: Path) -> None:
     def deliver(frame: DataFrame, checkpoint: str) -> list[str]:
         name = f"feed_{uuid.uuid4().hex}"
@@ -102,6 +105,7 @@ def test_streams(session: SparkSession, path: str, tmp_path: Path) -> None:
     assert len(by_path) == 5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("options", "table", "message"),
     [
@@ -122,6 +126,7 @@ def test_switched_off_it_is_a_read_of_rows(session: SparkSession) -> None:
     assert session.read.option("readChangeFeed", "false").table("lance.ev").columns == ["id", "v"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("bounds", "options"),
     [

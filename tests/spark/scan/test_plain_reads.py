@@ -121,6 +121,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
     spark.newSession()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("prepare", SESSIONS, ids=lambda prepare: prepare.__name__)
 def test_a_plain_read_finds_the_same_rows(
     session: SparkSession,

@@ -109,6 +109,7 @@ def test_types_are_widened_and_columns_added(session: SparkSession) -> None:
     ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("columns", "prepare", "source"),
     [

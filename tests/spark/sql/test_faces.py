@@ -88,6 +88,7 @@ WRITE_OPTIONS = (
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "value", "answer"), WRITE_OPTIONS)
 def test_unknown_options_of_writes(
     session: SparkSession, run: Run, name: str, value: str, answer: str
@@ -106,6 +107,7 @@ READ_OPTIONS = (
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "value", "answer"), READ_OPTIONS)
 def test_unknown_options_of_reads(
     session: SparkSession, run: Run, name: str, value: str, answer: str
@@ -395,6 +397,7 @@ VALUES = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("column", "value", "condition"), VALUES)
 def test_assignments_follow_insert(run: Run, column: str, value: str, condition: str | None) -> None:
     run(
@@ -508,6 +511,7 @@ SCHEMA_OPTIONS = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("options", "query", "schema", "rows"), SCHEMA_OPTIONS, ids=str)
 def test_options_about_columns_by_name(
     session: SparkSession, run: Run, options: dict[str, str], query: str, schema: str, rows: list[str] | None

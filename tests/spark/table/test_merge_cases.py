@@ -344,6 +344,7 @@ def content(path: str) -> list[Row]:
     return sorted(ours, key=repr)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", [marked(case) for case in CASES])
 def test_case(spark: SparkSession, tmp_path: Path, case: Case) -> None:
     path = write(tmp_path / "t", stable=len(case.name) % 2 == 0)

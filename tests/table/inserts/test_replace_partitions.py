@@ -112,6 +112,7 @@ CONDITIONS = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "fields", [("p", "b"), ("days(ts)",), ("bucket(4, id)", "truncate(1, p)"), ("hours(ts)", "p")]
 )
@@ -333,6 +334,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_filters_answer_as_without_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -178,6 +178,7 @@ def act_once(writer: Writer, act: str, moment: int, number: int) -> None:
         writer.act(act, moment % (LAST - 1) + 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rate", [None, 2])
 @pytest.mark.parametrize("seed", range(3))
 def test_commits_between_all_requests(
