@@ -14,9 +14,9 @@ SUBJECTS, SUBJECT_BOOST = "sql/", 0.7
 # An item of a list that begins with the name of an option.
 OPTION = re.compile(r"<li>(\s*(?:<p>)?)<code>([^<\n]+)</code>")
 # Code in a line of text; blocks of code scroll and need no breaks.
-INLINE_CODE = re.compile(r"(?<!<pre>)(?<!</span>)<code>([^<\n]{12,})</code>")
+INLINE_CODE = re.compile(r"(?<!<pre>)(?<!</span>)<code>([^<]{12,})</code>")
 JOINT_BREAK = r"\1<wbr>"
-JOINT = re.compile(r"(?<=\w)([._/=,]|::)(?=[\w&$*\[({])")
+JOINT = re.compile(r"(?<=[\w)\]])([._/=,]|::)(?=[\w&$*\[({])")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
