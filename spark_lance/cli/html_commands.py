@@ -25,7 +25,7 @@ from spark_lance.table.metadata.detail import table_detail
 _VERSIONS = 200
 _FRAGMENTS = 200
 _WIDTH, _HEIGHT, _BAR = 860, 160, 18
-_COLOURS = ("#3949ab", "#c62828", "#388e3c", "#f9a825")
+_COLOURS = ("#5c6bc0", "#c62828", "#388e3c", "#f9a825")
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #9e9e9e55; --soft: #9e9e9e22 }
@@ -263,14 +263,14 @@ def _line_chart(name: str, xs: Numbers, ys: Numbers, colour: str, format_value: 
     points = []
     for at, (x, y) in enumerate(zip(xs, ys, strict=True)):
         across = (x - first) / steps * (_WIDTH - 20) + 10
-        down = _HEIGHT - 20 - y / most * (_HEIGHT - 50)
+        down = _HEIGHT - 20 - y / most * (_HEIGHT - 30)
         if at:
             points.append(f"H{across:.1f}")
         points.append(f"{'V' if at else f'M{across:.1f} '}{down:.1f}")
     points.append(f"H{_WIDTH - 10}")
     return (
+        f"<p>{escape(name)}: at most {escape(format_value(most))}</p>"
         f'<div class="newest"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}">'
-        f'<text x="10" y="18">{escape(name)}: at most {escape(format_value(most))}</text>'
         f'<path d="{"".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>'
         f'<text x="10" y="{_HEIGHT - 5}">version {first}</text>'
         f'<text x="{_WIDTH - 10}" y="{_HEIGHT - 5}" text-anchor="end">version {last}</text></svg></div>'

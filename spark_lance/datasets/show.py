@@ -140,12 +140,13 @@ class PlanPicture:
         total = len(self.read) + len(self.skipped)
         squares = "".join(_square(number, self) for number in sorted([*self.read, *self.skipped])[:_SQUARES])
         more = f" and {total - _SQUARES:,} more" if total > _SQUARES else ""
+        plan = f'<pre style="white-space:pre-wrap;overflow-wrap:anywhere">{escape(self.plan)}</pre>'
         used = "".join(f"<li><code>{escape(line)}</code></li>" for line in self.indices) or "<li>none</li>"
         return (
             f"<div><b>{len(self.read):,} of {total:,} fragments</b> are read: {size_text(size)} of "
             f"{size_text(whole)}, before columns and pages are chosen"
             f'<div style="line-height:14px">{squares}{more}</div>'
-            f"<b>Indexes</b><ul>{used}</ul><pre>{escape(self.plan)}</pre></div>"
+            f"<b>Indexes</b><ul>{used}</ul>{plan}</div>"
         )
 
 
@@ -154,7 +155,7 @@ _SQUARES = 1000
 
 def _square(number: int, picture: PlanPicture) -> str:
     is_read = number in picture.read
-    colour, state = ("#3949ab", "read") if is_read else ("#9e9e9e", "skipped")
+    colour, state = ("#5c6bc0", "read") if is_read else ("#9e9e9e", "skipped")
     size = size_text((picture.read if is_read else picture.skipped)[number])
     return (
         f'<span title="fragment {number}: {state}, {size}" style="display:inline-block;width:12px;'
@@ -188,10 +189,15 @@ def history_rows(dataset: LanceDataset, limit: int | None) -> list[tuple[int, st
             row["version"],
             day_text(row["timestamp"]),
             row["operation"],
-            counts_text(row["operationMetrics"] or ()),
+            counts_text(sorted(row["operationMetrics"] or (), key=_is_no_row_count)),
         )
         for row in rows.to_pylist()
     ]
+
+
+def _is_no_row_count(count: tuple[str, str]) -> bool:
+    """Return the key that sorts counts of rows before those of files, because long text is truncated."""
+    return not count[0].endswith("Rows")
 
 
 def _size_text(dataset: LanceDataset) -> str:
