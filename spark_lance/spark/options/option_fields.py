@@ -338,6 +338,22 @@ class ReadOptions(TableOptions):
         None,
         "Last version of a change feed, inclusive; by default the latest.",
         chooses="changes",
+        aliases=("end-snapshot-id",),
+    )
+    insertedAfter: int | None = option(
+        count,
+        "a version number, 0 or more",
+        None,
+        "Read only the rows that later versions inserted, up to `endingVersion`. Versions that updated or "
+        "deleted rows are skipped.",
+        chooses="changes",
+        aliases=("start-snapshot-id",),
+        excludes=(
+            *("version", "tag", "asof", "table", "fresh", "nearest", "full_text_query", "hybrid_search"),
+            *("fragments", "text_as", "with_row_offset"),
+            *("readChangeFeed", "startingVersion", "startingTimestamp"),
+        ),
+        by_name=_BY_PATH,
     )
     endingTimestamp: str | None = option(
         filled,
@@ -400,6 +416,8 @@ class ReadOptions(TableOptions):
             return "nearest"
         if self.fresh:
             return "fresh"
+        if self.insertedAfter is not None:
+            return "inserted rows"
         return "changes" if self.readChangeFeed else "rows"
 
     @property

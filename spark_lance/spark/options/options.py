@@ -147,7 +147,7 @@ def check_batch(options: ReadOptions) -> None:
     present = [
         name for name in options_that_choose("changes") if getattr(options, name) != OPTIONS[name].default
     ]
-    if present and not options.readChangeFeed:
+    if present and not options.readChangeFeed and options.insertedAfter is None:
         raise OptionError(f"option {present[0]!r} is for streams and change feeds: add readChangeFeed=true")
 
 

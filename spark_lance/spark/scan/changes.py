@@ -54,7 +54,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     ref = pin(options) if ref is None else ref
     store, _ = open_store(options.path, options.storage)
     walk = BranchReader(TableRef(store, ref.root))
-    manifest = walk.manifest(_last(walk, options, ref))
+    manifest = walk.manifest(last_version(walk, options, ref))
     return ref, changes_schema(manifest.schema, options.projection)
 
 
@@ -137,7 +137,7 @@ def _range(walk: BranchReader, options: ReadOptions, ref: VersionRef) -> tuple[i
         raise OptionError("a change feed needs one of the options startingVersion and startingTimestamp")
     if start == "latest":
         raise OptionError("startingVersion 'latest' is for streams: a change feed needs a number")
-    last = _last(walk, options, ref)
+    last = last_version(walk, options, ref)
     if moment is not None:
         first = oldest_version_since(walk.table, moment)
         if first > ref.version:
@@ -152,8 +152,13 @@ def _range(walk: BranchReader, options: ReadOptions, ref: VersionRef) -> tuple[i
     return first, last
 
 
-def _last(walk: BranchReader, options: ReadOptions, ref: VersionRef) -> int:
-    """Return the last version of the range, inclusive."""
+def last_version(walk: BranchReader, options: ReadOptions, ref: VersionRef) -> int:
+    """Return the last version of a range, inclusive.
+
+    Raises:
+        OptionError: the options define it twice.
+        VersionNotFoundError: the version does not exist.
+    """
     if options.endingVersion is not None and options.endingTimestamp is not None:
         raise OptionError("give one of the options endingVersion and endingTimestamp")
     if options.endingTimestamp is not None:

@@ -21,7 +21,7 @@ class Parameter:
 
 
 # The result of procedures that rewrite files.
-REWRITTEN = "fragments_removed, fragments_added, files_removed, files_added"
+REWRITTEN = "fragments_removed, fragments_added, files_removed, files_added, path, metrics"
 TABLE = Parameter("table", "string", "the table's name in the catalog, or its path")
 
 

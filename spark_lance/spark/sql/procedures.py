@@ -241,7 +241,7 @@ PROCEDURES: dict[str, Procedure] = {
         "Delete old versions and the files that only they use.",
         results=(
             "bytes_removed, old_versions, data_files_removed, transaction_files_removed, "
-            "index_files_removed, deletion_files_removed, failed_deletes",
+            "index_files_removed, deletion_files_removed, failed_deletes, path",
             "path, kind, size_bytes, unverified",
         ),
     ),

@@ -37,7 +37,7 @@ from spark_lance.spark.sql.procedure import REWRITTEN, Parameter, Procedure, cur
 from spark_lance.spark.sql.tables import check_changes, open_writable_table
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.inserts.clone import replace_branch
-from spark_lance.table.versions.resolve import version_as_of_time
+from spark_lance.table.versions.resolve import Reference, version_as_of_time
 from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN_VERSIONS, set_retention
 
 _UNITS = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
@@ -235,7 +235,14 @@ def _read_literal(request: BridgeRequest, text: str) -> str:
     return str(plan.tableSpec().properties().apply("value"))
 
 
-def _create_clone(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
+# Delta Lake's columns. The source's are null if it is not a table of the catalog.
+_CLONED = (
+    "source_table_size bigint, source_num_of_files bigint, num_removed_files bigint, "
+    "num_copied_files bigint, removed_files_size bigint, copied_files_size bigint"
+)
+
+
+def _create_clone(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> Any:
     """Create a clone of a table. If it replaces an existing table, the rows are copied."""
     catalog = request.catalog
     target = catalog_name(catalog, a["target"], current_namespace(request))
@@ -248,19 +255,21 @@ def _create_clone(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None
     properties = parse_properties(request, a["properties"])
     exists = request.spark.catalog.tableExists(quoted_target)
     if exists and a["if_not_exists"]:
-        return
+        return request.spark.createDataFrame([], _CLONED)
     files = _FILES.fullmatch(a["source"])
     if exists and not a["replace"]:
         raise OptionError(f"there is a table {a['target']} already: write CREATE OR REPLACE TABLE")
-    if files or exists or not _is_in_catalog(request, a["source"]):
+    source = None if files else _find_source(request, a["source"])
+    version = None if source is None else _resolve_version(request, source, a)
+    sizes = None if source is None else _file_sizes(source, version)
+    if source is None or exists:
+        removed = _file_sizes(open_writable_table(request, target)) if exists else []
         rows = request.spark.sql(f"SELECT * FROM {a['source']}{_time_travel(a)}")
         writer = rows.writeTo(quoted_target).using("lance")
         for name, value in properties.items():
             writer = writer.tableProperty(name, value)
         (writer.createOrReplace if exists else writer.create)()
-        return
-    source = open_writable_table(request, catalog_name(catalog, a["source"], current_namespace(request)))
-    version = _resolve_version(request, source, a)
+        return _describe_clone(request, sizes, removed, _file_sizes(open_writable_table(request, target)))
     settings = [{"kind": "set_property", "property": key, "value": text} for key, text in properties.items()]
     check_changes(source, settings)
     shallow = "DEEP" not in str(a["kind"] or "").upper()
@@ -270,15 +279,33 @@ def _create_clone(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None
         catalog.names.add(target, uri, {})
     if properties:
         replace(clone, options=source.options).setConfig(properties)
+    return _describe_clone(request, sizes, [], [] if shallow else sizes)
 
 
-def _is_in_catalog(request: BridgeRequest, text: str) -> bool:
-    """Return whether a source is a table of this catalog."""
+def _file_sizes(table: LanceTable, version: Reference | None = None) -> list[int]:
+    """Return the sizes of the data files of a table's version."""
+    dataset = table.dataset()
+    if version is not None:
+        dataset = dataset.checkout_version(version)
+    return [file.file_size_bytes for fragment in dataset.manifest.fragments for file in fragment.files]
+
+
+def _describe_clone(
+    request: BridgeRequest, source: list[int] | None, removed: list[int], copied: list[int] | None
+) -> Any:
+    """Return the result of a clone from the sizes of files; `source` is None if they are not known."""
+    copied = copied or []
+    size, count = (None, None) if source is None else (sum(source), len(source))
+    row = (size, count, len(removed), len(copied), sum(removed), sum(copied))
+    return request.spark.createDataFrame([row], _CLONED)
+
+
+def _find_source(request: BridgeRequest, text: str) -> LanceTable | None:
+    """Return the table of this catalog that a text names; None for another one."""
     try:
-        open_writable_table(request, catalog_name(request.catalog, text, current_namespace(request)))
+        return open_writable_table(request, catalog_name(request.catalog, text, current_namespace(request)))
     except (TableNotFoundError, OptionError, UnsupportedFormatError):
-        return False
-    return True
+        return None
 
 
 def _quote_name(request: BridgeRequest, name: Sequence[str]) -> str:
@@ -291,9 +318,12 @@ def _time_travel(a: Mapping[str, Any]) -> str:
     return "" if a["timestamp"] is None else f" TIMESTAMP AS OF '{a['timestamp']}'"
 
 
-def _resolve_version(request: BridgeRequest, source: LanceTable, a: Mapping[str, Any]) -> int | str | None:
+def _resolve_version(request: BridgeRequest, source: LanceTable, a: Mapping[str, Any]) -> Reference | None:
+    """Return the version that a clone begins as; None for the newest one."""
     if a["timestamp"] is None:
-        return number(a["version"])
+        version = number(a["version"])
+        is_name = isinstance(version, str) and version not in source.tags.list()
+        return (version, None) if is_name and version in source.branches.list() else version
     dataset = source.dataset()
     moment = in_zone(str(a["timestamp"]), request.spark.conf.get(SESSION_ZONE))
     return version_as_of_time(dataset.table, moment)
@@ -415,6 +445,7 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
             Parameter("location", "string", "not supported", "NULL"),
         ),
         "Create a table with the rows of another table.",
+        results=(", ".join(column.split()[0] for column in _CLONED.split(", ")),),
         on_table=False,
     ),
     "convert": Procedure(

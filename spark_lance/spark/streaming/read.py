@@ -396,6 +396,8 @@ def _check(options: ReadOptions) -> None:
     for name in ("endingVersion", "endingTimestamp"):
         if getattr(options, name) is not None:
             raise OptionError(f"option {name!r} is for batches: a stream has no end")
+    if options.insertedAfter is not None:
+        raise OptionError("option 'insertedAfter' is for batches: use option 'startingVersion'")
     if options.startingVersion is not None and options.startingTimestamp is not None:
         raise OptionError("give one of the options startingVersion and startingTimestamp")
     if options.table is not None:

@@ -368,7 +368,7 @@ class TableBuilder(Generic[Table]):
         existing = find_latest(table)
         exists = existing is not None
         if exists and self.mode == "create":
-            raise TableExistsError(f"there is a Lance table at {table.root} already: use createOrReplace")
+            raise TableExistsError(f"a Lance table already exists at {table.root}: use createOrReplace")
         if not exists and self.mode == "replace":
             raise TableNotFoundError(f"no Lance table at {table.root}: use createOrReplace")
         if not exists or self.mode != "create_if_not_exists":

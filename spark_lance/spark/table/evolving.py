@@ -358,8 +358,11 @@ class TableColumns(SpellingHintMixin):
         """
         if type is None and nullable is None and comment is None and default is None:
             raise OptionError("give a type, nullable, a comment or a default")
-        if type is not None:
-            field = self._new_field(type)
+        field = None if type is None else self._new_field(type)
+        if default is not None:
+            # Before the first commit, because a refused call must change nothing.
+            self._check_default(name, default, field)
+        if field is not None:
             self._check_partitions(name, field.type)
             check_widened(name, self.table.dataset().lance_schema.find(name)[-1], field)
             cast_columns(self.table, [Alteration(name, data_type=field.type)])
@@ -425,21 +428,31 @@ class TableColumns(SpellingHintMixin):
             column = st.StructField("x", kind)
         return new_field(column, {})
 
-    def _set_default(self, name: str, default: str) -> None:
-        """Set or remove the default of a column."""
-        dataset = self.table.dataset()
-        path = dataset.lance_schema.find(name)
+    def _check_default(self, name: str, default: str, field: pa.Field | None) -> None:
+        """Check that a column can have a default; `field` has the type that the column gets, if it changes.
+
+        Raises:
+            SchemaError: the column does not exist, is a struct field, or is generated.
+            ExpressionError: the default is not a constant SQL expression of the column's type.
+        """
+        path = self.table.dataset().lance_schema.find(name)
         if len(path) > 1:
             raise SchemaError(
                 f"{name!r} is a field, and only columns have defaults: set one of {path[0].name!r}"
             )
         if generation_sql(path[0]) is not None or get_identity(path[0]) is not None:
             raise SchemaError(f"column {name!r} is generated, and generated columns have no defaults")
+        if default:
+            self._default_type(name, field_type(path[0].read_field() if field is None else field), default)
+
+    def _set_default(self, name: str, default: str) -> None:
+        """Set or remove the default of a column."""
+        dataset = self.table.dataset()
         if not default:
             dataset.update_field_metadata({name: dict.fromkeys(DEFAULT_KEYS)})
             return
-        self._default_type(name, field_type(path[0].read_field()), default)
-        exists = path[0].metadata.get(EXISTS_DEFAULT, "NULL")
+        (column,) = dataset.lance_schema.find(name)
+        exists = column.metadata.get(EXISTS_DEFAULT, "NULL")
         dataset.update_field_metadata({name: {CURRENT_DEFAULT: default, EXISTS_DEFAULT: exists}})
 
     def _declare_type(self, name: str, metadata: Mapping[bytes, bytes]) -> None:

@@ -388,7 +388,13 @@ _CARRIED = frozenset(
 
 logger = logging.getLogger(__name__)
 
-_METRICS = "fragments_removed bigint, fragments_added bigint, files_removed bigint, files_added bigint"
+# Delta Lake has the columns `path` and `metrics`.
+_FILES = "struct<min: bigint, max: bigint, avg: double, totalFiles: bigint, totalSize: bigint>"
+_METRICS = (
+    "fragments_removed bigint, fragments_added bigint, files_removed bigint, files_added bigint, "
+    "path string, metrics struct<numFilesAdded: bigint, numFilesRemoved: bigint, "
+    f"filesAdded: {_FILES}, filesRemoved: {_FILES}>"
+)
 _CLEANUP = (
     "bytes_removed bigint, old_versions bigint, data_files_removed bigint, transaction_files_removed bigint, "
     "index_files_removed bigint, deletion_files_removed bigint, failed_deletes bigint"
@@ -475,7 +481,8 @@ def vacuum(table: TableBase, request: VacuumRequest, words: VacuumWords) -> Data
 
 def _cleanup_frame(table: TableBase, stats: CleanupStats) -> DataFrame:
     names = [column.split()[0] for column in _CLEANUP.split(", ")]
-    return table.spark.createDataFrame([tuple(getattr(stats, name) for name in names)], _CLEANUP)
+    row = (*(getattr(stats, name) for name in names), table.path)
+    return table.spark.createDataFrame([row], f"{_CLEANUP}, path string")
 
 
 def repair_frame(table: TableBase) -> DataFrame:
@@ -494,9 +501,11 @@ def _file_row(file: CleanupFile) -> tuple[str, str, int, bool]:
 class Optimizing(SpellingHintMixin):
     """Compaction and clustering of data files. Get it from `LanceTable.optimize`.
 
-    The execute methods return one row: `fragments_removed`, `fragments_added`, `files_removed` and
-    `files_added`. Other writers can continue: appends do not conflict. If another writer changes rows of a
-    fragment that is being rewritten, the rewrite of that fragment is repeated.
+    The execute methods return one row: `fragments_removed`, `fragments_added`, `files_removed`,
+    `files_added`, `path`, and `metrics`, which has numbers and sizes of data files by Delta Lake's names.
+
+    Other writers can continue: appends do not conflict. If another writer changes rows of a fragment that is
+    being rewritten, the rewrite of that fragment is repeated.
 
     Attributes:
         table: the table.
@@ -684,13 +693,22 @@ class Optimizing(SpellingHintMixin):
             return {row.fragment for row in numbers.collect()}
 
     def _metrics(self, metrics: CompactionMetrics) -> DataFrame:
+        removed, added = metrics.removed_sizes, metrics.added_sizes
         row = (
             metrics.fragments_removed,
             metrics.fragments_added,
             metrics.files_removed,
             metrics.files_added,
+            self.table.path,
+            (len(added), len(removed), _summarize_sizes(added), _summarize_sizes(removed)),
         )
         return self.table.spark.createDataFrame([row], _METRICS)
+
+
+def _summarize_sizes(sizes: Sequence[int]) -> tuple[int | None, int | None, float, int, int]:
+    """Return the least, largest and mean size of files, their number, and their total size."""
+    total = sum(sizes)
+    return min(sizes, default=None), max(sizes, default=None), total / max(1, len(sizes)), len(sizes), total
 
 
 def _can_cluster(manifest: Manifest, options: CompactionOptions) -> bool:
@@ -701,7 +719,6 @@ def _can_cluster(manifest: Manifest, options: CompactionOptions) -> bool:
 
 
 def _move_metrics(manifest: Manifest, old: set[int], parts: Sequence[ClusterPart]) -> CompactionMetrics:
-    old_fragments = [fragment for fragment in manifest.fragments if fragment.id in old]
-    files = sum(len(fragment.files) + fragment.HasField("deletion_file") for fragment in old_fragments)
-    added = sum(len(part.new) for part in parts)
-    return CompactionMetrics(len(old_fragments), added, files, added)
+    replaced = [fragment for fragment in manifest.fragments if fragment.id in old]
+    new = [table_pb2.DataFragment.FromString(data) for part in parts for data in part.new]
+    return CompactionMetrics.from_fragments(replaced, new)

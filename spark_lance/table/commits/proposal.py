@@ -386,7 +386,7 @@ def propose_first(
                 return CommittedVersion(winner)
             commit.unconfirmed_error = None
     if versions:
-        raise TableExistsError(f"there is a Lance table at {commit.root} already: choose another place")
+        raise TableExistsError(f"a Lance table already exists at {commit.root}: choose another place")
     return first
 
 

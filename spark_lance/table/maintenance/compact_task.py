@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import TypeAlias
@@ -315,12 +315,24 @@ class CompactionMetrics:
         fragments_removed, fragments_added: the numbers of rewritten fragments and of new fragments.
         files_removed: the number of data files and deletion files that the table no longer uses.
         files_added: the number of new data files.
+        removed_sizes, added_sizes: the sizes of the data files among them, in bytes; 0 if it is not known.
     """
 
     fragments_removed: int = 0
     fragments_added: int = 0
     files_removed: int = 0
     files_added: int = 0
+    removed_sizes: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    added_sizes: tuple[int, ...] = field(default=(), repr=False, compare=False)
+
+    @classmethod
+    def from_fragments(
+        cls, old: Sequence[table_pb2.DataFragment], new: Sequence[table_pb2.DataFragment]
+    ) -> CompactionMetrics:
+        """Return the metrics of fragments that new fragments replace."""
+        removed, added = _data_file_sizes(old), _data_file_sizes(new)
+        deletion_files = sum(fragment.HasField("deletion_file") for fragment in old)
+        return cls(len(old), len(new), len(removed) + deletion_files, len(added), removed, added)
 
     def __add__(self, other: CompactionMetrics) -> CompactionMetrics:
         return CompactionMetrics(
@@ -328,7 +340,13 @@ class CompactionMetrics:
             self.fragments_added + other.fragments_added,
             self.files_removed + other.files_removed,
             self.files_added + other.files_added,
+            self.removed_sizes + other.removed_sizes,
+            self.added_sizes + other.added_sizes,
         )
+
+
+def _data_file_sizes(fragments: Sequence[table_pb2.DataFragment]) -> tuple[int, ...]:
+    return tuple(file.file_size_bytes for fragment in fragments for file in fragment.files)
 
 
 @dataclass(frozen=True)
@@ -361,9 +379,7 @@ class RewriteResult:
     @property
     def metrics(self) -> CompactionMetrics:
         """The metrics of this result."""
-        old, new = self.old_fragments, self.new_fragments
-        files_removed = sum(len(f.files) + f.HasField("deletion_file") for f in old)
-        return CompactionMetrics(len(old), len(new), files_removed, sum(len(f.files) for f in new))
+        return CompactionMetrics.from_fragments(self.old_fragments, self.new_fragments)
 
 
 @dataclass(frozen=True)

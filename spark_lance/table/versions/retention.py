@@ -91,28 +91,30 @@ def drop_expired_refs(
         FormatError: a branch, a tag or an age is damaged.
     """
     moment = now or datetime.now(timezone.utc)
-    dropped = []
-    tags = list_tags(store, main)
-    for name, tag in list(tags.items()):
-        if _is_expired(tag["metadata"], default_ms, tag["updated_at"], moment):
-            dropped.append(name)
-            del tags[name]
-            if not dry_run:
-                store.delete(tag_path(main, name), main)
-    branches = Branches(store, main)
+    tags, branches = list_tags(store, main), Branches(store, main)
     records = branches.list()
+    expired_tags = [
+        name
+        for name, tag in tags.items()
+        if _is_expired(tag["metadata"], default_ms, tag["updated_at"], moment)
+    ]
+    in_use = {tag["branch"] for name, tag in tags.items() if name not in expired_tags}
+    in_use |= {record["parent_branch"] for record in records.values()}
+    expired_branches = []
     for name, record in records.items():
         try:
             newest = load_latest(TableRef(store, branch_root(main, name))).timestamp
         except TableNotFoundError:
-            continue  # deleted meanwhile
-        in_use = any(tag["branch"] == name for tag in tags.values())
-        in_use = in_use or any(other["parent_branch"] == name for other in records.values())
-        if not in_use and _is_expired(record["metadata"], default_ms, newest, moment):
-            dropped.append(name)
-            if not dry_run:
-                branches.delete(name)
-    return dropped
+            continue  # another process has deleted it
+        if name not in in_use and _is_expired(record["metadata"], default_ms, newest, moment):
+            expired_branches.append(name)
+    # Only now, because a damaged branch must not leave the tags dropped.
+    if not dry_run:
+        for name in expired_tags:
+            store.delete(tag_path(main, name), main)
+        for name in expired_branches:
+            branches.delete(name)
+    return [*expired_tags, *expired_branches]
 
 
 def _is_expired(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_lance.errors import OptionError
-from spark_lance.spark.options.option_fields import OPTIONS, java_option_names, options_that_choose
+from spark_lance.spark.options.option_fields import ALIASES, OPTIONS, java_option_names, options_that_choose
 from spark_lance.spark.options.options import option_table, read_options, write_options
 
 PATH = {"path": "/t"}
@@ -36,11 +36,13 @@ def test_defaults_come_from_the_table() -> None:
         ("batch-size", "1000", 1000),
         ("batch_bytes", "4m", 4 << 20),
         ("batch_bytes", "4 MiB", 4 << 20),
+        ("insertedAfter", "0", 0),
+        ("start-snapshot-id", "3", 3),
     ],
 )
 def test_values_of_read_options(name: str, text: str, value: Any) -> None:
     options = read_options({**PATH, name: text})
-    assert getattr(options, {"versionasof": "version", "batch-size": "batch_size"}.get(name, name)) == value
+    assert getattr(options, ALIASES[name.lower()].name) == value
 
 
 def test_values_of_write_options() -> None:
@@ -103,6 +105,8 @@ def test_hadoop_s_spellings_of_locations(path: str, location: str) -> None:
         ({"enable_stable_row_ids": "perhaps"}, "true or false"),
         ({"v.arrow.fixed-size-list.size": "0"}, "vector length"),
         ({"version": "1", "versionasof": "1"}, "given twice"),
+        ({"start-snapshot-id": "one"}, "'insertedAfter' must be a version number"),
+        ({"start-snapshot-id": "1", "version": "2"}, "cannot be combined with option 'version'"),
         ({"bathc_size": "1"}, "did you mean 'batch_size'"),
         ({"v.arrow.fixed-size-list.length": "3"}, "did you mean 'v.arrow.fixed-size-list.size'"),
         ({"partitionOverwriteMode": "sideways"}, "static or dynamic"),

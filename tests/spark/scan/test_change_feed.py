@@ -155,6 +155,34 @@ def test_spark_reads_the_feed(spark: SparkSession, path: Path) -> None:
     assert all(abs(at - results[version]) < 1 for version, at in seconds)
 
 
+def test_inserted_rows_after_a_version(spark: SparkSession, path: Path) -> None:
+    """Versions that changed rows are skipped, and so is the compaction."""
+    read = spark.read.format("lance")
+    appended = read.option("start-snapshot-id", 1).option("end-snapshot-id", 5).load(str(path))
+    assert appended.columns == ["a", "b"]
+    assert sorted(row.a for row in appended.collect()) == [10, 11, 12]
+    everything = read.option("insertedAfter", 0).load(str(path))
+    assert everything.where("a > 3").select("c", "a").orderBy("a").collect() == [
+        *((None, a) for a in (4, 5)),
+        *((None, a) for a in (10, 11, 12)),
+    ]
+    assert everything.count() == 9
+    assert read.option("insertedAfter", 6).option("endingVersion", 6).load(str(path)).count() == 0
+    for options, told in (
+        ({"insertedAfter": 6, "endingVersion": 4}, "insertedAfter = 6 is after the last version, 4"),
+        ({"insertedAfter": 0, "endingVersion": 99}, "has no version 99 yet"),
+        ({"insertedAfter": 0, "with_row_offset": True}, "cannot be combined with option 'with_row_offset'"),
+    ):
+        with pytest.raises(PySparkException, match=told):
+            spark.read.format("lance").options(**options).load(str(path)).collect()
+    stream = spark.readStream.format("lance").option("insertedAfter", 1).load(str(path))
+    writer = stream.writeStream.format("noop").trigger(availableNow=True)
+    with pytest.raises(
+        PySparkException, match="'insertedAfter' is for batches: use option 'startingVersion'"
+    ):
+        writer.start().awaitTermination()
+
+
 def test_the_optimizer_rule_and_counts_find_the_same(spark: SparkSession, path: Path) -> None:
     session = spark_lance.enable(spark.newSession())
     read = session.read.format("lance").option("readChangeFeed", "true").option("startingVersion", 0)

@@ -225,6 +225,11 @@ def test_defaults_of_tables_by_path(session: SparkSession, tmp_path: Path) -> No
     for default in ("id", "'text'", "("):
         with pytest.raises((LanceError, PySparkException)):
             table.alterColumn("a", default=default)
+    # A refused call changes nothing, not even the type.
+    version = table.dataset().version
+    with pytest.raises((LanceError, PySparkException)):
+        table.alterColumn("a", type="bigint", comment="x", default="'text'")
+    assert table.dataset().version == version
 
 
 def test_parts_of_maps_change_by_the_statement_of_the_error(session: SparkSession) -> None:

@@ -99,18 +99,24 @@ def fragment_rows(path: str) -> list[int]:
     return [fragment.count_rows() for fragment in theirs.get_fragments()]
 
 
+REWRITTEN = ("fragments_removed", "fragments_added", "files_removed", "files_added")
+
+
 @BOTH_ROW_IDS
 def test_compaction(spark: SparkSession, tmp_path: Path, stable: bool) -> None:
     path = make(tmp_path / "t", enable_stable_row_ids=stable)
     before = content(path, stable)
     table = LanceTable.forPath(spark, path)
     frame = table.optimize(targetRowsPerFragment=150).executeCompaction()
-    assert metrics(frame) == {
+    assert {name: metrics(frame)[name] for name in REWRITTEN} == {
         "fragments_removed": 6,
         "fragments_added": 3,
         "files_removed": 12,
         "files_added": 3,
     }
+    sizes = [file.file_size_bytes for f in spark_lance.dataset(path).manifest.fragments for file in f.files]
+    (row,) = frame.select("path", "metrics.numFilesRemoved", "metrics.filesAdded.*").collect()
+    assert tuple(row) == (path, 6, min(sizes), max(sizes), sum(sizes) / 3, 3, sum(sizes))
     assert content(path, stable) == before
     assert metrics(table.optimize(targetRowsPerFragment=150).executeCompaction())["fragments_removed"] == 0
     theirs: Any = lance.dataset(path)

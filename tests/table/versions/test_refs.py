@@ -196,3 +196,17 @@ def test_clean_ups_drop_refs_that_are_older_than_they_are_kept_for(tmp_path: Pat
     assert sorted(dataset.tags.list()) == ["long_tag", "plain_tag"]
     assert sorted(dataset.branches.list()) == ["long_branch", "plain_branch"]
     assert drop_expired_refs(store, main, 3 * day, later) == ["plain_tag", "plain_branch"]
+
+
+def test_clean_ups_drop_nothing_if_a_branch_is_damaged(tmp_path: Path) -> None:
+    dataset = spark_lance.write_dataset(pa.table({"id": [1]}), tmp_path / "t")
+    store, main = dataset.store, dataset.main_root
+    dataset.tags.create("old", 1)
+    set_retention(store, main, "tag", "old", {MAX_REF_AGE_MS: 1})
+    dataset.create_branch("side")
+    (file,) = (tmp_path / "t" / "_refs" / "branches").glob("side*")
+    file.write_text("{")
+    later = datetime.now(timezone.utc) + timedelta(days=5)
+    with pytest.raises(FormatError):
+        drop_expired_refs(store, main, now=later)
+    assert list(dataset.tags.list()) == ["old"]
