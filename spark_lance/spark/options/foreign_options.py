@@ -54,7 +54,10 @@ FOREIGN = {
     "allowsourcecolumndrop": _NEW_STREAM,
     "allowsourcecolumnrename": _NEW_STREAM,
     "allowsourcecolumntypechange": _NEW_STREAM,
-    "datachange": "leave it out to write rows; LanceTable.optimize() rewrites rows without changing them",
+    "datachange": (
+        "leave it out to write rows; LanceTable.forPath(spark, path).optimize().executeCompaction() rewrites "
+        "files without changing rows"
+    ),
     "excluderegex": _NO_FILES,
     "failondataloss": "leave it out: a stream fails if vacuum has removed versions that it has not read",
     "ignorefiledeletion": "use option 'ignoreChanges'",

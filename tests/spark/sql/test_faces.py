@@ -775,6 +775,7 @@ def test_advice_about_options_works(session: SparkSession, run: Run) -> None:
     run("CREATE OR REPLACE TABLE h AS SELECT 1 AS id")
     run("INSERT INTO h VALUES (2)")
     path = path_of(run, "h")
+    newest = run("SELECT max(version) FROM lance.d.h.history")[0][0]
 
     def read(place: str, **options: str | int) -> str:
         return outcome(session.read.format("lance").options(**options).load(place).collect)
@@ -788,10 +789,15 @@ def test_advice_about_options_works(session: SparkSession, run: Run) -> None:
     assert by_name in stream("d.h", maxFilesPerTrigger=1)
     assert session.readStream.option("maxFilesPerTrigger", 1).table("d.h").isStreaming
     assert "leave it out: batches have the rows" in stream(path, withEventTimeOrder="true")
+    rewrite = session.table("h").write.format("lance").option("dataChange", "false").mode("overwrite")
+    assert "LanceTable.forPath(spark, path).optimize().executeCompaction()" in outcome(
+        lambda: rewrite.save(path)
+    )
+    assert LanceTable.forPath(session, path).optimize().executeCompaction().first().fragments_removed == 2
     assert "leave it out, and start the stream again" in stream(path, schemaTrackingLocation="/tmp/x")
     assert stream(path) == "done"
     assert "read the table by path" in outcome(lambda: session.read.option("start-snapshot-id", 1).table("h"))
-    assert session.read.format("lance").option("start-snapshot-id", 1).load(path).collect() == [(2,)]
+    assert session.read.format("lance").option("start-snapshot-id", newest - 1).load(path).collect() == [(2,)]
     assert read(path, readChangeFeed=True, startingVersion=2) == "done"
 
 
