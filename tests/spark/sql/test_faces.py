@@ -796,7 +796,9 @@ def test_advice_about_options_works(session: SparkSession, run: Run) -> None:
     assert LanceTable.forPath(session, path).optimize().executeCompaction().first().fragments_removed == 2
     assert "leave it out, and start the stream again" in stream(path, schemaTrackingLocation="/tmp/x")
     assert stream(path) == "done"
-    assert "read the table by path" in outcome(lambda: session.read.option("start-snapshot-id", 1).table("h"))
+    assert "read the table by path" in outcome(
+        lambda: session.read.option("start-snapshot-id", 1).table("h").collect()
+    )
     assert session.read.format("lance").option("start-snapshot-id", newest - 1).load(path).collect() == [(2,)]
     assert read(path, readChangeFeed=True, startingVersion=2) == "done"
 
