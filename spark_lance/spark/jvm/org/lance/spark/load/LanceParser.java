@@ -219,17 +219,18 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       return scala.collection.immutable.Nil$.MODULE$;
     }
     boolean isStatement = method.getName().startsWith("parsePlan") && arguments[0] instanceof String;
+    String statement = isStatement ? withoutComments((String) arguments[0]) : null;
     if (isStatement) {
-      if (matcher("USE\\b", (String) arguments[0], ".*").matches()) {
+      if (matcher("USE\\b", statement, ".*").matches()) {
         loadSessionCatalog();
       }
-      refuseDirectory((String) arguments[0]);
-      refuseSetting((String) arguments[0]);
+      refuseDirectory(statement);
+      refuseSetting(statement);
       arguments = (Object[]) arguments.clone();
       arguments[0] = withEvolution((String) arguments[0]);
     }
-    if (isStatement && isOfSpark((String) arguments[0])) {
-      String call = call((String) arguments[0]);
+    if (isStatement && isOfSpark(statement)) {
+      String call = call(statement);
       if (call != null) {
         return parseCall(method, arguments, call);
       }
@@ -239,17 +240,78 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     } catch (InvocationTargetException problem) {
       Throwable cause = problem.getCause();
       if (cause instanceof ParseException && isStatement) {
-        String call = call((String) arguments[0]);
+        String call = call(statement);
         if (call != null) {
           return parseCall(method, arguments, call);
         }
-        String help = help((String) arguments[0]);
+        String help = help(statement);
         if (help != null) {
           throw new IllegalArgumentException(help, cause);
         }
       }
       throw cause;
     }
+  }
+
+  /** Returns a statement with a space instead of each comment. Hints stay. */
+  private static String withoutComments(String text) {
+    if (!text.contains("--") && !text.contains("/*")) {
+      return text;
+    }
+    StringBuilder result = new StringBuilder();
+    int at = 0;
+    while (at < text.length()) {
+      int end = endOfComment(text, at);
+      if (end > at) {
+        result.append(' ');
+      } else {
+        end = endOfQuoted(text, at);
+        result.append(text, at, end);
+      }
+      at = end;
+    }
+    return result.toString();
+  }
+
+  /** Returns the end of the comment at a position; the position itself if there is none. */
+  private static int endOfComment(String text, int start) {
+    if (text.startsWith("--", start)) {
+      int end = text.indexOf('\n', start);
+      return end < 0 ? text.length() : end;
+    }
+    if (!text.startsWith("/*", start) || text.startsWith("/*+", start)) {
+      return start;
+    }
+    int depth = 0;
+    int at = start;
+    while (at < text.length()) {
+      if (text.startsWith("/*", at)) {
+        depth++;
+        at += 2;
+      } else if (text.startsWith("*/", at)) {
+        depth--;
+        at += 2;
+        if (depth == 0) {
+          return at;
+        }
+      } else {
+        at++;
+      }
+    }
+    return text.length();
+  }
+
+  /** Returns the end of the quoted text at a position, or of the character there. */
+  private static int endOfQuoted(String text, int start) {
+    char quote = text.charAt(start);
+    if (quote != '\'' && quote != '"' && quote != '`') {
+      return start + 1;
+    }
+    int at = start + 1;
+    while (at < text.length() && text.charAt(at) != quote) {
+      at += quote != '`' && text.charAt(at) == '\\' ? 2 : 1;
+    }
+    return Math.min(at + 1, text.length());
   }
 
   // Loads the session's own catalog. A Thrift server opens a session with USE, under a class loader of Hive that has no
@@ -335,8 +397,13 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     if (!"true".equalsIgnoreCase(((SQLConf) SQLConf$.MODULE$.get()).getConfString(AUTO_MERGE, ""))) {
       return text;
     }
-    Matcher match = matcher("MERGE\\s+(INTO\\s+" + NAMES + ").*)", text, "");
-    return match.matches() && catalogOf(match.group(2)) != null ? "MERGE WITH SCHEMA EVOLUTION " + match.group(1) : text;
+    int start = 0;
+    while (start < text.length() && (Character.isWhitespace(text.charAt(start)) || endOfComment(text, start) > start)) {
+      start = Math.max(start + 1, endOfComment(text, start));
+    }
+    Matcher match = matcher("MERGE\\s+(INTO\\s+" + NAMES + ").*)", text.substring(start), "");
+    return match.matches() && catalogOf(match.group(2)) != null
+        ? text.substring(0, start) + "MERGE WITH SCHEMA EVOLUTION " + match.group(1) : text;
   }
 
   /** Returns the CALL for a statement; null if its table is in no catalog of this package. */
