@@ -36,7 +36,7 @@ NAMES = sorted(ALIASES)
         ("v.arrow.fixed_size_list.size", "did you mean 'v.arrow.fixed-size-list.size'"),
         ("a.b.arrow.fixed-size-list", "did you mean 'a.b.arrow.fixed-size-list.size'"),
         ("v.lance.nothing", "options of columns end with"),
-        ("end-snapshot-id", "use options 'readChangeFeed' and 'endingVersion'"),
+        ("end-timestamp", "use options 'readChangeFeed' and 'endingTimestamp'"),
         ("pushDownFilters", "spark_lance.enable"),
         ("fs.s3a.secret.key", "use option 'aws_secret_access_key'"),
         ("limit", "use DataFrame.limit"),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import spark_lance
@@ -157,24 +157,27 @@ def test_spark_reads_the_feed(spark: SparkSession, path: Path) -> None:
 
 def test_inserted_rows_after_a_version(spark: SparkSession, path: Path) -> None:
     """Versions that changed rows are skipped, and so is the compaction."""
-    read = spark.read.format("lance")
-    appended = read.option("start-snapshot-id", 1).option("end-snapshot-id", 5).load(str(path))
+
+    def read(**options: int) -> DataFrame:
+        return spark.read.format("lance").options(**options).load(str(path))
+
+    appended = read(**{"start-snapshot-id": 1, "end-snapshot-id": 5})
     assert appended.columns == ["a", "b"]
     assert sorted(row.a for row in appended.collect()) == [10, 11, 12]
-    everything = read.option("insertedAfter", 0).load(str(path))
+    everything = read(insertedAfter=0)
     assert everything.where("a > 3").select("c", "a").orderBy("a").collect() == [
         *((None, a) for a in (4, 5)),
         *((None, a) for a in (10, 11, 12)),
     ]
     assert everything.count() == 9
-    assert read.option("insertedAfter", 6).option("endingVersion", 6).load(str(path)).count() == 0
+    assert read(insertedAfter=6, endingVersion=6).count() == 0
     for options, told in (
         ({"insertedAfter": 6, "endingVersion": 4}, "insertedAfter = 6 is after the last version, 4"),
         ({"insertedAfter": 0, "endingVersion": 99}, "has no version 99 yet"),
         ({"insertedAfter": 0, "with_row_offset": True}, "cannot be combined with option 'with_row_offset'"),
     ):
         with pytest.raises(PySparkException, match=told):
-            spark.read.format("lance").options(**options).load(str(path)).collect()
+            read(**options).collect()
     stream = spark.readStream.format("lance").option("insertedAfter", 1).load(str(path))
     writer = stream.writeStream.format("noop").trigger(availableNow=True)
     with pytest.raises(

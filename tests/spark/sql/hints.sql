@@ -27,15 +27,6 @@ OPTIMIZE h WHERE s = 'y' OR s = "it's";
 OPTIMIZE h ZORDER BY (m, id);
 OPTIMIZE TABLE h FULL WHERE id > 5 ZORDER BY m;
 VACUUM h DRY RUN;
-/* from /* a */ tool */ OPTIMIZE h -- WHERE nope = 1
-;
-ALTER TABLE h /* not the key */ SET IDENTIFIER FIELDS id -- , s
-;
-SHOW TBLPROPERTIES h ('identifier-fields');
-> identifier-fields | id
-OPTIMIZE h WHERE s = '-- no /* comment' /* WHERE nope */;
-/* a */ INSERT OVERWRITE DIRECTORY '{root}/files' USING lance SELECT 1 AS id;
-! write CREATE OR REPLACE TABLE
 GENERATE symlink_format_manifest FOR TABLE h;
 ! write SELECT file_path FROM lance.`db`.h.data_files
 SELECT count(file_path) > 0 FROM lance.`db`.h.data_files;
@@ -148,6 +139,15 @@ RESTORE TABLE h TO TIMESTAMP AS OF '2999-01-01 00:00:00';
 RESTORE TABLE h TO TIMESTAMP AS OF '1999-01-01 00:00:00';
 ! 1999
 ALTER TABLE h DROP TAG first;
+/* from /* a */ tool */ OPTIMIZE h -- WHERE nope = 1
+;
+ALTER TABLE h /* not the key */ SET IDENTIFIER FIELDS id -- , s
+;
+SHOW TBLPROPERTIES h ('identifier-fields');
+> identifier-fields | id
+OPTIMIZE h WHERE s = '-- no /* comment' /* WHERE nope */;
+/* a */ INSERT OVERWRITE DIRECTORY '{root}/files' USING lance SELECT 1 AS id;
+! write CREATE OR REPLACE TABLE
 CALL lance.system.compact('h');
 CALL lance.system.compcat('h');
 ! did you mean lance.system.compact?
