@@ -418,27 +418,51 @@ def call_procedure(request: BridgeRequest) -> dict[str, Any]:
 
 
 def _result_rows(result: Any) -> dict[str, Any]:
-    """Return a result as a schema of simple types and rows. Nested values become JSON text."""
+    """Return a result as a schema and rows. Columns of types that Java does not read become JSON text."""
     if result is None:
         return {"schema": st.StructType([st.StructField("done", st.BooleanType())]).json(), "rows": [[True]]}
-    fields = []
-    for field in result.schema.fields:
-        simple = isinstance(
-            field.dataType,
-            (
-                *(st.LongType, st.IntegerType, st.DoubleType, st.BooleanType, st.StringType),
-                st.TimestampType,
-            ),
-        )
-        fields.append(st.StructField(field.name, field.dataType if simple else st.StringType()))
-    rows = [[_json_value(value) for value in row] for row in result.collect()]
+    read = [_is_read_by_java(field.dataType) for field in result.schema.fields]
+    fields = [
+        st.StructField(field.name, field.dataType if is_read else st.StringType())
+        for field, is_read in zip(result.schema.fields, read, strict=True)
+    ]
+    rows = [
+        [
+            _row_value(value) if is_read or value is None else _json_text(value)
+            for value, is_read in zip(row, read, strict=True)
+        ]
+        for row in result.collect()
+    ]
     return {"schema": st.StructType(fields).json(), "rows": rows}
 
 
-def _json_value(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
+# LanceProcedures.java reads values of these types, and nested ones of them.
+_JAVA_TYPES = (
+    *(st.LongType, st.IntegerType, st.DoubleType, st.BooleanType, st.StringType),
+    st.TimestampType,
+)
+
+
+def _is_read_by_java(kind: st.DataType) -> bool:
+    if isinstance(kind, st.ArrayType):
+        return _is_read_by_java(kind.elementType)
+    if isinstance(kind, st.MapType):
+        return isinstance(kind.keyType, st.StringType) and _is_read_by_java(kind.valueType)
+    if isinstance(kind, st.StructType):
+        return all(_is_read_by_java(field.dataType) for field in kind)
+    return isinstance(kind, _JAVA_TYPES)
+
+
+def _row_value(value: Any) -> Any:
     if isinstance(value, datetime):
         # PySpark returns times without a zone, in the time zone of the process.
         return round(value.timestamp() * 1_000_000)
+    if isinstance(value, dict):
+        return {key: _row_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):  # a struct is a tuple
+        return [_row_value(item) for item in value]
+    return value
+
+
+def _json_text(value: Any) -> str:
     return json.dumps(value.asDict(True) if hasattr(value, "asDict") else value, default=str)

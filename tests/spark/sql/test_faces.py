@@ -757,6 +757,31 @@ def test_statements_about_views_before_spark_4_2(run: Run) -> None:
     run("DROP VIEW hv")
 
 
+def test_results_of_statements_have_the_columns_of_delta(session: SparkSession, run: Run) -> None:
+    run("DROP TABLE IF EXISTS answered")
+    run("CREATE OR REPLACE TABLE answers AS SELECT 1 AS id")
+    run("INSERT INTO answers VALUES (2)")
+
+    def rows(statement: str, *columns: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in session.sql(statement).selectExpr(*columns).collect()]
+
+    path = path_of(run, "answers")
+    metrics = ("metrics.numFilesRemoved", "metrics.filesAdded.totalFiles")
+    assert rows("OPTIMIZE answers", "path", *metrics) == [(path, 2, 1)]
+    assert rows("REORG TABLE answers APPLY (PURGE)", *metrics) == [(0, 0)]
+    assert rows("VACUUM answers", "path") == [(path,)]
+    last = rows("DESCRIBE HISTORY answers LIMIT 1", "operation", "operationMetrics.numRemovedFiles")
+    assert last == [("OPTIMIZE", "2")]
+    assert rows("DESCRIBE DETAIL answers", "size(partitionColumns)", "numFiles") == [(0, 1)]
+    files = ("source_num_of_files", "num_removed_files", "num_copied_files")
+    assert rows("CREATE TABLE answered SHALLOW CLONE answers", *files) == [(1, 0, 0)]
+    assert rows("CREATE TABLE IF NOT EXISTS answered CLONE answers", *files) == []
+    assert rows("CREATE OR REPLACE TABLE answered DEEP CLONE answers", *files) == [(1, 1, 1)]
+    newest = run("SELECT max(version) FROM lance.d.answers.history")[0][0]
+    older = f"CREATE OR REPLACE TABLE answered CLONE answers VERSION AS OF {newest - 1}"
+    assert rows(older, *files, "source_table_size > 0") == [(2, 1, 1, True)]
+
+
 def test_methods_of_delta_that_mean_nothing_here(session: SparkSession, run: Run, tmp_path: Path) -> None:
     run("CREATE OR REPLACE TABLE h AS SELECT 1 AS id")
     path = path_of(run, "h")

@@ -8,7 +8,9 @@ import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.util.ArrayBasedMapData;
 import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.catalyst.util.GenericArrayData;
 import org.apache.spark.sql.catalyst.util.MapData;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.procedures.BoundProcedure;
@@ -18,6 +20,7 @@ import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.lance.spark.load.Bridge;
@@ -81,8 +84,8 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     return DataType.fromJson((String) parameter.get(Protocol.TYPE));
   }
 
-  // Arguments go to Python in the order of the parameters. Rows are returned as lists of strings, numbers and
-  // booleans.
+  // Arguments go to Python in the order of the parameters. Rows are returned as lists of strings, numbers, booleans,
+  // lists (also for structs) and maps.
   public Iterator<Scan> call(InternalRow arguments) {
     List<Map<String, Object>> parameters = Json.objects(description.get(Protocol.PARAMETERS));
     List<Object> values = new ArrayList<>();
@@ -130,6 +133,19 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     if (value == null || value instanceof Boolean) {
       return value;
     }
+    if (type instanceof ArrayType) {
+      return items(Json.list(value), ((ArrayType) type).elementType());
+    }
+    if (type instanceof MapType) {
+      Map<String, Object> entries = Json.object(value);
+      DataType valueType = ((MapType) type).valueType();
+      List<Object> keys = new ArrayList<Object>(entries.keySet());
+      List<Object> values = new ArrayList<Object>(entries.values());
+      return new ArrayBasedMapData(items(keys, ((MapType) type).keyType()), items(values, valueType));
+    }
+    if (type instanceof StructType) {
+      return row(Json.list(value), (StructType) type);
+    }
     if (!(value instanceof Number)) {
       return UTF8String.fromString(value.toString());
     }
@@ -143,6 +159,22 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     return Long.valueOf(number.longValue());
   }
 
+  private static ArrayData items(List<Object> values, DataType type) {
+    Object[] items = new Object[values.size()];
+    for (int i = 0; i < items.length; i++) {
+      items[i] = internal(values.get(i), type);
+    }
+    return new GenericArrayData(items);
+  }
+
+  private static InternalRow row(List<Object> values, StructType schema) {
+    Object[] fields = new Object[schema.length()];
+    for (int i = 0; i < fields.length; i++) {
+      fields[i] = internal(values.get(i), schema.fields()[i].dataType());
+    }
+    return new GenericInternalRow(fields);
+  }
+
   /** The result of a procedure: rows that the driver already has. */
   public static final class Result implements LocalScan {
     private final StructType schema;
@@ -153,12 +185,7 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
       List<List<Object>> values = Json.lists(answer.get(Protocol.ROWS));
       rows = new InternalRow[values.size()];
       for (int i = 0; i < rows.length; i++) {
-        List<Object> row = Json.list(values.get(i));
-        Object[] fields = new Object[schema.length()];
-        for (int j = 0; j < fields.length; j++) {
-          fields[j] = internal(row.get(j), schema.fields()[j].dataType());
-        }
-        rows[i] = new GenericInternalRow(fields);
+        rows[i] = row(Json.list(values.get(i)), schema);
       }
     }
 

@@ -147,6 +147,8 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   private static final String SESSION_CATALOG = "org.lance.spark.catalog.LanceSessionCatalog";
   // The catalog of sessions that are created from now on.
   private static String newSessionCatalog = null;
+  private static final String COMMENT = "/" + "*";
+  private static final String COMMENT_END = "*" + "/";
   // The extensions that already inject the parser.
   private static final Map<SparkSessionExtensions, Boolean> INJECTED = new WeakHashMap<>();
 
@@ -255,9 +257,6 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
 
   /** Returns a statement with a space instead of each comment. Hints stay. */
   private static String withoutComments(String text) {
-    if (!text.contains("--") && !text.contains("/*")) {
-      return text;
-    }
     StringBuilder result = new StringBuilder();
     int at = 0;
     while (at < text.length()) {
@@ -279,16 +278,17 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       int end = text.indexOf('\n', start);
       return end < 0 ? text.length() : end;
     }
-    if (!text.startsWith("/*", start) || text.startsWith("/*+", start)) {
+    boolean isHint = text.startsWith(COMMENT + "+", start);
+    if (isHint || !text.startsWith(COMMENT, start)) {
       return start;
     }
     int depth = 0;
     int at = start;
     while (at < text.length()) {
-      if (text.startsWith("/*", at)) {
+      if (text.startsWith(COMMENT, at)) {
         depth++;
         at += 2;
-      } else if (text.startsWith("*/", at)) {
+      } else if (text.startsWith(COMMENT_END, at)) {
         depth--;
         at += 2;
         if (depth == 0) {
