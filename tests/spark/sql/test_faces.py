@@ -818,7 +818,8 @@ def test_advice_about_options_works(session: SparkSession, run: Run) -> None:
     assert "LanceTable.forPath(spark, path).optimize().executeCompaction()" in outcome(
         lambda: rewrite.save(path)
     )
-    assert LanceTable.forPath(session, path).optimize().executeCompaction().first().fragments_removed == 2
+    (rewritten,) = LanceTable.forPath(session, path).optimize().executeCompaction().collect()
+    assert rewritten.fragments_removed == 2
     assert "leave it out, and start the stream again" in stream(path, schemaTrackingLocation="/tmp/x")
     assert stream(path) == "done"
     assert "read the table by path" in outcome(
