@@ -99,8 +99,8 @@ def stage_table(request: BridgeRequest) -> dict[str, Any]:
             {PARTITION_FIELDS: _spec_setting(_declared_partitions(request))}, _storage_schema(schema)
         ),
         "properties": {},
-        "always": catalog.options(uri, request.name),
-        "pinned": {},
+        "storeOptions": catalog.options(uri, request.name),
+        "versionOptions": {},
         "writable": True,
         "staged": {
             "uri": uri,

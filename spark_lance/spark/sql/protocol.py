@@ -447,7 +447,7 @@ class TableAnswer(_TableParts):
     """A table.
 
     `declared` is the schema with CHAR and VARCHAR. `hidden` has the columns that a query must name, because
-    `*` does not contain them. `always` has options of every read and write, `pinned` options of reads.
+    `*` does not contain them. `storeOptions` belong to every read and write, `versionOptions` to reads.
     """
 
     display_name: str
@@ -455,8 +455,8 @@ class TableAnswer(_TableParts):
     declared: str
     hidden: str
     properties: Mapping[str, str]
-    always: Mapping[str, str]
-    pinned: Mapping[str, str]
+    storeOptions: Mapping[str, str]
+    versionOptions: Mapping[str, str]
     writable: bool
 
 
@@ -484,11 +484,11 @@ class CallAnswer(TypedDict, total=False):
 
 
 class SearchAnswer(TypedDict):
-    """A search as a relation. `plan` is its line in EXPLAIN, `rows` the maximum number of rows."""
+    """A search as a relation: its options, its line in EXPLAIN (`plan`), and its maximum number of `rows`."""
 
     display_name: str
     schema: str
-    always: Mapping[str, str]
+    options: Mapping[str, str]
     plan: str
     rows: int
 

@@ -200,7 +200,7 @@ def search(request: BridgeRequest) -> dict[str, Any]:
     if body["function"] in CHANGE_FUNCTIONS:
         return _table_changes(request)
     arguments = _arguments(body["function"], body["arguments"][1:], body["named"], body["each"])
-    always, metadata = resolve_table(request.catalog, request.name)
+    store_options, metadata = resolve_table(request.catalog, request.name)
     if metadata:
         raise UnsupportedFormatError(
             f"{display_name(request.name)} is a metadata table and cannot be searched: search its table"
@@ -208,9 +208,9 @@ def search(request: BridgeRequest) -> dict[str, Any]:
     keys, reads = _split_options(body["function"], arguments.get("options") or {})
     if each := body["each"]:
         arguments |= placeholder_values(
-            body["function"], {**always, **reads}, arguments, each, {*keys, *reads}
+            body["function"], {**store_options, **reads}, arguments, each, {*keys, *reads}
         )
-    options = {**always, **reads, **_SEARCHES[body["function"]](arguments, keys)}
+    options = {**store_options, **reads, **_SEARCHES[body["function"]](arguments, keys)}
     return _relation(f"{request.catalog.name}.{display_name(request.name)}", options, arguments["k"])
 
 
@@ -223,7 +223,7 @@ def _table_changes(request: BridgeRequest) -> dict[str, Any]:
     """
     body = request.body
     bounds = _arguments(body["function"], body["arguments"][1:], body["named"], ())
-    always, metadata = resolve_table(request.catalog, request.name)
+    store_options, metadata = resolve_table(request.catalog, request.name)
     if metadata:
         name = display_name(request.name)
         raise UnsupportedFormatError(
@@ -240,7 +240,7 @@ def _table_changes(request: BridgeRequest) -> dict[str, Any]:
             )
         if bound is not None:
             reads[f"{option}{'Version' if isinstance(bound, int) else 'Timestamp'}"] = str(bound)
-    options = read_options({**always, **reads})
+    options = read_options({**store_options, **reads})
     ref, schema = changes.describe(options, None)
     if bounds.get("end") is None:
         reads["endingVersion"] = str(ref.version)
@@ -248,7 +248,7 @@ def _table_changes(request: BridgeRequest) -> dict[str, Any]:
     return {
         "display_name": name,
         "schema": schema.json(),
-        "always": {**always, **reads},
+        "options": {**store_options, **reads},
         "plan": f"changes of {name}",
         "rows": None,
     }
@@ -277,12 +277,14 @@ def nearest(request: BridgeRequest) -> dict[str, Any] | None:
 def _relation(name: str, texts: dict[str, str], rows: int) -> dict[str, Any]:
     options = read_options(texts)
     ref, schema = searches.describe(options, None)
-    pinned = {name: value for name, value in texts.items() if name not in options_that_choose("version")}
-    pinned["version"] = str(ref.version)
+    pinned_options = {
+        name: value for name, value in texts.items() if name not in options_that_choose("version")
+    }
+    pinned_options["version"] = str(ref.version)
     return {
         "display_name": name,
         "schema": schema.json(),
-        "always": pinned,
+        "options": pinned_options,
         "plan": _explain(options, open_version(options, ref)),
         "rows": rows,
     }

@@ -156,7 +156,7 @@ def _is_branch(request: BridgeRequest, table: Name, name: str) -> bool:
     return name not in dataset.tags.list() and name in dataset.branches.list()
 
 
-def _describe_changes_table(request: BridgeRequest, always: dict[str, str]) -> dict[str, Any]:
+def _describe_changes_table(request: BridgeRequest, store_options: dict[str, str]) -> dict[str, Any]:
     """Return the description of the table `t.changes`, which has the changes of all existing versions.
 
     Raises:
@@ -167,12 +167,12 @@ def _describe_changes_table(request: BridgeRequest, always: dict[str, str]) -> d
             f"{display_name(request.name)} has the changes of all versions: leave out VERSION AS OF, and "
             "write WHERE _commit_version <= n"
         )
-    branch = always.get("branch")
-    newest = dataset(always["path"], (branch, None) if branch else None, _storage_of(always))
+    branch = store_options.get("branch")
+    newest = dataset(store_options["path"], (branch, None) if branch else None, _storage_of(store_options))
     oldest = min(file.version for file in list_versions(newest.table))
     # The changes of the oldest version cannot be computed without the version before it.
     start = oldest if oldest == 1 else min(oldest + 1, newest.version)
-    reads = {**always, "readChangeFeed": "true", "startingVersion": str(start)}
+    reads = {**store_options, "readChangeFeed": "true", "startingVersion": str(start)}
     return _changes_answer(request, reads, reads, ends=False)
 
 
@@ -186,23 +186,23 @@ def load_changes(request: BridgeRequest) -> dict[str, Any]:
     catalog, name = request.catalog, request.name
     user_options = _user_options(request)
     check_known(user_options)
-    always, table = resolve_table(catalog, name)
+    store_options, table = resolve_table(catalog, name)
     if table:
         raise UnsupportedFormatError(f"{display_name(name)} is a metadata table: it has no change feed")
-    options = read_options(CaseInsensitiveDict({**always, **user_options}))
+    options = read_options(CaseInsensitiveDict({**store_options, **user_options}))
     # A stream continues with later versions. A DataFrame always ends with the same version.
     ends = request.body["streams"] or options.endingVersion or options.endingTimestamp
-    return _changes_answer(request, always, {**always, **user_options}, ends=bool(ends))
+    return _changes_answer(request, store_options, {**store_options, **user_options}, ends=bool(ends))
 
 
 def _changes_answer(
-    request: BridgeRequest, always: dict[str, str], reads: dict[str, str], *, ends: bool
+    request: BridgeRequest, store_options: dict[str, str], reads: dict[str, str], *, ends: bool
 ) -> dict[str, Any]:
     """Return the description of changes for Java.
 
     Args:
         request: the request, which has the name.
-        always: options of every read.
+        store_options: options of every read.
         reads: the same with the options of this read.
         ends: whether the options define the last version.
     """
@@ -214,8 +214,8 @@ def _changes_answer(
         "declared": schema.json(),
         "hidden": st.StructType().json(),
         "properties": {},
-        "always": always,
-        "pinned": {} if ends else {"endingVersion": str(ref.version)},
+        "storeOptions": store_options,
+        "versionOptions": {} if ends else {"endingVersion": str(ref.version)},
         "writable": False,
         "pushdown": None,
     }
@@ -284,17 +284,17 @@ def _user_options(request: BridgeRequest) -> dict[str, str]:
 
 
 def answer(
-    catalog: OpenCatalog, name: Name, always: dict[str, str], user_options: dict[str, str]
+    catalog: OpenCatalog, name: Name, store_options: dict[str, str], user_options: dict[str, str]
 ) -> dict[str, Any]:
     """Return the description of a table for Java.
 
     Args:
         catalog: the catalog.
         name: the table's name or path.
-        always: options of every read and write.
+        store_options: options of every read and write.
         user_options: options of reads: the version by number, tag or time, and the metadata table, if any.
     """
-    options = read_options({**always, **user_options})
+    options = read_options({**store_options, **user_options})
     properties: dict[str, str] = {}
     constraints: list[dict[str, Any]] = []
     fields: list[dict[str, Any]] = []
@@ -305,15 +305,15 @@ def answer(
     else:
         place, snapshot = read.open_snapshot(options, None)
         schema, columns = read.requested_schema(snapshot, options), snapshot.schema
-        newest = _newest_version(catalog, always, None if user_options else snapshot)
-        properties = _table_properties(newest, always["path"])
+        newest = _newest_version(catalog, store_options, None if user_options else snapshot)
+        properties = _table_properties(newest, store_options["path"])
         constraints = [one.to_dict() for one in newest.settings.constraints]
         fields = partitioning(newest.config(), snapshot.schema)
         if fields:
             properties.pop(PARTITION_FIELDS)  # it is part of PARTITIONED BY
         order = _write_order(newest.config(), snapshot.schema)
-    pinned = {key: value for key, value in user_options.items() if key == "table"}
-    pinned["version"] = str(place.version)
+    version_options = {key: value for key, value in user_options.items() if key == "table"}
+    version_options["version"] = str(place.version)
     plain = not user_options and not options.table
     return {
         "display_name": f"{catalog.name}.{display_name(name)}",
@@ -321,8 +321,8 @@ def answer(
         "declared": declared_schema(schema).json(),
         "hidden": (st.StructType() if options.table else _hidden_columns()).json(),
         "properties": properties,
-        "always": always,
-        "pinned": pinned,
+        "storeOptions": store_options,
+        "versionOptions": version_options,
         "writable": plain,
         "constraints": constraints,
         "pushdown": pushdown_description(options, columns, schema),
@@ -703,12 +703,12 @@ def _hidden_columns() -> st.StructType:
 
 
 def _newest_version(
-    catalog: OpenCatalog, always: Mapping[str, str], snapshot: Snapshot | None
+    catalog: OpenCatalog, store_options: Mapping[str, str], snapshot: Snapshot | None
 ) -> LanceDataset:
     """Return the newest version of a table: `snapshot`, or the loaded one if it is None or of a branch."""
-    path, branch = always["path"], always.get("branch")
+    path, branch = store_options["path"], store_options.get("branch")
     if snapshot is None or branch:
-        return dataset(path, (branch, None) if branch else None, _storage_of(always))
+        return dataset(path, (branch, None) if branch else None, _storage_of(store_options))
     return LanceDataset(path, snapshot.table, snapshot.manifest)
 
 

@@ -110,8 +110,8 @@ public class LanceTable
     this.declaredSchema = (StructType) DataType.fromJson((String) answer.get(Protocol.DECLARED));
     this.hidden = (StructType) DataType.fromJson((String) answer.get(Protocol.HIDDEN));
     this.properties = Json.texts(answer.get(Protocol.PROPERTIES));
-    this.storeOptions = Json.texts(answer.get(Protocol.ALWAYS));
-    this.versionOptions = Json.texts(answer.get(Protocol.PINNED));
+    this.storeOptions = Json.texts(answer.get(Protocol.STORE_OPTIONS));
+    this.versionOptions = Json.texts(answer.get(Protocol.VERSION_OPTIONS));
     this.pushdown = Json.object(answer.get(Protocol.PUSHDOWN));
     this.writable = (Boolean) answer.get(Protocol.WRITABLE);
     this.partitions = new LancePartitions(Json.list(answer.get(Protocol.PARTITION_FIELDS)));

@@ -61,7 +61,6 @@ public final class Protocol {
   public static final String ABORTS = "aborts";
   public static final String AFTER = "after";
   public static final String AGGREGATES = "aggregates";
-  public static final String ALWAYS = "always";
   public static final String ANSWER = "answer";
   public static final String ARGS = "args";
   public static final String ARGUMENTS = "arguments";
@@ -179,6 +178,7 @@ public final class Protocol {
   public static final String SQL_CONFIGS = "sql_configs";
   public static final String STAGED = "staged";
   public static final String STAGING = "staging";
+  public static final String STORE_OPTIONS = "storeOptions";
   public static final String STREAMS = "streams";
   public static final String TABLE = "table";
   public static final String TASK_METRICS = "taskMetrics";
@@ -199,6 +199,7 @@ public final class Protocol {
   public static final String VECTOR = "vector";
   public static final String VERB = "verb";
   public static final String VERSION = "version";
+  public static final String VERSION_OPTIONS = "versionOptions";
   public static final String VIEW = "view";
   public static final String WHOLE = "whole";
   public static final String WIDTH = "width";

@@ -199,7 +199,7 @@ public final class LanceLateral {
         fields[i] = new StructField("c" + i, column.dataType(), true, column.metadata());
       }
       Map<String, Object> question = Bridge.question(Protocol.SEARCH_EACH);
-      question.put(Protocol.SEARCH, info.search.answer.get(Protocol.ALWAYS));
+      question.put(Protocol.SEARCH, info.search.answer.get(Protocol.OPTIONS));
       question.put(Protocol.ARGUMENTS, info.search.argumentNames);
       List<Object> columns = new ArrayList<>();
       for (Attribute attribute : Seqs.view(info.resultColumns)) {

@@ -301,7 +301,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     }
 
     public Scan build() {
-      CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(Json.texts(table.answer.get(Protocol.ALWAYS)));
+      CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(Json.texts(table.answer.get(Protocol.OPTIONS)));
       Scan scan = Shim.tableOf(Bridge.source(), readSchema).newScanBuilder(options).build();
       return new ResultScan(scan, readSchema, table.answer);
     }
