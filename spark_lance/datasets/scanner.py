@@ -407,6 +407,8 @@ class LanceScanner(SpellingHintMixin):
     @cached_property
     def _measured(self) -> pa.Schema:
         """The additional columns of a search."""
+        if not self.request.is_search:
+            return pa.schema([])
         return self.source.searcher.added_columns(self.request)
 
     @cached_property

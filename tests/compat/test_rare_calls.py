@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,18 @@ def test_files_of_a_folder(lance: Any, tmp_path: Path) -> None:
 
 
 @LIBRARIES
+def test_threads_share_a_file_writer(lance: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "file.lance")
+    with (
+        part_of(lance, "file").LanceFileWriter(path, rows(0, 1).schema) as writer,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        list(pool.map(lambda start: writer.write_batch(rows(start, start + 50)), range(0, 1000, 50)))
+    table = part_of(lance, "file").LanceFileReader(path).read_all().to_table()
+    assert table.sort_by("a").equals(rows(0, 1000))
+
+
+@LIBRARIES
 def test_fragments(lance: Any, tmp_path: Path) -> None:
     ds = lance.write_dataset(rows(0, 10), tmp_path / "t")
     (file,) = ds.get_fragments()[0].data_files()
@@ -65,6 +78,8 @@ def test_fragments(lance: Any, tmp_path: Path) -> None:
     session = ds.get_fragments()[0].open_session(columns=["b"])
     for numbers in ([3, 9], [0]):
         assert session.take(numbers)["b"].to_pylist() == [f"row {number}" for number in numbers]
+    ordering = part_of(lance, "dataset").ColumnOrdering("a", ascending=False)
+    assert ds.get_fragments()[1].to_table(order_by=[ordering])["a"].to_pylist() == [12, 11, 10]
 
 
 @LIBRARIES

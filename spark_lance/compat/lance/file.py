@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -274,6 +275,7 @@ class LanceFileWriter:
     _aligner: Aligner | None = field(default=None, repr=False)
     _added: list[tuple[str, str]] = field(default_factory=list, repr=False)
     _rows: int | None = field(default=None, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
         if self.schema is not None:
@@ -292,11 +294,12 @@ class LanceFileWriter:
         return writer
 
     def write_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Write rows."""
-        writer = self._writer or self._begin(batch.schema)
-        assert self._aligner is not None
-        for part in batch.to_batches() if isinstance(batch, pa.Table) else [batch]:
-            writer.write(self._aligner.align(part))
+        """Write rows. Threads may call this concurrently."""
+        with self._lock:
+            writer = self._writer or self._begin(batch.schema)
+            assert self._aligner is not None
+            for part in batch.to_batches() if isinstance(batch, pa.Table) else [batch]:
+                writer.write(self._aligner.align(part))
 
     def add_schema_metadata(self, key: str, value: str) -> None:
         """Add a key and its value to the schema metadata."""

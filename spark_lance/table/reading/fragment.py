@@ -25,6 +25,7 @@ from spark_lance.file.base.limits import check_fixed_size
 from spark_lance.file.base.nested import has_lists, merge_paths
 from spark_lance.file.base.pages import FieldReader, RowReader
 from spark_lance.file.base.schema import Field
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.reader import DataFileReader, read_field, take_field
 from spark_lance.file.threads import spare_threads
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
@@ -97,6 +98,7 @@ class FragmentReader:
         for message in fragment.files:
             provided = ids.intersection(message.fields) - field_ids
             if provided:
+                self._check_stored(message, provided)
                 file = open_data_file(bases, message)
                 self._files.append(file)
                 self._add_parts(file, {id for id in file.columns if id in provided})
@@ -113,6 +115,21 @@ class FragmentReader:
                 raise FormatError(
                     f"column {field.name!r} must not be null, but fragment {fragment.id} lacks it"
                 )
+
+    def _check_stored(self, file: table_pb2.DataFile, provided: set[int]) -> None:
+        """Raise an error for fixed-size lists of structs in files of version 2.0.
+
+        pylance accepts such a column, but stores no values, and cannot read it.
+        """
+        if (file.file_major_version, file.file_minor_version) != FileVersion.V2_0.manifest:
+            return
+        for field in self.fields:
+            for node in field.walk():
+                if node.kind == "fsl_struct" and node.id in provided:
+                    raise UnsupportedFormatError(
+                        f"column {field.name!r}: files of version 2.0 have no values of {node.logical_type}",
+                        path=file.path,
+                    )
 
     def is_light(self) -> bool:
         """Return whether the reader holds only open local files, and no decoded pages."""

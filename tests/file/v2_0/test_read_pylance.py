@@ -7,12 +7,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import spark_lance
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.metadata import ARRAY_ENCODING_URL
 from spark_lance.file.base.source import PageSource
@@ -122,6 +124,17 @@ def test_packed_struct(tmp_path: Path) -> None:
     assert len(reader.columns) == 1
     assert reader.read()["a"].combine_chunks().equals(values)
     assert reader.read(None, 3, 5)["a"].combine_chunks().equals(values[3:5])
+
+
+def test_fixed_size_lists_of_structs_are_refused(tmp_path: Path) -> None:
+    """pylance writes such a column without its values, and cannot read it either."""
+    kind = pa.list_(pa.struct([("x", pa.int64())]), 2)
+    table = pa.table({"k": [1], "v": pa.array([[{"x": 1}, {"x": 2}]], kind)})
+    lance.write_dataset(table, str(tmp_path), data_storage_version="2.0")
+    dataset = spark_lance.dataset(tmp_path)
+    with pytest.raises(UnsupportedFormatError, match="have no values of fixed_size_list:struct:2"):
+        dataset.to_table()
+    assert dataset.to_table(["k"])["k"].to_pylist() == [1]
 
 
 def test_blob_columns_are_read_as_descriptors_only(tmp_path: Path) -> None:
