@@ -25,6 +25,7 @@ import pyarrow as pa
 from lance.mem_wal import CompactedSsTable
 
 import spark_lance
+from spark_lance.errors import WriterFencedError
 from spark_lance.memwal.fresh import compacted_generations
 from spark_lance.memwal.names import ShardPaths, list_shards
 from spark_lance.memwal.shard_manifest import load_shard
@@ -38,6 +39,10 @@ def shard_of(number: int) -> uuid.UUID:
     return uuid.UUID(int=(number + 1) << 80)
 
 
+# A flush displaces pylance's writers, but not those of this package.
+FLUSHED = [shard_of(number) for number in range(1, WRITERS, 2)]
+
+
 def open_log(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -45,21 +50,28 @@ def open_log(path: str) -> int:
 def write(path: str, log: str, number: int, package: str, seed: int) -> None:
     """Put and delete rows of the keys of a shard."""
     rng = random.Random(seed)
-    writer: Any = (
-        importlib.import_module(package)
-        .dataset(path)
-        .mem_wal_writer(str(shard_of(number)), max_memtable_rows=40)
-    )
+
+    def open_writer() -> Any:
+        dataset: Any = importlib.import_module(package).dataset(path)
+        return dataset.mem_wal_writer(str(shard_of(number)), max_memtable_rows=40)
+
+    writer = open_writer()
     lines = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for step in count():
         keys = rng.sample(range(number, KEYS, WRITERS), rng.randint(1, 4))
         deletes = rng.random() < 0.1
         pairs = [(key, None if deletes else f"{seed}.{step}.{key}") for key in keys]
         os.write(lines, (json.dumps(pairs) + "\n").encode())
-        if deletes:
-            writer.delete(pa.table({"id": pa.array(keys, pa.int64())}))
-        else:
-            writer.put(rows(*pairs))
+        while True:
+            try:
+                if deletes:
+                    writer.delete(pa.table({"id": pa.array(keys, pa.int64())}))
+                else:
+                    writer.put(rows(*pairs))
+                break
+            except WriterFencedError:  # a compaction was killed between its claim and its sentinel
+                writer.abandon()
+                writer = open_writer()
         os.write(lines, b"ok\n")
 
 
@@ -69,7 +81,11 @@ def compact(path: str, log: str) -> None:
     for turn in count():
         dataset = spark_lance.dataset(path)
         if turn % 2:
-            if dataset.wal.compact().sstables:
+            flushed = (
+                [shard for shard in list_shards(dataset.table) if shard in FLUSHED] if turn % 4 == 3 else []
+            )
+            sstables = dataset.wal.compact(flushed, flush=True).sstables if flushed else 0
+            if dataset.wal.compact().sstables or sstables:
                 os.write(lines, b"spark_lance\n")
             dataset.wal.collect(older_than=timedelta(seconds=5))
             continue
