@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -12,14 +13,19 @@ import pyarrow as pa
 
 from spark_lance.datasets.lance_dataset import LanceDataset
 from spark_lance.datasets.read import LanceFragment
-from spark_lance.errors import OptionError
+from spark_lance.errors import (
+    CommitOutcomeUnknownError,
+    LanceError,
+    OptionError,
+    RetriesExhaustedError,
+)
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import is_detached
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.versions.versions import load_latest, load_version
+from spark_lance.table.versions.versions import load_latest, load_version, recent_version
 from spark_lance.table.writing.targets import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 
 if TYPE_CHECKING:
@@ -29,6 +35,11 @@ if TYPE_CHECKING:
     from spark_lance.table.versions.resolve import Reference
 
 __all__ = ["LanceDataset", "LanceFragment", "dataset", "write_dataset"]
+
+logger = logging.getLogger(__name__)
+
+# Rows of at most this size are sent again if the table has changed: one round trip takes about as long.
+_SMALL_BYTES = 1 << 20
 
 
 def dataset(
@@ -147,21 +158,46 @@ def write_dataset(
     place = locate_table(uri, storage_options, commit_lock)
     place = place.with_bases(allowed_bases, base_store_params, initial_bases or ())
     table = TableRef(place.store, place.root)
-    latest = find_latest(table)
-    reader = _reader(data, schema, latest if mode == "append" else None)
     rules = {"data_storage_version": data_storage_version, "stable_row_ids": enable_stable_row_ids}
     new_bases = [base.to_base_path() for base in initial_bases or ()]
-    plan = plan_write(table, latest, reader.schema, mode, bases=new_bases, **rules)  # type: ignore[arg-type]
-    bases = plan.places(table, latest)
-    plan = replace(plan, schema=compressed(plan.schema, compression))
     properties = _with_message(transaction_properties or {}, commit_message)
-    limits = {"max_rows_per_file": max_rows_per_file, "max_bytes_per_file": max_bytes_per_file}
-    targets = choose_targets(bases, target_bases, target_all_bases)
-    in_memory = isinstance(data, pa.Table | pa.RecordBatch)
-    with background_uploads(table.store):
-        fragments = _write_files(reader, place, plan, targets=targets, in_memory=in_memory, **limits)
-        committed = commit_or_discard(table, plan, fragments, properties, config, bases=bases)
-    return LanceDataset(place.uri, table, committed)
+    how: dict[str, Any] = {"max_rows_per_file": max_rows_per_file, "max_bytes_per_file": max_bytes_per_file}
+    how["in_memory"] = isinstance(data, pa.Table | pa.RecordBatch)
+
+    def write(latest: Manifest | None, recent: Manifest | None = None) -> Manifest:
+        reader = _reader(data, schema, latest if mode == "append" else None)
+        plan = plan_write(table, latest, reader.schema, mode, bases=new_bases, **rules)  # type: ignore[arg-type]
+        plan, bases = replace(plan, schema=compressed(plan.schema, compression)), plan.places(table, latest)
+        how["targets"] = choose_targets(bases, target_bases, target_all_bases)
+        with background_uploads(table.store):
+            fragments = _write_files(reader, place, plan, **how)
+            return commit_or_discard(table, plan, fragments, properties, config, bases=bases, recent=recent)
+
+    committed = _append_to_recent(table, write) if mode == "append" and _is_small(data) else None
+    return LanceDataset(place.uri, table, committed or write(find_latest(table)))
+
+
+def _is_small(data: Any) -> bool:
+    return isinstance(data, pa.Table | pa.RecordBatch) and data.num_rows > 0 and data.nbytes <= _SMALL_BYTES
+
+
+def _append_to_recent(table: TableRef, write: Callable[[Manifest, Manifest], Manifest]) -> Manifest | None:
+    """Append to the newest version that this process has used, and return the new version.
+
+    Rows are sent while the commit looks for newer versions. Return None if nothing was committed, because the
+    version is unknown, or too old.
+
+    Raises:
+        CommitOutcomeUnknownError, RetriesExhaustedError: see `commit_operation`.
+    """
+    try:
+        recent = recent_version(table)
+        return None if recent is None else write(recent, recent)
+    except (CommitOutcomeUnknownError, RetriesExhaustedError):
+        raise
+    except LanceError as error:
+        logger.debug("the append to %s starts again from the newest version: %s", table.root, error)
+        return None
 
 
 def _reader(data: Any, schema: pa.Schema | None, table: Manifest | None) -> pa.RecordBatchReader:

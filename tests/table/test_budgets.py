@@ -15,6 +15,7 @@ import pytest
 
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import FormatError
+from spark_lance.table.versions.versions import recent_version
 from tests import counting_store
 from tests.counting_store import Cost, counting
 
@@ -229,3 +230,34 @@ def test_every_documented_budget_is_checked() -> None:
 def test_compaction_reads_each_file_once() -> None:
     _, cost = cost_of(_compact())
     assert cost.count("GET", "/data/") <= 20
+
+
+def test_an_append_after_other_writers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version that the process knows is too old: the table has other columns, or is another one."""
+
+    def changed_elsewhere(change: Callable[[str], Any]) -> str:
+        uri = new_table()
+        recent = recent_version(dataset(uri).snapshot.table)
+        assert recent is not None
+        change(uri)
+        with monkeypatch.context() as patch:
+            patch.setattr("spark_lance.datasets.dataset.recent_version", lambda _: recent)
+            write_dataset(rows(1, _ROWS), uri, mode="append")
+        return uri
+
+    def replace_table(uri: str) -> None:
+        table = dataset(uri)
+        for item in table.store.list_objects(table.root, recursive=True):
+            table.store.delete(item.path, table.root)
+        write_dataset(rows(7), uri)
+
+    uri = changed_elsewhere(lambda uri: dataset(uri).add_columns({"more": "id + 1"}))
+    assert dataset(uri).to_table(filter="more is null").num_rows == 1
+    uri = changed_elsewhere(lambda uri: write_dataset(rows(3, _ROWS + 1), uri, mode="append"))
+    assert dataset(uri).count_rows() == _ROWS + 4
+    assert dataset(uri).version == 3
+    uri = changed_elsewhere(lambda uri: write_dataset(rows(5), uri, mode="overwrite"))
+    assert dataset(uri).count_rows() == 6
+    uri = changed_elsewhere(replace_table)
+    assert dataset(uri).count_rows() == 8
+    assert len(dataset(uri).store.list(f"{dataset(uri).root}/data")) == 2

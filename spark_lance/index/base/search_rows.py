@@ -13,12 +13,15 @@ from spark_lance.index.base.entries import Segment
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.row_set import fragments_of, offsets_of
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
 Addresses = npt.NDArray[np.uint64]
 Fragments = Sequence[table_pb2.DataFragment]
 
+# A mask has one byte for each row of the version, and eight bytes for each fragment id.
+_MAX_MASK_ROWS, _MAX_FRAGMENT_ID = 1 << 26, 1 << 20
 # The rows that pass a filter, with the manifest of their version.
 _ROWS: CacheSection[tuple[Manifest, Addresses]] = CacheSection("rows of filters", CACHE, share=1 / 4)
 
@@ -88,3 +91,53 @@ def contains(rows: Addresses, addresses: Addresses) -> npt.NDArray[np.bool_]:
     positions = np.minimum(np.searchsorted(rows, addresses), len(rows) - 1)
     result: npt.NDArray[np.bool_] = rows[positions] == addresses
     return result
+
+
+class RowMask:
+    """A set of rows as one byte for each row of a version.
+
+    Finding a row takes constant time, unlike `contains`.
+
+    Args:
+        starts: the place of each fragment's first row in `members`; `total` for other fragment ids.
+        total: number of rows of the version.
+    """
+
+    def __init__(self, starts: npt.NDArray[np.int64], total: int) -> None:
+        self._starts = starts
+        # The last element answers for rows of other fragments.
+        self._members = np.zeros(total + 1, np.bool_)
+
+    @classmethod
+    def of(cls, rows: Addresses, fragments: Fragments) -> RowMask | None:
+        """Return the mask of rows; None if it would be too large.
+
+        Args:
+            rows: addresses of rows of the fragments.
+            fragments: all fragments of the version.
+        """
+        ids = np.array([fragment.id for fragment in fragments], np.int64)
+        sizes = np.array([fragment.physical_rows for fragment in fragments], np.int64)
+        total = int(sizes.sum())
+        # Old tables do not store the number of rows of a fragment.
+        if not sizes.all() or total > _MAX_MASK_ROWS or ids.max(initial=0) > _MAX_FRAGMENT_ID:
+            return None
+        starts = np.full(int(ids.max(initial=0)) + 2, total, np.int64)
+        starts[ids] = np.cumsum(sizes) - sizes
+        result = cls(starts, total)
+        result._members[result._places(rows)] = True
+        return result
+
+    @property
+    def nbytes(self) -> int:
+        """Memory size in bytes."""
+        return int(self._starts.nbytes + self._members.nbytes)
+
+    def contains(self, addresses: Addresses) -> npt.NDArray[np.bool_]:
+        """Return the mask (bool) of `addresses` that are in the set."""
+        return self._members.take(self._places(addresses), mode="clip")
+
+    def _places(self, addresses: Addresses) -> npt.NDArray[np.int64]:
+        places = self._starts.take(fragments_of(addresses).astype(np.int64), mode="clip")
+        places += offsets_of(addresses)
+        return places

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from spark_lance.index.base.resolve import RowResolver
 from spark_lance.index.base.search_rows import (
     Addresses,
     Fragments,
+    RowMask,
     allowed_rows,
     contains,
     find_covered_fragments,
@@ -50,6 +51,7 @@ from spark_lance.index.vector.top_k import BatchTopK, TopK, merged, smallest
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.parallel import run_together
 from spark_lance.proto import table_pb2
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
@@ -73,6 +75,8 @@ _CACHED_BYTES = 4 << 20
 _MAX_LOADED = 32
 # Bytes of partitions whose distances are ranked together.
 _GROUP_BYTES = 64 << 20
+# Below this fraction of allowed rows, other rows are not compared.
+_MAX_SELECTED_FRACTION = 0.25
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,11 @@ class _LoadedPartition:
 
 
 _PARTITIONS: CacheSection[_LoadedPartition] = CacheSection("partitions of vectors", CACHE)
+# The mask of some rows, with the manifest of their version and the rows themselves.
+_MASKS: CacheSection[tuple[Manifest, Addresses, RowMask | None]] = CacheSection(
+    "masks of rows", CACHE, share=1 / 4
+)
+_Group: TypeAlias = Sequence[tuple[_LoadedPartition, PreparedQuery]]
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,8 @@ class SegmentSearch:
         segment, content: the segment and its stored content.
         rows: resolves row ids to current addresses.
         allowed: addresses of the rows that pass the filter, ascending; None for all.
+        fraction: fraction of the version's rows that pass the filter.
+        mask: the rows that pass the filter, if their addresses are the row ids of the index and they are few.
     """
 
     query: VectorQuery
@@ -103,6 +114,8 @@ class SegmentSearch:
     content: VectorSegment
     rows: RowResolver
     allowed: Addresses | None
+    fraction: float = 1.0
+    mask: RowMask | None = None
 
     @cached_property
     def _queries(self) -> Queries:
@@ -208,11 +221,16 @@ class SegmentSearch:
         nodes, scores = search_graph(partition.graph, partition.scorer, prepared, ef, counts)
         return TopK(addresses[nodes], scores)
 
-    def _nearest(self, group: Sequence[tuple[_LoadedPartition, PreparedQuery]]) -> TopK:
+    def _nearest(self, group: _Group) -> TopK:
         """Return the nearest allowed rows of a group of partitions.
 
         Resolving rows can be slow, so only the nearest are resolved, and more if too few of them are allowed.
         """
+        fraction = self.fraction
+        if self.mask is not None:
+            group, fraction = self._select_allowed(group, self.mask), 1.0
+        if not group:
+            return TopK.best([], self.query.candidates)
         row_ids = np.concatenate([partition.row_ids for partition, _ in group])
         ends = np.cumsum([len(partition.row_ids) for partition, _ in group])
         scores = np.empty(len(row_ids), np.float32)
@@ -220,6 +238,7 @@ class SegmentSearch:
         estimate_each([(partition.scorer, prepared) for partition, prepared in group], scores, afar=afar)
         rounding = max(partition.scorer.rounding(prepared) for partition, prepared in group)
         count = self.query.candidates + _SEGMENT_MARGIN
+        count = min(len(scores), int(count / fraction)) if fraction else len(scores)
         while True:
             near, distances = _nearest_rows(scores, count, rounding, group, ends)
             addresses, counts = self._resolve_rows(row_ids[near])
@@ -227,13 +246,29 @@ class SegmentSearch:
                 return TopK(addresses[counts], distances[counts] * _scale(self.content))
             count *= 8
 
+    def _select_allowed(self, group: _Group, mask: RowMask) -> _Group:
+        """Return the partitions of a group with only their allowed rows."""
+        counts = [len(partition.row_ids) for partition, _ in group]
+        ends = np.cumsum(counts)
+        rows = np.flatnonzero(mask.contains(np.concatenate([partition.row_ids for partition, _ in group])))
+        cuts = np.searchsorted(rows, ends).tolist()
+        result = []
+        for (partition, prepared), first, last, start in zip(
+            group, [0, *cuts], cuts, (ends - counts).tolist(), strict=False
+        ):
+            if first < last:
+                own = rows[first:last] - start
+                part = _LoadedPartition(partition.row_ids[own], partition.scorer.part(own), None)
+                result.append((part, prepared))
+        return result
+
     def _resolve_rows(self, row_ids: RowIds) -> tuple[Addresses, npt.NDArray[np.bool_]]:
         """Return the addresses of rows, and the mask of live rows that pass the filter."""
         addresses, counts = self.rows.addresses(row_ids, self.segment.covered)
         return addresses, counts if self.allowed is None else counts & contains(self.allowed, addresses)
 
     def _partitions(self, numbers: Sequence[int]) -> Iterator[tuple[int, _LoadedPartition]]:
-        """Yield partitions that have rows, with their numbers. On an object store, load several at once."""
+        """Yield partitions that have rows, with their numbers. Several are loaded at once."""
         content = self.content
         group: list[int] = []
         size = 0.0
@@ -242,7 +277,7 @@ class SegmentSearch:
                 continue
             group.append(number)
             size += content.row_bytes * int(content.lengths[number])
-            if self.segment.store.is_local or len(group) == _MAX_LOADED or size > _GROUP_BYTES:
+            if len(group) == _MAX_LOADED or size > _GROUP_BYTES:
                 yield from zip(group, self._load(group), strict=True)
                 group, size = [], 0.0
         yield from zip(group, self._load(group), strict=True)
@@ -285,7 +320,7 @@ def _nearest_rows(
     scores: Distances,
     count: int,
     rounding: float,
-    group: Sequence[tuple[_LoadedPartition, PreparedQuery]],
+    group: _Group,
     ends: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], Distances]:
     """Return the `count` nearest rows of a group of partitions (positions, unordered) and their distances.
@@ -460,7 +495,26 @@ class VectorSearch:
         self, query: VectorQuery, segment: Segment, content: VectorSegment, allowed: Addresses | None
     ) -> SegmentSearch:
         """Return the search of one segment for a query."""
-        return SegmentSearch(query, segment, content, self._rows, allowed)
+        if allowed is None:
+            return SegmentSearch(query, segment, content, self._rows, None)
+        fraction = min(1.0, len(allowed) / max(1, self._physical_rows))
+        has_moves = self._scan.manifest.uses_stable_row_ids or self._rows.has_remaps
+        mask = None if has_moves or fraction > _MAX_SELECTED_FRACTION else self._mask(allowed)
+        return SegmentSearch(query, segment, content, self._rows, allowed, fraction, mask)
+
+    @cached_property
+    def _physical_rows(self) -> int:
+        return sum(fragment.physical_rows for fragment in self._snapshot.fragments)
+
+    def _mask(self, allowed: Addresses) -> RowMask | None:
+        manifest = self._snapshot.manifest
+        # The cached value references the manifest and the rows, so no others can get their ids.
+        _, _, mask = _MASKS.get(
+            (id(manifest), id(allowed)),
+            lambda: (manifest, allowed, RowMask.of(allowed, self._snapshot.fragments)),
+            lambda value: value[1].nbytes + (0 if value[2] is None else value[2].nbytes),
+        )
+        return mask
 
     def allowed(self, filter: str | None, task: SearchTask) -> Addresses | None:
         """Return the addresses of the rows of a task that pass a filter, ascending; None for all."""

@@ -133,6 +133,7 @@ def commit_operation(
     reuse: ReuseEntry | None = None,
     strict: bool = False,
     write_id: IdempotentWrite | None = None,
+    base: Manifest | None = None,
     retry: RetryPolicy | None = None,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
@@ -148,6 +149,8 @@ def commit_operation(
         reuse: the fragment-reuse entry of a Rewrite that does not change the indexes.
         strict: commit as the version after `read_version` or fail.
         write_id: commit only if the table has no version of the same job with this number or a higher one.
+        base: the manifest of `read_version` from the cache of this process. The commit fails if the table has
+            another one.
         retry: how often to retry after other writers committed first; default: as in `commit_options`.
         env: clock, sleep and random numbers.
 
@@ -165,7 +168,7 @@ def commit_operation(
     """
     options = current_options()
     transaction = _new_transaction(operation, read_version, properties, write_id)
-    commit = PendingCommit(table, transaction, env, rows, reuse, strict, write_id)
+    commit = PendingCommit(table, transaction, env, rows, reuse, strict, write_id, base)
     if isinstance(operation, transaction_pb2.Transaction.Restore):
         commit.restored = load_version(table, operation.version)
     build = find_builder(commit.transaction)

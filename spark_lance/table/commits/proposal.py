@@ -63,7 +63,13 @@ from spark_lance.table.operations import OPERATIONS, Builder
 from spark_lance.table.operations.index_upkeep import remove_fragments_from_bitmaps
 from spark_lance.table.operations.next_version import CommitContext, ReuseEntry
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.versions.versions import is_set_aside, list_versions, load_newest, read_whole
+from spark_lance.table.versions.versions import (
+    is_set_aside,
+    list_versions,
+    load_newest,
+    load_version,
+    read_whole,
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class PendingCommit(TableRefMixin):
     """A commit in progress.
 
     Attributes:
-        rows, reuse, strict, write_id: as in `commit_operation`.
+        rows, reuse, strict, write_id, base: as in `commit_operation`.
         ledger: the record of idempotent writes, as far as it was read to check `write_id`.
         restored: the version that a Restore restores.
         checked: the highest version that was checked for conflicts; no version up to it conflicts.
@@ -101,6 +107,7 @@ class PendingCommit(TableRefMixin):
     reuse: ReuseEntry | None = None
     strict: bool = False
     write_id: IdempotentWrite | None = None
+    base: Manifest | None = None
     ledger: AppliedWrites = field(default_factory=AppliedWrites)
     restored: Manifest | None = None
     pending_rebases: list[Message] = field(default_factory=list)
@@ -275,6 +282,9 @@ def propose_next(commit: PendingCommit, build: Builder) -> Manifest | CommittedV
         )
     if latest.path != manifest_path(commit.root, latest.version, latest.naming):
         raise FormatError(f"the manifest says it is version {latest.version}", path=latest.path)
+    if commit.base is not None:
+        _check_base(commit, commit.base, latest)
+        commit.base = None
     if (
         commit.write_id is not None
         and (ours := _find_earlier_write(commit, commit.write_id, latest)) is not None
@@ -293,6 +303,20 @@ def propose_next(commit: PendingCommit, build: Builder) -> Manifest | CommittedV
         _check_conflict(commit, theirs)
         commit.checked = version
     return build_on(commit, build, latest, newest.highest_number + 1)
+
+
+def _check_base(commit: PendingCommit, base: Manifest, latest: Manifest) -> None:
+    """Check that the table still has the version that the operation was computed from.
+
+    Raises:
+        RetryableConflictError: another table has replaced this one.
+        VersionNotFoundError: the version was cleaned up.
+    """
+    current = latest if latest.version == base.version else load_version(commit.table, base.version)
+    if current.message is not base.message and current.message != base.message:
+        raise RetryableConflictError(
+            f"version {base.version} of {commit.root} is another one than before: run the operation again"
+        )
 
 
 def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int | None = None) -> Manifest:

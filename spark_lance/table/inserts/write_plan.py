@@ -237,6 +237,7 @@ def commit_write(
     config: Mapping[str, str] | None = None,
     write_id: IdempotentWrite | None = None,
     pruner_factory: PrunerFactory | None = None,
+    recent: Manifest | None = None,
 ) -> Manifest:
     """Commit files that were written with `plan`, and return the table's version that contains them.
 
@@ -251,6 +252,8 @@ def commit_write(
         config: settings of the table if this call creates it.
         write_id: commit only if the same job has not committed this number or a higher one.
         pruner_factory: speeds up the search for rows to replace, see `Snapshot`.
+        recent: for an append, the version of the plan if it is `recent_version`: the commit checks that the
+            table still has it.
 
     Raises:
         AlreadyCommittedError: the job has already committed this number. The files are not part of the table.
@@ -285,7 +288,12 @@ def commit_write(
     else:
         operation = overwrite_message(plan.whole or plan.schema, messages, plan.config)
     return commit_operation(
-        table, operation, read_version=plan.read_version, properties=properties, write_id=write_id
+        table,
+        operation,
+        read_version=plan.read_version,
+        properties=properties,
+        write_id=write_id,
+        base=recent,
     )
 
 
@@ -320,11 +328,12 @@ def commit_or_discard(
     write_id: IdempotentWrite | None = None,
     pruner_factory: PrunerFactory | None = None,
     bases: Bases | None = None,
+    recent: Manifest | None = None,
 ) -> Manifest:
     """Commit files like `commit_write`, and delete them if certainly nothing was committed.
 
     Args:
-        table, plan, fragments, properties, config, write_id, pruner_factory: see `commit_write`.
+        table, plan, fragments, properties, config, write_id, pruner_factory, recent: see `commit_write`.
         bases: the base paths, to delete files that are not under the table's own root.
 
     Raises:
@@ -332,7 +341,7 @@ def commit_or_discard(
         LanceError, OSError: see `commit_write`; nothing was committed, and the files were deleted.
     """
     with delete_on_failure(lambda: delete_fragment_files(table, fragments, bases)):
-        return commit_write(table, plan, fragments, properties, config, write_id, pruner_factory)
+        return commit_write(table, plan, fragments, properties, config, write_id, pruner_factory, recent)
 
 
 def _load_base(table: TableRef, plan: WritePlan, write_id: IdempotentWrite | None) -> Manifest:

@@ -231,8 +231,30 @@ def remember(store: Store, path: str, data: bytes, manifest: Manifest) -> None:
     if store.is_local:
         _put(_key(store, path, _BY_BYTES), data, manifest)
     elif store.lists_tags:
-        tag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
-        _put(_key(store, path, tag), data, manifest)
+        key = _key(store, path, f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"')
+        _put(key, data, manifest)
+        _note_newest(store, path, key)
+
+
+# The cache key of the newest manifest that this process has read or written, by directory of manifests.
+_NEWEST: CacheSection[_Key] = CacheSection("newest versions", CACHE, share=1 / 64, counted=False)
+
+
+def recent_version(table: TableRef) -> Manifest | None:
+    """Return the newest version that this process has read or written, without a request; None if unknown.
+
+    Other writers may have committed newer versions, or replaced the table.
+
+    Raises:
+        UnsupportedFormatError: see `load_latest`.
+    """
+    key = _NEWEST.find(table.store.cache_key(table.path(VERSIONS_DIR)))
+    entry = None if key is None else _MANIFESTS.find(key)
+    return None if entry is None else _checked(table, entry[1].path, entry[1])
+
+
+def _note_newest(store: Store, path: str, key: _Key) -> None:
+    _NEWEST.put(store.cache_key(path.rpartition("/")[0]), key, 0)
 
 
 def _put(key: _Key, data: bytes, manifest: Manifest) -> None:
@@ -438,8 +460,15 @@ def load_latest(table: TableRef) -> Manifest:
 
 def load_newest(table: TableRef) -> NewestVersion:
     """Read the newest version like `load_latest`, with the highest number in use."""
-    manifest, highest = _read_newest(table, lambda file: _load(table, file))
+    manifest, highest = _read_newest(table, lambda file: _load_newest_file(table, file))
     return NewestVersion(manifest, highest)
+
+
+def _load_newest_file(table: TableRef, file: VersionFile) -> Manifest:
+    manifest = _load(table, file)
+    if not table.store.is_local and file.listed is not None and file.listed.tag is not None:
+        _note_newest(table.store, file.path, _key(table.store, file.path, file.listed.tag))
+    return manifest
 
 
 def _read_newest(table: TableRef, read: Callable[[VersionFile], Result]) -> tuple[Result, int]:
@@ -506,8 +535,11 @@ def write_hint(table: TableRef, version: int) -> None:
 
 
 def _load(table: TableRef, file: VersionFile) -> Manifest:
-    manifest = read_recent(table.store, file.path, file.naming, file.listed)
-    check_readable(manifest.message, file.path, manifest.facts)
+    return _checked(table, file.path, read_recent(table.store, file.path, file.naming, file.listed))
+
+
+def _checked(table: TableRef, path: str, manifest: Manifest) -> Manifest:
+    check_readable(manifest.message, path, manifest.facts)
     return repair_manifest(table, manifest)
 
 

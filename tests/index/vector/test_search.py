@@ -13,11 +13,13 @@ import pytest
 
 import spark_lance
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.index.base.search_rows import RowMask, contains
 from spark_lance.index.vector import search
 from spark_lance.index.vector.quantizers.quantized_points import QuantizedPoints
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from spark_lance.index.vector.storage import all_partitions
+from spark_lance.proto import table_pb2
 
 
 def indexed(
@@ -171,3 +173,50 @@ def test_few_files_stay_open(tmp_path: Path) -> None:
     for _ in range(3):
         assert found(dataset, vectors[0], k=600).num_rows == 600
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 40
+
+
+@pytest.mark.parametrize("kind", ["IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ"])
+def test_filters_that_few_rows_pass(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(8).normal(size=(1500, 16)).astype(np.float32)
+    dataset = indexed(tmp_path / "t", vectors, kind, partitions=5)
+    dataset.delete("id % 7 = 1")
+    dataset = spark_lance.dataset(tmp_path / "t")
+    filters = [
+        f"id >= {first} and id < {first + count}" for count in (3, 40, 300) for first in (0, 450, 1190)
+    ]
+
+    def answers(table: LanceDataset) -> list[pa.Table]:
+        return [
+            table.to_table(
+                ["id"],
+                nearest={"column": "v", "q": query, "k": 10, "nprobes": 3},
+                filter=condition,
+                prefilter=True,
+            )
+            for condition in filters
+            for query in vectors[:5]
+        ]
+
+    selected = answers(dataset)
+    monkeypatch.setattr(search, "_MAX_SELECTED_FRACTION", -1)
+    for some, expected in zip(selected, answers(spark_lance.dataset(tmp_path / "t")), strict=True):
+        assert np.allclose(some["_distance"], expected["_distance"], rtol=1e-4, atol=1e-4)
+        assert some.num_rows == expected.num_rows
+        if kind == "IVF_FLAT":
+            assert some["id"].equals(expected["id"])
+
+
+@pytest.mark.parametrize("fragments", [[0], [3], [0, 1, 2], [2, 900]])
+def test_masks_of_rows(fragments: list[int]) -> None:
+    random = np.random.default_rng(9)
+    messages = [table_pb2.DataFragment(id=number, physical_rows=50 + number) for number in fragments]
+    rows = np.unique(
+        [number << 32 | int(row) for number in fragments for row in random.integers(0, 50 + number, 30)]
+    ).astype(np.uint64)
+    mask = RowMask.of(rows, messages)
+    assert mask is not None
+    every = [number << 32 | row for number in (*fragments, 1, 4, 1 << 30) for row in range(50)]
+    addresses = np.array([*every, 2**64 - 1], np.uint64)
+    assert np.array_equal(mask.contains(addresses), contains(rows, addresses))
+    assert RowMask.of(rows, [table_pb2.DataFragment(id=0)]) is None
+    assert RowMask.of(rows, [table_pb2.DataFragment(id=1 << 30, physical_rows=5)]) is None

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from spark_lance.index.vector.base.ivf import Ivf
 from spark_lance.index.vector.base.metrics import Metric, Vectors
-from spark_lance.index.vector.quantizers.quantized_points import Matrix, QuantizedPoints, squares
+from spark_lance.index.vector.quantizers.quantized_points import Matrix, QuantizedPoints, Rows, squares
 
 # Above `_ONE_THREAD` values, BLAS uses all cores for a product and busy-waits for them. A query of ten
 # partitions would wait ten times for cores that others use. Above `_MOST_ALONE` values, all cores are faster.
@@ -110,6 +110,11 @@ class Scorer:
             out: (n,) float32.
             afar: whether the rows are probably not in a core's cache.
         """
+        self.write_products(query, out, afar=afar)
+        self.finish(query, out)
+
+    def write_products(self, query: PreparedQuery, out: Matrix, *, afar: bool) -> None:
+        """Write the products of one query with all points into `out`; arguments as for `estimate`."""
         if isinstance(self.points, QuantizedPoints):
             self.points.products(query.points, out[None])
         elif (
@@ -122,7 +127,6 @@ class Scorer:
             np.einsum("ij,j->i", self.points, query.points[0], out=out, casting="same_kind")
         else:
             self._products(self.points, query, out)
-        self.finish(query, out)
 
     def finish(self, query: PreparedQuery, out: Matrix) -> None:
         """Turn the products of one query with all points, in `out`, into distances."""
@@ -138,8 +142,8 @@ class Scorer:
             part = slice(start, start + step)
             np.matmul(points[part], query.points[0], out=out[part], casting="same_kind")
 
-    def part(self, rows: slice) -> Scorer:
-        """Return a slice of the rows."""
+    def part(self, rows: Rows) -> Scorer:
+        """Return the scorer of some of the rows."""
         points = self.points.part(rows) if isinstance(self.points, QuantizedPoints) else self.points[rows]
         scale = self.scale if isinstance(self.scale, float) else self.scale[rows]
         return replace(self, points=points, add=self.add[rows], scale=scale)
@@ -188,17 +192,33 @@ def estimate_each(group: Sequence[tuple[Scorer, PreparedQuery]], out: Matrix, *,
         afar: whether the rows are probably not in a core's cache.
     """
     quantized = [scorer.points for scorer, _ in group if isinstance(scorer.points, QuantizedPoints)]
-    is_quantized = len(quantized) == len(group)
-    if is_quantized:
+    if len(quantized) == len(group):
         type(quantized[0]).products_of_each(quantized, [query.points for _, query in group], out)
-    start = 0
-    for scorer, query in group:
-        part_out = out[start : start + len(scorer.add)]
-        if is_quantized:
-            scorer.finish(query, part_out)
-        else:
-            scorer.estimate(query, part_out, afar=afar)
-        start += len(part_out)
+    else:
+        start = 0
+        for scorer, query in group:
+            end = start + len(scorer.add)
+            scorer.write_products(query, out[start:end], afar=afar)
+            start = end
+    _finish_each(group, out)
+
+
+def _finish_each(group: Sequence[tuple[Scorer, PreparedQuery]], out: Matrix) -> None:
+    """Turn the products in `out` into distances, see `Scorer.finish`: one operation for all partitions."""
+    first, query = group[0]
+    if len(group) == 1:
+        first.finish(query, out)
+        return
+    counts = [len(scorer.add) for scorer, _ in group]
+    scales = [scorer.scale for scorer, _ in group if not isinstance(scorer.scale, float)]
+    out *= np.concatenate(scales) if scales else first.scale
+    add = np.concatenate([scorer.add for scorer, _ in group])
+    gains = [query.gain for _, query in group if not isinstance(query.gain, float)]
+    if gains:
+        add *= np.repeat(np.concatenate(gains), counts)
+    out += add
+    shifts = np.concatenate([query.shift for _, query in group])
+    out += shifts[0] if (shifts == shifts[0]).all() else np.repeat(shifts, counts)
 
 
 class Training(Protocol):

@@ -134,9 +134,10 @@ class ProductCodes(QuantizedPoints):
         """Memory size in bytes."""
         return self.codes.nbytes
 
-    def part(self, rows: slice) -> ProductCodes:
-        """Return a slice of the points."""
-        return ProductCodes(self.codes[:, rows], self.book)
+    def part(self, rows: Rows) -> ProductCodes:
+        """Return some of the points."""
+        codes = self.codes[:, rows] if isinstance(rows, slice) else self.codes.take(rows, axis=1)
+        return ProductCodes(codes, self.book)
 
     def decode(self, rows: Rows, out: Matrix) -> None:
         """Decode the points of the given rows into `out`."""
@@ -202,11 +203,15 @@ def _grouped_products(parts: Sequence[ProductCodes], queries: Sequence[Matrix], 
     """Write the products of one query with the points of several small partitions."""
     codes: npt.NDArray[Any] = np.concatenate([points.codes for points in parts], axis=1)
     book = parts[0].book
+    counts = [points.shape[0] for points in parts]
+    if len(out) < _MIN_TABLE_ROWS:
+        points = ProductCodes(codes, book).floats()
+        np.einsum("ij,ij->i", points, np.repeat(np.concatenate(queries), counts, axis=0), out=out)
+        return
     if all(query is queries[0] for query in queries):
         _sum_lookups(book.tables(queries[0])[:, 0], codes, out)
         return
     tables = book.tables(np.concatenate(queries))
-    counts = [points.shape[0] for points in parts]
     firsts = np.repeat(np.arange(len(parts), dtype=np.uint16) * np.uint16(_WORDS), counts)
     _sum_lookups(tables.reshape(len(tables), -1), np.add(codes, firsts, dtype=np.uint16), out)
 

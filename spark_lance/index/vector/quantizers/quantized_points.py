@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +40,8 @@ class QuantizedPoints(ABC):
         """Memory size in bytes."""
 
     @abstractmethod
-    def part(self, rows: slice) -> QuantizedPoints:
-        """Return a slice of the points."""
+    def part(self, rows: Rows) -> QuantizedPoints:
+        """Return some of the points."""
 
     @abstractmethod
     def decode(self, rows: Rows, out: Matrix) -> None:
@@ -127,8 +127,8 @@ class NarrowCodes(QuantizedPoints):
         """Memory size in bytes."""
         return self.codes.nbytes
 
-    def part(self, rows: slice) -> NarrowCodes:
-        """Return a slice of the points."""
+    def part(self, rows: Rows) -> NarrowCodes:
+        """Return some of the points."""
         return NarrowCodes(self.codes[rows], self.center)
 
     def decode(self, rows: Rows, out: Matrix) -> None:
@@ -137,6 +137,26 @@ class NarrowCodes(QuantizedPoints):
         np.copyto(out, self.codes[rows])
         if self.center:
             np.subtract(out, np.float32(self.center), out=out)
+
+    @classmethod
+    def products_of_each(
+        cls, parts: Sequence[QuantizedPoints], queries: Sequence[Matrix], out: Matrix
+    ) -> None:
+        """Write the products of one query with the points of several partitions, concatenated."""
+        step = max(1, _TILE_VALUES // max(1, parts[0].shape[1]))
+        buffer = np.empty((step, parts[0].shape[1]), np.float32)
+        start = 0
+        for points, query in zip(cast("Sequence[NarrowCodes]", parts), queries, strict=True):
+            first = start
+            for offset in range(0, len(points.codes), step):
+                codes = points.codes[offset : offset + step]
+                tile = buffer[: len(codes)]
+                np.copyto(tile, codes)
+                np.matmul(tile, query[0], out=out[start : start + len(codes)])
+                start += len(codes)
+            if points.center:
+                # Subtracting from the products is cheaper than subtracting from each value.
+                out[first:start] -= np.float32(points.center * float(query.sum(dtype=np.float64)))
 
 
 def squares(vectors: Vectors) -> Matrix:
