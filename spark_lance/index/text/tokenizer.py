@@ -299,6 +299,16 @@ def query_triples(query: str, cut: Cut) -> Triples:
 _BREAKS = {"simple": r"[^\pL\pN\pM]+", "whitespace": r"\s+"}
 # The same for ASCII texts.
 _ASCII_BREAKS = {"simple": r"[^0-9A-Za-z]+", "whitespace": r"[\t\n\f\r ]+"}
+_LAST_ASCII = 0x7F
+
+
+def _word_bytes(pattern: str) -> npt.NDArray[np.bool_]:
+    """Return for each byte whether it is inside of words; those beyond ASCII are not."""
+    inside = [byte <= _LAST_ASCII and not re.fullmatch(pattern, chr(byte)) for byte in range(256)]
+    return np.array(inside, np.bool_)
+
+
+_WORD_BYTES = {base: _word_bytes(pattern) for base, pattern in _ASCII_BREAKS.items()}
 # Parameters with the same names in the manifest entry and in the file.
 _SHARED_PARAMS = (
     "with_position", "lower_case", "stem", "remove_stop_words", "ascii_folding", "min_ngram_length",
@@ -530,9 +540,44 @@ def _split_words(texts: pa.Array, base: str) -> tuple[pa.Array, Ints]:
         # A query: compiling the Unicode expression would take longer than everything else.
         pieces = re.split(_ASCII_BREAKS[base], text)
         return pa.array(pieces, texts.type), np.zeros(len(pieces), np.int64)
+    if (ascii_words := _split_ascii(texts, base)) is not None:
+        return ascii_words
     lists = pc.split_pattern_regex(texts, _BREAKS[base])
     owners = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
     return pc.list_flatten(lists), owners
+
+
+def _split_ascii(texts: pa.Array, base: str) -> tuple[pa.Array, Ints] | None:
+    """Return the words of ASCII texts and the text of each; None if a text has other characters.
+
+    One pass over the bytes of all texts takes a tenth of the time of the regular expression.
+    """
+    texts = texts.fill_null("") if texts.null_count else texts
+    offset_type = np.int64 if pa.types.is_large_string(texts.type) else np.int32
+    _, offset_buffer, data = texts.buffers()
+    if not len(texts) or data is None:
+        return None
+    bounds = np.frombuffer(offset_buffer, offset_type)[texts.offset : texts.offset + len(texts) + 1]
+    values = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+    bounds = bounds.astype(np.int64) - bounds[0]
+    if not len(values) or int(values.max()) > _LAST_ASCII:
+        return None
+    is_inside = _WORD_BYTES[base][values]
+    # A word begins after a separator or at the beginning of a text, and ends likewise.
+    begins, ends = is_inside.copy(), is_inside.copy()
+    begins[1:] &= ~is_inside[:-1]
+    ends[:-1] &= ~is_inside[1:]
+    is_nonempty = bounds[:-1] < bounds[1:]
+    firsts, lasts = bounds[:-1][is_nonempty], bounds[1:][is_nonempty] - 1
+    begins[firsts], ends[lasts] = is_inside[firsts], is_inside[lasts]
+    starts = np.flatnonzero(begins)
+    offsets = np.zeros(len(starts) + 1, offset_type)
+    np.cumsum(np.flatnonzero(ends) - starts + 1, out=offsets[1:])
+    # The bytes inside words, one after the other, are the words.
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values[is_inside])]
+    words = pa.Array.from_buffers(texts.type, len(starts), buffers)
+    counts = np.diff(np.searchsorted(starts, bounds))
+    return words, np.repeat(np.arange(len(texts)), counts)
 
 
 def _tokens(words: pa.Array, texts: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> Tokens:

@@ -213,3 +213,21 @@ def test_words_of_texts() -> None:
     assert cut.text.tolist() == [0, 0, 0, 0, 3]
     long = Tokenizer(max_length=4, stops=True, own_stops=("x",)).tokenize(pa.array(["abcd abc the x y"]))
     assert [long.distinct[int(n)].as_py() for n in long.word] == ["abc", "y"]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("base", ["simple", "whitespace"])
+@given(
+    pieces=st.lists(st.none() | st.text("aB3 -\t\x0b\x00~", max_size=9), max_size=12), first=st.integers(0, 3)
+)
+def test_ascii_texts_have_the_words_of_any_texts(
+    kind: pa.DataType, base: str, pieces: list[str | None], first: int
+) -> None:
+    cutter = Tokenizer(base, stem=False, stops=False)
+    parts = [cutter.tokenize(pa.array([*pieces, *more], kind)[first:]) for more in ([], ["\u00e9"])]
+    some, every = ((part.distinct.take(pa.array(part.word)).to_pylist(), part) for part in parts)
+    count = len(some[0])
+    assert some[0] == every[0][:count]
+    assert np.array_equal(some[1].text, every[1].text[:count])
+    assert np.array_equal(some[1].position, every[1].position[:count])
+    assert len(every[0]) - count <= 1
