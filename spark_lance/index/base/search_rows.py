@@ -13,7 +13,7 @@ from spark_lance.index.base.entries import Segment
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.row_set import fragments_of, offsets_of
+from spark_lance.table.format.row_set import address_fragments, address_offsets
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
@@ -138,6 +138,6 @@ class RowMask:
         return self._members.take(self._places(addresses), mode="clip")
 
     def _places(self, addresses: Addresses) -> npt.NDArray[np.int64]:
-        places = self._starts.take(fragments_of(addresses).astype(np.int64), mode="clip")
-        places += offsets_of(addresses)
+        places = self._starts.take(address_fragments(addresses).astype(np.int64), mode="clip")
+        places += address_offsets(addresses)
         return places
