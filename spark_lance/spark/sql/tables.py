@@ -71,7 +71,7 @@ from spark_lance.spark.sql.procedure import texts
 from spark_lance.spark.sql.properties import fixed_properties
 from spark_lance.spark.sql.protocol_objects import SortKey, WriteOrder
 from spark_lance.spark.table.constraints import add_constraint
-from spark_lance.spark.table.staging import staged_options, staging_branch
+from spark_lance.spark.table.staging import check_evolution_staged, staged_options, staging_branch
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
 from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec
 from spark_lance.table.format.reserved_names import check_settings
@@ -418,6 +418,7 @@ def alter_table(request: BridgeRequest) -> dict[str, Any]:
     """Apply the changes of an ALTER TABLE in their order, and return the description of the table."""
     table = open_writable_table(request)
     if request.body["evolves"]:
+        check_evolution_staged({**table.options, "path": table.path}, request.body.get("staging"))
         check_evolution(table.dataset().manifest, request.body["changes"])
     changes = request.body["changes"]
     schema = st.StructType.fromJson(json.loads(load_table(request)["declared"]))

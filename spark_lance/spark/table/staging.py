@@ -92,6 +92,29 @@ def check_staged(options: Mapping[str, str], staging: Mapping[str, str] | None) 
         )
 
 
+def check_evolution_staged(options: Mapping[str, str], staging: Mapping[str, str] | None) -> None:
+    """Check that WITH SCHEMA EVOLUTION does not change the table whose rows are written to a branch.
+
+    Args:
+        options: options of the table that would change.
+        staging: as for `staging_branch`; None in a session without the settings.
+
+    Raises:
+        OptionError: the session directs writes to a branch of the table.
+    """
+    if not _selects_main(options, staging):
+        return
+    assert staging is not None
+    branch = _target_branch(_open_main(options), staging)
+    if branch is not None:
+        setting = "branch" if "branch" in staging else "id"
+        raise OptionError(
+            f"WITH SCHEMA EVOLUTION would change the table, and spark.wap.{setting} directs writes to branch "
+            f"{branch!r}: first run ALTER TABLE t.`branch_{branch}` ADD COLUMN name type, or RESET "
+            f"spark.wap.{setting}"
+        )
+
+
 def check_session_stages(table: TableBase) -> None:
     """Check that a change by `LanceTable` does not bypass the branch of the session's settings.
 

@@ -851,3 +851,26 @@ def test_direct_writes_past_the_branch_of_a_session_are_refused(session: SparkSe
     finally:
         session.conf.unset("spark.wap.branch")
     assert run("SELECT count(*) FROM staged") == [(0,)]
+
+
+@pytest.mark.skipif(RELEASE < (4, 1), reason="catalogs evolve schemas from Spark 4.1 on")
+def test_schema_evolution_past_the_branch_of_a_session_is_refused(session: SparkSession, run: Run) -> None:
+    run("CREATE OR REPLACE TABLE evolved (id INT) TBLPROPERTIES ('write.wap.enabled' = 'true')")
+    merge = (
+        "MERGE WITH SCHEMA EVOLUTION INTO evolved t USING (SELECT 3 AS id, 9 AS extra) s ON t.id = s.id "
+        "WHEN NOT MATCHED THEN INSERT *"
+    )
+    run("ALTER TABLE evolved CREATE BRANCH audit")
+    session.conf.set("spark.wap.branch", "audit")
+    try:
+        assert "run ALTER TABLE t.`branch_audit` ADD COLUMN name type" in outcome(lambda: run(merge))
+    finally:
+        session.conf.unset("spark.wap.branch")
+    assert session.table("evolved").columns == ["id"]
+    run("ALTER TABLE lance.d.evolved.`branch_audit` ADD COLUMN extra INT")
+    session.conf.set("spark.wap.branch", "audit")
+    try:
+        run(merge)
+    finally:
+        session.conf.unset("spark.wap.branch")
+    assert run("SELECT * FROM lance.d.evolved.branch_audit") == [(3, 9)]
