@@ -236,7 +236,8 @@ class SegmentSearch:
         scores = np.empty(len(row_ids), np.float32)
         afar = sum(partition.scorer.nbytes for partition, _ in group) > _CACHED_BYTES
         estimate_each([(partition.scorer, prepared) for partition, prepared in group], scores, afar=afar)
-        rounding = max(partition.scorer.rounding(prepared) for partition, prepared in group)
+        is_direct = group[0][0].scorer.direct
+        rounding = max(part.scorer.rounding(prepared) for part, prepared in group) if is_direct else 0.0
         count = self.query.candidates + _SEGMENT_MARGIN
         count = min(len(scores), int(count / fraction)) if fraction else len(scores)
         while True:
@@ -269,17 +270,21 @@ class SegmentSearch:
 
     def _partitions(self, numbers: Sequence[int]) -> Iterator[tuple[int, _LoadedPartition]]:
         """Yield partitions that have rows, with their numbers. Several are loaded at once."""
-        content = self.content
+        lengths = self.content.lengths[list(numbers)]
+        sizes = lengths * self.content.row_bytes
+        if len(numbers) <= _MAX_LOADED and sizes.sum() <= _GROUP_BYTES and lengths.all():
+            yield from zip(numbers, self._load(numbers), strict=True)
+            return
         group: list[int] = []
-        size = 0.0
-        for number in numbers:
-            if not content.lengths[number]:
+        room = float(_GROUP_BYTES)
+        for number, size in zip(numbers, sizes.tolist(), strict=True):
+            if not size:
                 continue
             group.append(number)
-            size += content.row_bytes * int(content.lengths[number])
-            if len(group) == _MAX_LOADED or size > _GROUP_BYTES:
+            room -= size
+            if len(group) == _MAX_LOADED or room < 0:
                 yield from zip(group, self._load(group), strict=True)
-                group, size = [], 0.0
+                group, room = [], float(_GROUP_BYTES)
         yield from zip(group, self._load(group), strict=True)
 
     def _load(self, numbers: Sequence[int]) -> list[_LoadedPartition]:

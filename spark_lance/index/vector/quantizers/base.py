@@ -176,7 +176,7 @@ class Scorer:
         result: Matrix = (self.points[rows] @ query.points[0]) * scale + add + query.shift[0]
         return result
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Memory size in bytes."""
         scale = 0 if isinstance(self.scale, float) else self.scale.nbytes
