@@ -14,7 +14,6 @@ import pyarrow as pa
 from spark_lance.datasets.lance_dataset import LanceDataset
 from spark_lance.datasets.read import LanceFragment
 from spark_lance.errors import (
-    CommitOutcomeUnknownError,
     LanceError,
     OptionError,
     RetriesExhaustedError,
@@ -190,12 +189,14 @@ def _append_to_recent(table: TableRef, write: Callable[[Manifest, Manifest], Man
     Raises:
         CommitOutcomeUnknownError, RetriesExhaustedError: see `commit_operation`.
     """
+    from spark_lance.table.commits.commit_rows import proves_failure
+
     try:
         recent = recent_version(table)
         return None if recent is None else write(recent, recent)
-    except (CommitOutcomeUnknownError, RetriesExhaustedError):
-        raise
     except LanceError as error:
+        if isinstance(error, RetriesExhaustedError) or not proves_failure(error):
+            raise
         logger.debug("the append to %s starts again from the newest version: %s", table.root, error)
         return None
 

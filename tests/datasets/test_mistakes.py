@@ -228,7 +228,7 @@ MISTAKES = [
     ("ds.cleanup_old_versions(retain_versions=0)", "retain_versions must be at least 1, not 0"),
     ("ds.tags.create('new tag!', 1)", "use letters, digits"),
     ("ds.tags.update('chekd', 1)", "did you mean 'checked'?"),
-    ("ds.shallow_clone(path)", "already: choose another place"),
+    ("ds.shallow_clone(path)", "a Lance table already exists at"),
     ("ds.update_config({'a': 1})", "settings are a dict from keys to texts or None"),
     ("ds.settings.add_constraint('p', 'order_id < 0')", "correct or delete such rows first"),
     ("ds.upsert_log()", "initialize_mem_wal()"),

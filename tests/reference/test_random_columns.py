@@ -17,9 +17,9 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from lance.arrow import BFloat16Type
 
 import spark_lance
+from spark_lance.compat.lance.arrow import BFloat16Type
 from spark_lance.errors import LanceError
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -85,7 +85,7 @@ LEAVES: list[tuple[pa.DataType, Draw]] = [
     (pa.decimal128(38, 0), lambda rng: decimal.Decimal(rng.randint(-(10**37), 10**37))),
     (pa.month_day_nano_interval(), lambda rng: (rng.randrange(12), rng.randrange(30), 1000)),
 ]
-_BFLOAT16 = BFloat16Type()  # type: ignore[no-untyped-call]
+_BFLOAT16 = BFloat16Type()
 # Extension types, of whole columns only. The functions draw storage values.
 EXTENSIONS: list[tuple[pa.DataType, Draw]] = [
     (pa.uuid(), lambda rng: rng.randbytes(16)),

@@ -26,6 +26,11 @@ from spark_lance.table.format.upkeep import log_errors
 logger = logging.getLogger(__name__)
 
 
+def proves_failure(error: Exception) -> bool:
+    """Whether an error of a commit proves that nothing was committed."""
+    return isinstance(error, LanceError) and not isinstance(error, CommitOutcomeUnknownError)
+
+
 @contextmanager
 def delete_on_failure(discard: Callable[[], object], *also: type[Exception]) -> Iterator[None]:
     """Delete the files of a commit if the `with` block proves that the commit failed.
