@@ -432,13 +432,15 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-@pytest.mark.parametrize("append", [append_by_dataset, append_by_sink])
+# An append of few rows by the dataset begins with the newest version that the process knows.
+@pytest.mark.parametrize(("append", "listings"), [(append_by_dataset, 1), (append_by_sink, 2)])
 def test_an_append_waits_for_few_requests(
     append: Callable[[str, Options], None],
+    listings: int,
     options: Options,
     services: tuple[Server, Any, Any],
 ) -> None:
-    """Beside its data file and manifest, an append lists twice; the transaction goes with the second."""
+    """Beside the listings, an append writes one data file, one transaction and one manifest."""
     server = services[0]
     uri = f"s3://bucket/{uuid.uuid4()}"
     for _ in range(4):
@@ -452,7 +454,7 @@ def test_an_append_waits_for_few_requests(
     assert ours(uri, options).count_rows() == 48
     for requests in costs:
         lists = [path for method, path in requests if method == "GET"]
-        assert len(lists) == 2, requests
+        assert len(lists) == listings, requests
         assert all("list-type=2" in path and "max-keys=8" in path for path in lists)
         puts = [path for method, path in requests if method == "PUT"]
         for folder in ("data", "_transactions", "_versions"):
