@@ -258,6 +258,11 @@ def test_an_append_after_other_writers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dataset(uri).version == 3
     uri = changed_elsewhere(lambda uri: write_dataset(rows(5), uri, mode="overwrite"))
     assert dataset(uri).count_rows() == 6
+    uri = changed_elsewhere(lambda uri: dataset(uri).update_config({"k": "v"}))
+    assert dataset(uri).count_rows() == _ROWS + 1
+    transaction = dataset(uri).read_transaction(3)
+    assert transaction is not None
+    assert transaction.read_version == 2
     uri = changed_elsewhere(replace_table)
     assert dataset(uri).count_rows() == 8
     assert len(dataset(uri).store.list(f"{dataset(uri).root}/data")) == 2

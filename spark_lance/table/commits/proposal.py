@@ -306,10 +306,12 @@ def propose_next(commit: PendingCommit, build: Builder) -> Manifest | CommittedV
 
 
 def _check_base(commit: PendingCommit, base: Manifest, latest: Manifest) -> None:
-    """Check that the table still has the version that the operation was computed from.
+    """Check that the table still has the base version, and the columns and settings of that version.
+
+    The rows were checked against the constraints of `base`, which was not read for this commit.
 
     Raises:
-        RetryableConflictError: another table has replaced this one.
+        RetryableConflictError: another table has replaced this one, or its columns or settings have changed.
         VersionNotFoundError: the version was cleaned up.
     """
     current = latest if latest.version == base.version else load_version(commit.table, base.version)
@@ -317,6 +319,12 @@ def _check_base(commit: PendingCommit, base: Manifest, latest: Manifest) -> None
         raise RetryableConflictError(
             f"version {base.version} of {commit.root} is another one than before: run the operation again"
         )
+    for name in ("fields", "schema_metadata", "config", "table_metadata"):
+        if getattr(latest.message, name) != getattr(base.message, name):
+            raise RetryableConflictError(
+                f"columns or settings of {commit.root} have changed since version {base.version}: run the "
+                "operation again"
+            )
 
 
 def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int | None = None) -> Manifest:
