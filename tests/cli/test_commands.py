@@ -188,7 +188,8 @@ def test_completion(shell: str, capsys: Captured, monkeypatch: pytest.MonkeyPatc
 def test_nothing_but_the_command_line_pays_for_its_packages() -> None:
     program = (
         "import sys, spark_lance.spark.source, spark_lance.spark.scan.rows, spark_lance.spark.sink.write;"
-        "import spark_lance.datasets.dataset;"
+        "import spark_lance.datasets.dataset, spark_lance.spark.table;"
+        "from spark_lance.spark.table import merging, changing, maintaining, indexing, column_jobs;"
         "print([name for name in ('rich', 'click', 'duckdb', 'deltalake') if name in sys.modules])"
     )
     done = subprocess.run(

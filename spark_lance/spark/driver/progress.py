@@ -25,7 +25,6 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from spark_lance.cli.output import Progress
 from spark_lance.io.display import size_text
 from spark_lance.io.progress import reporting
 from spark_lance.spark.driver.arguments import check_running
@@ -54,6 +53,8 @@ def create_bar(spark: SparkSession, what: str) -> Any:
         spark: the session. Its settings can turn the bar off.
         what: text of the bar before the first report.
     """
+    if "IPython" not in sys.modules and not sys.stderr.isatty():
+        return None
     if str(spark.conf.get(_SETTING, "true")).lower() != "true":
         return None
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -61,6 +62,9 @@ def create_bar(spark: SparkSession, what: str) -> Any:
         return NotebookBar(what)
     if not sys.stderr.isatty() or str(spark.conf.get(_SPARK_PROGRESS_SETTING, "false")).lower() == "true":
         return None
+    # Not imported at the top: few processes draw a bar, and rich is needed for nothing else.
+    from spark_lance.cli.output import Progress
+
     return Progress(what)
 
 
@@ -225,7 +229,7 @@ def operation(spark: SparkSession, what: str, path: str) -> Iterator[None]:
         return
     name = f"{what} of {path}"
     began = time.monotonic()
-    bar = _bar(spark, what)
+    bar = create_bar(spark, what)
     shown_bar, listener = (nullcontext(), nullcontext()) if bar is None else (bar, reporting(bar))
     with shown_bar, listener, commit_options(origin=partial(commit_origin, spark)):
         token = _current.set(_Operation(name, _group(spark) or f"lance: {name}", bar))
@@ -284,19 +288,7 @@ def _group(spark: Any) -> str | None:
     return group
 
 
-def _bar(spark: SparkSession, what: str) -> Any:
-    """Return a progress bar; None without an interactive user."""
-    if "IPython" not in sys.modules and not sys.stderr.isatty():
-        return None
-    # Not imported at the top: few processes draw anything.
-    from spark_lance.spark.driver.progress import create_bar
-
-    return create_bar(spark, what)
-
-
 def _watch_step(spark: SparkSession, what: str, running: _Operation | None) -> AbstractContextManager[object]:
     if running is None or running.bar is None:
         return nullcontext()
-    from spark_lance.spark.driver.progress import report_tasks
-
     return report_tasks(spark, running.group, what, running.bar)
