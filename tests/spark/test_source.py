@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
 import spark_lance
 from spark_lance.errors import OptionError, SchemaError, TableNotFoundError, VersionNotFoundError
-from spark_lance.spark.scan import changes, fresh, inserted, metadata, search
+from spark_lance.spark.scan import changes, fresh, metadata, search
 from spark_lance.spark.scan import rows as rows_kind
 from spark_lance.spark.scan.kinds import READ_KINDS, ReadKind
 from spark_lance.spark.scan.rows import LanceReader
@@ -101,7 +101,7 @@ def test_the_module_that_spark_imports_everywhere_is_light() -> None:
 
 def test_every_kind_of_read_has_a_module_of_that_form() -> None:
     # mypy compares the modules with `ReadKind`.
-    modules: list[ReadKind] = [rows_kind, metadata, changes, inserted, search, fresh]
+    modules: list[ReadKind] = [rows_kind, metadata, changes, changes, search, fresh]
     assert list(READ_KINDS.values()) == [getattr(module, "__name__", "") for module in modules]
 
 

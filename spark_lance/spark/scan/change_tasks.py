@@ -60,8 +60,27 @@ _FEED_TYPES = {
 }
 
 
+def inserted_schema(schema: Schema, projection: Projection) -> st.StructType:
+    """Return the Spark schema of the rows that several versions inserted.
+
+    Table columns are nullable, as older versions may lack them.
+
+    Args:
+        schema: the table's schema in the last version.
+        projection: the columns to read with their types.
+
+    Raises:
+        SchemaError: a column does not exist, or Spark has no type for it.
+    """
+    fields = to_spark_schema(schema, projection)
+    system = system_names(field.name for field in schema.fields)
+    for field in fields:
+        field.nullable = field.nullable or field.name not in system
+    return fields
+
+
 def changes_schema(schema: Schema, projection: Projection) -> st.StructType:
-    """Return the Spark schema of changed rows. Every column is nullable, as older versions may lack it.
+    """Return the Spark schema of changed rows: the columns of `inserted_schema`, and those of the feed.
 
     The three columns of the feed (change type, version, timestamp) come last, unless the projection names
     them.
@@ -79,16 +98,13 @@ def changes_schema(schema: Schema, projection: Projection) -> st.StructType:
         raise SchemaError(f"the table has a column {reserved_names[0]!r}, so its changes cannot be told")
     columns = projection.columns
     plain = None if columns is None else tuple(name for name in columns if name not in FEED_COLUMNS)
-    table_schema = to_spark_schema(schema, replace(projection, columns=plain))
-    table_fields = {field.name: field for field in table_schema}
+    table_fields = {
+        field.name: field for field in inserted_schema(schema, replace(projection, columns=plain))
+    }
     if ROW_OFFSET in table_fields:
         raise SchemaError(f"{ROW_OFFSET} counts the rows of one version: a change feed has none")
     feed_fields = {name: st.StructField(name, kind, False) for name, kind in _FEED_TYPES.items()}
     order = [*(columns or ()), *table_fields, *feed_fields]
-    system = system_names(field.name for field in schema.fields)
-    for name in table_fields:
-        if name not in system:
-            table_fields[name].nullable = True
     fields = {**table_fields, **feed_fields}
     # Requested names may differ from the table's names in case.
     names = [name if name in fields else find_column(schema, name).name for name in order]

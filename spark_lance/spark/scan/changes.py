@@ -1,4 +1,8 @@
-"""Batch reads of the change feed: the rows that each version of a range changed.
+"""Batch reads of the rows that each version of a range changed, in one of two kinds:
+
+    change feed      all changed rows, with the type, version and time of each change
+    inserted rows    with the option `insertedAfter`, as Iceberg's incremental appends: versions that updated
+                     or deleted rows are skipped, as in a stream with the option `skipChangeCommits`
 
 When the driver plans, it compares every version of the range with the previous version. The tasks then read
 the changed rows; they read deleted rows from the files of the previous version. Rows of one version have no
@@ -22,6 +26,7 @@ from spark_lance.spark.scan.change_tasks import (
     ChangeFeed,
     TaskColumns,
     changes_schema,
+    inserted_schema,
     pack_changes,
     read_changes,
 )
@@ -29,6 +34,7 @@ from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.reading.version_changes import INSERT
 from spark_lance.table.versions.resolve import (
     BranchReader,
     VersionRef,
@@ -54,14 +60,15 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     ref = pin(options) if ref is None else ref
     store, _ = open_store(options.path, options.storage)
     walk = BranchReader(TableRef(store, ref.root))
-    manifest = walk.manifest(last_version(walk, options, ref))
-    return ref, changes_schema(manifest.schema, options.projection)
+    manifest = walk.manifest(_last_version(walk, options, ref))
+    read_schema = changes_schema if options.insertedAfter is None else inserted_schema
+    return ref, read_schema(manifest.schema, options.projection)
 
 
-def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> ChangeFeedReader:
+def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> ChangedRowsReader:
     """Return the reader of the columns of `schema`. Spark applies filters itself."""
     keep_worker_ready()
-    return ChangeFeedReader(options, schema, ref)
+    return ChangedRowsReader(options, schema, ref)
 
 
 def check_no_version(options: ReadOptions) -> None:
@@ -81,8 +88,8 @@ def check_no_version(options: ReadOptions) -> None:
             )
 
 
-class ChangeFeedReader(DataSourceReader):
-    """Reads the rows that the versions of a range changed.
+class ChangedRowsReader(DataSourceReader):
+    """Reads the rows that the versions of a range changed, or only the rows that they inserted.
 
     Args:
         options: options of the read.
@@ -104,7 +111,8 @@ class ChangeFeedReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._reference = self._walk.manifest(self._last)
-        self._columns = ChangeColumns(self._reference.schema, schema, options.filter)
+        feed = options.insertedAfter is None
+        self._columns = ChangeColumns(self._reference.schema, schema, options.filter, feed=feed)
         self._shared = TaskColumns.of(self._columns)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -121,7 +129,9 @@ class ChangeFeedReader(DataSourceReader):
         for version in range(self._last, self._first - 1, -1):
             if (self._last - version) % _PREFETCHED_VERSIONS == 0:
                 self._walk.prefetch(range(version, max(0, version - _PREFETCHED_VERSIONS - 1), -1))
-            tasks += [feed.task(version, change) for change in reversed(feed.changes(version))]
+            changes = feed.changes(version)
+            if self._options.insertedAfter is None or all(change.kind == INSERT for change in changes):
+                tasks += [feed.task(version, change) for change in reversed(changes)]
         return pack_changes(tasks[::-1], self._columns.fields, self._reference, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -132,12 +142,17 @@ class ChangeFeedReader(DataSourceReader):
 
 def _range(walk: BranchReader, options: ReadOptions, ref: VersionRef) -> tuple[int, int]:
     """Return the first and the last version to read. If no version is in the range, the last is smaller."""
+    if options.insertedAfter is not None:
+        last = _last_version(walk, options, ref)
+        if options.insertedAfter > last:
+            raise OptionError(f"insertedAfter = {options.insertedAfter} is after the last version, {last}")
+        return options.insertedAfter + 1, last
     start, moment = options.startingVersion, options.startingTimestamp
     if (start is None) == (moment is None):
         raise OptionError("a change feed needs one of the options startingVersion and startingTimestamp")
     if start == "latest":
         raise OptionError("startingVersion 'latest' is for streams: a change feed needs a number")
-    last = last_version(walk, options, ref)
+    last = _last_version(walk, options, ref)
     if moment is not None:
         first = oldest_version_since(walk.table, moment)
         if first > ref.version:
@@ -152,7 +167,7 @@ def _range(walk: BranchReader, options: ReadOptions, ref: VersionRef) -> tuple[i
     return first, last
 
 
-def last_version(walk: BranchReader, options: ReadOptions, ref: VersionRef) -> int:
+def _last_version(walk: BranchReader, options: ReadOptions, ref: VersionRef) -> int:
     """Return the last version of a range, inclusive.
 
     Raises:

@@ -33,7 +33,7 @@ READ_KINDS = {
     "rows": "spark_lance.spark.scan.rows",
     "metadata": "spark_lance.spark.scan.metadata",
     "changes": "spark_lance.spark.scan.changes",
-    "inserted rows": "spark_lance.spark.scan.inserted",
+    "inserted rows": "spark_lance.spark.scan.changes",
     "nearest": "spark_lance.spark.scan.search",
     "fresh": "spark_lance.spark.scan.fresh",
 }
