@@ -6,10 +6,11 @@
                same result
     drain      remove these SSTables from the shard's manifest. Epoch, generation and replay position do not
                change, so an active writer is not affected
-    collect    after a grace period, delete files that nothing refers to: SSTables, old shard manifests, and
-               log entries whose rows are in SSTables. The last entry of a log is never deleted: a displaced
-               writer detects its successor there. The grace period of an SSTable and of a log entry starts
-               when a newer shard manifest replaces the last manifest that refers to it
+    collect    after a grace period, delete files that nothing refers to: SSTables, old shard manifests, log
+               entries whose rows are in SSTables, and temporary files of killed writers. The last entry of a
+               log is never deleted: a displaced writer detects its successor there. The grace period of an
+               SSTable and of a log entry starts when a newer shard manifest replaces the last manifest that
+               refers to it
 
 Without a primary key, rows are appended. The same commit records the SSTables, so the rows are appended only
 once. (MemWAL, compaction and garbage collection.)
@@ -39,7 +40,14 @@ from spark_lance.memwal.entries import wal_fields
 from spark_lance.memwal.flush_claims import last_logged_rows
 from spark_lance.memwal.fresh import compacted_generations
 from spark_lance.memwal.fresh_sources import SstablePart, choose, open_sstable
-from spark_lance.memwal.names import GRACE, ShardPaths, list_shards, parse_numbers, sstable_generation
+from spark_lance.memwal.names import (
+    GRACE,
+    ShardPaths,
+    is_temporary,
+    list_shards,
+    parse_numbers,
+    sstable_generation,
+)
 from spark_lance.memwal.shard_manifest import change_shard, load_shard, read_shard
 from spark_lance.memwal.staged import collectable_stages
 from spark_lance.memwal.writer import ShardWriter
@@ -384,7 +392,13 @@ def _collect_shard(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalColle
     entries = _old_entries(store, paths, oldest_used.replay_after_wal_entry_position, limit)
     superseded = set(old_versions[:-1])
     manifests = [versions[version] for version in list(versions)[:-_MIN_MANIFESTS] if version in superseded]
-    everything = [*old_files, *entries, *manifests]
+    temporary_files = [
+        item
+        for directory in (paths.entries, paths.manifests)
+        for item in store.list_to_delete(directory, paths.root)
+        if is_temporary(item.name) and _is_old(item, limit)
+    ]
+    everything = [*old_files, *entries, *manifests, *temporary_files]
     return WalCollection(
         sstables,
         len(entries),

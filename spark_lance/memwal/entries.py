@@ -11,7 +11,9 @@ field, also for nested fields. Columns are matched by this id, or else by name; 
 (MemWAL, WAL entry.)
 
 Positions are consecutive. A replay reads entries until the first missing position, so a reader sees a prefix
-of the writes. If later entries exist, rows are lost, and an error is raised.
+of the writes. If later entries have rows, rows are lost, and an error is raised. Later sentinels alone are
+legal: a writer of pylance that opens a shard takes a temporary file of a killed writer for an entry, and puts
+its sentinel after it. The next write fills the missing position.
 
 The file of an entry is created only if it does not exist.
 """
@@ -246,7 +248,7 @@ class Tail:
 
     Attributes:
         entries: the entries in order, including sentinels.
-        next_position: the first free position.
+        next_position: the first free position. Only sentinels can be after it.
         lost: whether missing or damaged entries were skipped.
     """
 
@@ -268,7 +270,7 @@ def read_tail(
         accept_loss: whether to skip missing or damaged entries that have later entries.
 
     Raises:
-        WalHoleError: an entry is missing, and later entries exist.
+        WalHoleError: an entry is missing, and later entries have rows.
         WalEntryError: an entry cannot be read.
         TailMovedError: entries were collected concurrently: read again with the newest manifest.
     """
@@ -291,6 +293,10 @@ def read_tail(
         # A listing is not atomic: an entry that it lacks may have been created during the listing.
         if not store.exists(paths.entry(missing)):
             _check_collected(store, paths, missing)
+            later = [number for number in numbers if number > missing]
+            if all((entry := read(number)) is not None and entry.rows is None for number in later):
+                numbers = [number for number in numbers if number < missing]
+                break
             if not accept_loss:
                 raise _hole_error(paths, missing, numbers)
             has_loss = True

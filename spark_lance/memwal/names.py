@@ -4,6 +4,7 @@
     {root}/_mem_wal/{shard uuid}/manifest/version_hint.json
     {root}/_mem_wal/{shard uuid}/wal/{reversed position}.arrow
     {root}/_mem_wal/{shard uuid}/{8 hex digits}_gen_{generation}/      an SSTable: a small Lance table
+    .../wal/{reversed position}.arrow.tmp.{uuid}, .../wal/.tmp...      temporary files of writers
 
 A reversed number is its 64 binary digits, least significant first, so that the names of consecutive numbers
 have different prefixes: 1 is "1000...0", 2 is "0100...0". Versions and positions count from 1; 0 means none.
@@ -28,6 +29,7 @@ MEM_WAL_DIR = "_mem_wal"
 GRACE = timedelta(hours=1)
 _DIGITS = 64
 _NAME = re.compile(r"([01]{64})\.(binpb|arrow)", re.ASCII)
+_TEMPORARY = re.compile(r"\.tmp.+|.+\.tmp\.[0-9a-f-]{36}", re.ASCII)
 _SSTABLE = re.compile(r"[0-9a-f]{8}_gen_([0-9]{1,19})", re.ASCII)
 
 
@@ -39,6 +41,11 @@ def parse_numbers(names: list[str]) -> list[int]:
     """Return the numbers in the names of manifests or WAL entries, ascending; other names are ignored."""
     matches = (_NAME.fullmatch(name) for name in names)
     return sorted(int(match[1][::-1], 2) for match in matches if match is not None)
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether a file in the directory of manifests or entries is a writer's temporary file."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def parse_shard_id(text: str | uuid.UUID) -> uuid.UUID:

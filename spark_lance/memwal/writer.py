@@ -506,12 +506,15 @@ class ShardWriter:
             WriterFencedError: another writer has claimed the shard.
         """
         self._check_epoch_sometimes()
-        if not put_new(self._store, self._paths.entry(self._next), data, unique=True, sync=self._sync):
+        while not put_new(self._store, self._paths.entry(self._next), data, unique=True, sync=self._sync):
             check_epoch(self._snapshot, self._paths, self._epoch)
-            raise CommitError(
-                f"log position {self._next} of shard {self._paths.shard} is taken, but no other writer has "
-                "claimed the shard: open a new writer"
-            )
+            entry = read_entry(self._store, self._paths, self._next, self._schema)
+            if entry.rows is not None or entry.epoch >= self._epoch:
+                raise CommitError(
+                    f"log position {self._next} of shard {self._paths.shard} is taken, but no other writer "
+                    "has claimed the shard: open a new writer"
+                )
+            self._next += 1  # a sentinel that an earlier writer put after a missing position
         try:
             self._check_epoch_sometimes()  # after a long put, too
         except WriterFencedError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from spark_lance.memwal.names import ShardPaths
 from spark_lance.memwal.shard_manifest import change_shard, load_shard
 from spark_lance.memwal.sstables import encoded_keys
 from spark_lance.proto.index_pb2 import ShardManifest
-from tests.memwal.tables import KEY, SCHEMA, SHARD, by_pylance, files, make, rows, seen
+from tests.memwal.tables import KEY, SCHEMA, SHARD, by_pylance, files, make, plain, rows, seen
 
 
 def paths_of(path: Path) -> ShardPaths:
@@ -185,6 +187,42 @@ def test_a_hole_in_the_log_is_told(tmp_path: Path, lost: int) -> None:
     with lance.dataset(str(tmp_path)).mem_wal_writer(str(SHARD)) as theirs:
         theirs.put(rows((10, "c")))
     assert seen(tmp_path) == remaining | {9: "b", 10: "c"}
+
+
+@pytest.mark.parametrize("by", ["pylance", "spark_lance"])
+def test_a_sentinel_after_a_missing_entry_loses_nothing(tmp_path: Path, by: str) -> None:
+    dataset = make(tmp_path)
+    log = dataset.mem_wal_writer(SHARD)
+    for key in range(1, 5):
+        log.put(rows((key, "a")))
+        if key == 2:
+            log.flush()
+    log.abandon()
+    paths = paths_of(tmp_path)
+    for position in (1, 2):  # collected, so pylance lists the log
+        Path(paths.entry(position)).unlink()
+    # A writer of pylance was killed while it wrote entry 5: the next one puts its sentinel to position 6.
+    leftover = Path(f"{paths.entry(5)}.tmp.{uuid.uuid4()}")
+    leftover.write_bytes(Path(paths.entry(4)).read_bytes()[:50])
+    lance.dataset(str(tmp_path)).mem_wal_writer(str(SHARD))
+    assert not Path(paths.entry(5)).exists()
+    assert Path(paths.entry(6)).exists()
+    written = dict.fromkeys(range(1, 5), "a")
+    assert seen(tmp_path) == written
+    opened = (
+        lance.dataset(str(tmp_path)).mem_wal_writer(str(SHARD))
+        if by == "pylance"
+        else dataset.mem_wal_writer(SHARD)
+    )
+    for key in (5, 6, 7):
+        opened.put(rows((key, "b")))
+        written[key] = "b"
+        assert seen(tmp_path) == written
+    opened.close()
+    dataset.wal.compact(flush=True)
+    assert seen(tmp_path) == by_pylance(tmp_path) == plain(tmp_path) == written
+    collected = dataset.wal.collect(older_than=timedelta(0), dry_run=True)
+    assert str(leftover) in collected.paths
 
 
 @pytest.mark.parametrize("left", [0, 1, 100, -8, -1])
