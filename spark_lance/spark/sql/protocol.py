@@ -541,6 +541,15 @@ class WriteAnswer(TypedDict, total=False):
     route: Route | None
 
 
+class ChangeAnswer(TypedDict):
+    """The counts of a DELETE, UPDATE or MERGE, with Delta Lake's names."""
+
+    num_affected_rows: int
+    num_updated_rows: int
+    num_deleted_rows: int
+    num_inserted_rows: int
+
+
 class RowsAnswer(TypedDict):
     """The number of rows written."""
 
@@ -607,6 +616,7 @@ ANSWERS: Mapping[str, type] = {
     "load_view": ViewAnswer,
     "load_changes": TableAnswer,
     "alter_table": TableAnswer,
+    "change_rows": ChangeAnswer,
     "create_table": TableAnswer,
     "stage_table": TableAnswer,
     "load_procedure": ProcedureAnswer,

@@ -25,6 +25,7 @@ from spark_lance.spark.options.foreign_options import STORAGE_NAMES, STORAGE_PRE
 from spark_lance.spark.options.option_fields import OPTIONS, options_that_choose
 from spark_lance.spark.options.options import read_options
 from spark_lance.spark.sql.catalogs import BridgeRequest
+from spark_lance.spark.sql.protocol import ChangeAnswer
 from spark_lance.spark.table.base import SubqueryColumns
 from spark_lance.spark.table.changing import delete_rows, update_rows
 from spark_lance.spark.table.expressions import ResolvedExpression, quoted
@@ -100,8 +101,8 @@ def last_change(session: str) -> LastChange | None:
     return _CHANGES.get(session)
 
 
-def change_rows(request: BridgeRequest) -> None:
-    """Run a statement.
+def change_rows(request: BridgeRequest) -> ChangeAnswer:
+    """Run a statement, and return its counts.
 
     Raises:
         LanceError: see the corresponding method of `LanceTable`.
@@ -127,6 +128,12 @@ def change_rows(request: BridgeRequest) -> None:
         *(change.statement, change.table, result.updated, result.deleted, result.inserted, result.version),
         change.seconds,
     )
+    return {
+        "num_affected_rows": result.affected,
+        "num_updated_rows": result.updated,
+        "num_deleted_rows": result.deleted,
+        "num_inserted_rows": result.inserted,
+    }
 
 
 @dataclass(frozen=True)

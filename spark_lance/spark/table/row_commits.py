@@ -67,10 +67,14 @@ class ChangeResult:
     inserted: int = 0
     bytes_written: int = 0
 
+    @property
+    def affected(self) -> int:
+        """The number of rows that changed."""
+        return self.updated + self.deleted + self.inserted
+
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the counts as a DataFrame of one row, with Delta's column names."""
-        affected = self.updated + self.deleted + self.inserted
-        row = (affected, self.updated, self.deleted, self.inserted, self.bytes_written, self.version)
+        row = (self.affected, self.updated, self.deleted, self.inserted, self.bytes_written, self.version)
         return spark.createDataFrame([row], _METRICS)
 
 

@@ -144,6 +144,31 @@ def test_a_view_of_another_version_or_of_a_part_is_not_changed(session: SparkSes
     assert session.table("lance.t").count() == 9
 
 
+def test_statements_return_counts(session: SparkSession, tmp_path: Path) -> None:
+    affected = ["num_affected_rows"]
+    of_merge = [*affected, "num_updated_rows", "num_deleted_rows", "num_inserted_rows"]
+    path = f"lance.`{tmp_path}/t.lance`"
+    source = "(SELECT id, 1 AS v FROM range(5, 12)) AS s"
+    merge = (
+        f"MERGE INTO lance.t USING {source} ON t.id = s.id WHEN MATCHED AND s.id = 5 THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    session.read.format("lance").load(f"{tmp_path}/t.lance").createOrReplaceTempView("counted")
+    for statement, columns, counts in (
+        ("DELETE FROM lance.t WHERE id < 2", affected, (2,)),
+        (f"DELETE FROM {path} WHERE id IN (SELECT 2L)", affected, (1,)),
+        ("UPDATE counted SET v = v + 1 WHERE id > 7", affected, (2,)),
+        (f"UPDATE {path} AS p SET v = 3 WHERE p.id > 70", affected, (0,)),
+        (merge, of_merge, (7, 4, 1, 2)),
+        ("WITH k AS (SELECT 3L AS id) DELETE FROM lance.t WHERE id IN (SELECT id FROM k)", affected, (1,)),
+        ("DELETE FROM lance.t", affected, (7,)),
+    ):
+        result = session.sql(statement)
+        assert (result.columns, result.collect()) == (columns, [counts]), statement
+    results = [session.sql("UPDATE lance.t SET v = 1") for _ in range(2)]
+    assert results[0].crossJoin(results[1]).collect() == [(0, 0)]
+
+
 def test_explaining_a_statement_runs_nothing(session: SparkSession) -> None:
     result = session.sql(
         "EXPLAIN MERGE INTO lance.t USING (SELECT id FROM range(3)) s ON t.id = s.id WHEN MATCHED THEN DELETE"

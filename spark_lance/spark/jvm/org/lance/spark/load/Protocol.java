@@ -137,6 +137,10 @@ public final class Protocol {
   public static final String NEEDS = "needs";
   public static final String NULLABLE = "nullable";
   public static final String NULLS = "nulls";
+  public static final String NUM_AFFECTED_ROWS = "num_affected_rows";
+  public static final String NUM_DELETED_ROWS = "num_deleted_rows";
+  public static final String NUM_INSERTED_ROWS = "num_inserted_rows";
+  public static final String NUM_UPDATED_ROWS = "num_updated_rows";
   public static final String OF_SOURCE = "of_source";
   public static final String OFFSET = "offset";
   public static final String OP = "op";

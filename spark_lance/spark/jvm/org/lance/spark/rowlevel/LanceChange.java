@@ -7,6 +7,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.Column;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAlias;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
 import org.apache.spark.sql.catalyst.expressions.Alias;
@@ -17,6 +18,7 @@ import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.EqualTo;
 import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.GetStructField;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
@@ -48,6 +50,7 @@ import org.apache.spark.sql.types.IntegralType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.LanceSessionRule;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
@@ -68,6 +71,8 @@ public final class LanceChange {
 
   public final LanceTarget target;
   public final Map<String, Object> question;
+  /** The columns of the result; empty in sessions that were created before {@code enable}. */
+  public final Seq<Attribute> counts;
   final List<Column> columns = new ArrayList<>();
   private final LanceQueries queries;
   // Id of a column of the source -> its name in Python.
@@ -76,8 +81,9 @@ public final class LanceChange {
   // The tables as the text of the statement names them: the target, joined with the source of a MERGE.
   private LogicalPlan textTables = new OneRowRelation();
 
-  public LanceChange(LanceTarget target) {
+  public LanceChange(LanceTarget target, Seq<Attribute> counts) {
     this.target = target;
+    this.counts = counts;
     queries = new LanceQueries(target.names, TARGET, sourceNames, SOURCE);
     question = Bridge.question(Protocol.CHANGE_ROWS);
     question.put(Protocol.KIND, target.kind.toLowerCase());
@@ -322,8 +328,25 @@ public final class LanceChange {
     return queries.attach(frame, rows);
   }
 
-  /** Runs the statement in the driver's Python, and refreshes views and caches of the table. */
-  public void run(SparkSession session) {
+  /**
+   * Runs the statement in the driver's Python, and refreshes views and caches of the table.
+   *
+   * @return the row of {@link #counts}, if there are any
+   */
+  public Seq<InternalRow> run(SparkSession session) {
+    Map<String, Object> answer = ask(session);
+    refresh(session);
+    if (counts.isEmpty()) {
+      return Seqs.empty();
+    }
+    Object[] values = new Object[counts.size()];
+    for (int i = 0; i < values.length; i++) {
+      values[i] = ((Number) answer.get(((Attribute) counts.apply(i)).name())).longValue();
+    }
+    return Seqs.<InternalRow>of(new GenericInternalRow(values));
+  }
+
+  private Map<String, Object> ask(SparkSession session) {
     Map<String, Object> subject = new HashMap<>();
     subject.put(Protocol.SESSION, session);
     subject.put(Protocol.COLUMNS, columns);
@@ -333,12 +356,16 @@ public final class LanceChange {
     }
     question.put(Protocol.SESSION, session.sessionUUID());
     try {
-      Bridge.ask(question, subject);
+      return Json.object(Bridge.ask(question, subject));
     } catch (RuntimeException problem) {
       // An error of a Spark job reaches the user unchanged.
       Object thrown = subject.get(Protocol.THROWN);
       Platform.throwException(thrown == null ? problem : (Throwable) thrown);
+      throw problem;
     }
+  }
+
+  private void refresh(SparkSession session) {
     LanceSessionRule.ViewRefresh.mark(target.relation);
     DataSourceV2Relation relation = target.relation;
     boolean byName = relation.catalog().isDefined() && relation.identifier().isDefined();

@@ -26,12 +26,12 @@ public final class LanceRowLevel {
 
   /** Returns the node of a statement; null if it does not change a Lance table. */
   public static LogicalPlan rewrite(LogicalPlan plan) {
-    LogicalPlan table = table(plan);
-    LanceTarget target = table == null ? null : new LanceTarget(kind(plan));
+    LogicalPlan table = LanceTarget.table(plan);
+    LanceTarget target = table == null ? null : new LanceTarget(LanceTarget.kind(plan));
     if (target == null || !target.resolve(table)) {
       return null;
     }
-    LanceChange change = new LanceChange(target);
+    LanceChange change = new LanceChange(target, plan.output());
     LogicalPlan statement = LanceCommonExpressions.inlineCommonExpressions(plan, table);
     if (statement instanceof DeleteFromTable) {
       change.question.put(Protocol.CONDITION, change.condition(((DeleteFromTable) statement).condition()));
@@ -41,21 +41,6 @@ public final class LanceRowLevel {
       change.merge((MergeIntoTable) statement);
     }
     return new StatementNode(change);
-  }
-
-  /** Returns the target of a statement; null if it is neither DELETE, UPDATE nor MERGE. */
-  private static LogicalPlan table(LogicalPlan plan) {
-    if (plan instanceof DeleteFromTable) {
-      return ((DeleteFromTable) plan).table();
-    }
-    if (plan instanceof UpdateTable) {
-      return ((UpdateTable) plan).table();
-    }
-    return plan instanceof MergeIntoTable ? ((MergeIntoTable) plan).targetTable() : null;
-  }
-
-  private static String kind(LogicalPlan plan) {
-    return plan instanceof DeleteFromTable ? "DELETE" : plan instanceof UpdateTable ? "UPDATE" : "MERGE";
   }
 
   /** The node of a statement on a Lance table. */
@@ -71,7 +56,7 @@ public final class LanceRowLevel {
     }
 
     public Seq<Attribute> output() {
-      return Seqs.empty();
+      return change.counts;
     }
 
     public Seq<LogicalPlan> children() {
@@ -105,8 +90,7 @@ public final class LanceRowLevel {
     }
 
     public Seq<InternalRow> run() {
-      change.run((SparkSession) session());
-      return Seqs.empty();
+      return change.run((SparkSession) session());
     }
 
     public String nodeName() {
@@ -114,7 +98,7 @@ public final class LanceRowLevel {
     }
 
     public Seq<Attribute> output() {
-      return Seqs.empty();
+      return change.counts;
     }
 
     public Seq<SparkPlan> children() {

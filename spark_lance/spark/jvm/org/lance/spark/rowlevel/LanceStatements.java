@@ -11,6 +11,7 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.UserDefinedGenerator;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
+import org.apache.spark.sql.catalyst.plans.logical.DeleteFromTable;
 import org.apache.spark.sql.catalyst.plans.logical.Generate;
 import org.apache.spark.sql.catalyst.plans.logical.InsertIntoStatement;
 import org.apache.spark.sql.catalyst.plans.logical.InsertStarAction;
@@ -20,6 +21,7 @@ import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
 import org.apache.spark.sql.catalyst.plans.logical.OverwritePartitionsDynamic;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateStarAction;
+import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -59,6 +61,7 @@ public final class LanceStatements {
   private static final String GENERATED = "org.lance.spark.write.LanceGeneratedColumns";
   private static final String SOURCES = "org.lance.spark.rowlevel.LanceSources";
   private static final String UNIT = "org.lance.spark.rowlevel.LanceRowLevel";
+  private static final String COUNTS = "org.lance.spark.rowlevel.LanceCounts";
   private static final String ASSIGNMENTS = "org.lance.spark.rowlevel.LanceAssignments";
   private static final String SESSION_CATALOG = "org.lance.spark.catalog.LanceSessionCatalog";
   private static final String WRITE = "org.lance.spark.write.LanceWrite$PythonWrite";
@@ -80,6 +83,10 @@ public final class LanceStatements {
   private static volatile List<String> changeFeed = new ArrayList<>();
 
   private LanceStatements() {}
+
+  private static boolean isChange(Object plan) {
+    return plan instanceof DeleteFromTable || plan instanceof UpdateTable || plan instanceof MergeIntoTable;
+  }
 
   /** The node of a rewritten statement. */
   public interface RewrittenStatement {
@@ -155,9 +162,27 @@ public final class LanceStatements {
         OptionalUnit unit = OptionalUnit.ofThread(GENERATED);
         return unit == null ? plan : (TreeNode) unit.call("compute", new Object[] {plan});
       }
-      if (!kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
+      if (!isChange(plan)) {
         return plan;
       }
+      return counted(plan instanceof DeleteFromTable ? plan : resolveValues(plan));
+    }
+
+    /** Returns a statement whose result are counts; the statement itself if it has them, or changes no Lance table. */
+    private static TreeNode counted(TreeNode plan) {
+      if (!((LogicalPlan) plan).output().isEmpty()) {
+        return plan;
+      }
+      try {
+        OptionalUnit unit = OptionalUnit.ofThread(COUNTS);
+        return unit == null ? plan : (TreeNode) unit.call("counted", plan);
+      } catch (Throwable problem) {
+        RewriteRule.warn(problem);
+        return plan;
+      }
+    }
+
+    private static TreeNode resolveValues(TreeNode plan) {
       Object statement = null;
       try {
         OptionalUnit unit = OptionalUnit.ofThread(ASSIGNMENTS);
@@ -332,8 +357,7 @@ public final class LanceStatements {
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class RewriteRule extends Rule {
     public TreeNode apply(TreeNode plan) {
-      String kind = plan.getClass().getSimpleName();
-      if (!kind.equals("DeleteFromTable") && !kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
+      if (!isChange(plan)) {
         OptionalUnit fields = readsFileMetadata((LogicalPlan) plan) ? OptionalUnit.ofThread(ROW_TRACKING) : null;
         return fields == null ? plan : (TreeNode) fields.call("computeFields", plan);
       }

@@ -13,9 +13,12 @@ import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
+import org.apache.spark.sql.catalyst.plans.logical.DeleteFromTable;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
+import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
 import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -45,6 +48,22 @@ public final class LanceTarget {
 
   public LanceTarget(String kind) {
     this.kind = kind;
+  }
+
+  /** Returns the target of a statement; null if it is neither DELETE, UPDATE nor MERGE. */
+  static LogicalPlan table(LogicalPlan plan) {
+    if (plan instanceof DeleteFromTable) {
+      return ((DeleteFromTable) plan).table();
+    }
+    if (plan instanceof UpdateTable) {
+      return ((UpdateTable) plan).table();
+    }
+    return plan instanceof MergeIntoTable ? ((MergeIntoTable) plan).targetTable() : null;
+  }
+
+  /** Returns the verb of a statement. */
+  static String kind(LogicalPlan plan) {
+    return plan instanceof DeleteFromTable ? "DELETE" : plan instanceof UpdateTable ? "UPDATE" : "MERGE";
   }
 
   /**
