@@ -13,12 +13,12 @@ import mmap
 import os
 import stat
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -34,6 +34,8 @@ from spark_lance.io.stored_object import StoredObject
 if TYPE_CHECKING:
     import fsspec
 
+_T = TypeVar("_T")
+_FOLDER_ATTEMPTS = 10
 # If the hint's path is a link or a pipe, it must not be written to.
 _HINT_FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -180,11 +182,9 @@ class LocalOutput:
         self._final = Path(path)
         self._temporary = self._final.with_name(f".tmp{uuid.uuid4().hex}.{self._final.name}")
         try:
-            try:
-                self._file = self._temporary.open("xb", buffering=1 << 20)
-            except FileNotFoundError:
-                self._final.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._temporary.open("xb", buffering=1 << 20)
+            self._file = _with_folder(
+                self._final.parent, lambda: self._temporary.open("xb", buffering=1 << 20)
+            )
         except OSError as error:
             raise self._describe_failure(error) from None
         self._size = 0
@@ -278,6 +278,20 @@ def _list_files(directory: str, recursive: bool) -> Iterator[StoredObject]:
         yield from _list_files(f"{directory}/{name}", recursive)
 
 
+def _with_folder(folder: Path, create: Callable[[], _T]) -> _T:
+    """Call `create`, which creates a file, and create its folder if it does not exist.
+
+    A clean-up that removes empty folders can remove the new folder before the file is in it, so this repeats.
+    """
+    for _ in range(_FOLDER_ATTEMPTS):
+        try:
+            return create()
+        except FileNotFoundError:
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                folder.mkdir(parents=True, exist_ok=True)
+    return create()
+
+
 def _put_if_absent(path: str, data: bytes, sync: bool) -> None:
     # A hard link is atomic; with an exclusive open, readers could see half a file. The `exists` check only
     # saves work. Without `sync` nothing is flushed to the disk: a killed process loses no written data, and
@@ -287,11 +301,7 @@ def _put_if_absent(path: str, data: bytes, sync: bool) -> None:
     directory = path.rpartition("/")[0]
     temporary = Path(f"{directory}/.tmp{uuid.uuid4().hex}")
     try:
-        try:
-            _write_new(temporary, data, sync)
-        except FileNotFoundError:
-            Path(directory).mkdir(parents=True, exist_ok=True)
-            _write_new(temporary, data, sync)
+        _with_folder(Path(directory), lambda: _write_new(temporary, data, sync))
         os.link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

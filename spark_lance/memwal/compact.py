@@ -442,9 +442,10 @@ def _old_entries(store: Store, paths: ShardPaths, flushed: int, limit: datetime)
 
 
 def _remove_empty(snapshot: Snapshot, paths: Iterable[str]) -> None:
-    """Remove empty directories of a local store."""
+    """Remove empty directories of a local store, except those that an active writer has just created."""
     folders = {path.rpartition("/")[0] for path in paths}
     folders |= {folder.rpartition("/")[0] for folder in folders}
+    folders -= {ShardPaths(snapshot.root, shard).directory for shard in list_shards(snapshot.table)}
     for folder in sorted(folders, key=len, reverse=True):
         if folder.startswith(f"{snapshot.root}/"):
             snapshot.store.remove_empty(folder, snapshot.root)

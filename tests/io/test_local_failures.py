@@ -16,6 +16,7 @@ import pytest
 import spark_lance
 from spark_lance.errors import StoreAccessError, StoreError
 from spark_lance.io.failures import LOCAL, local_failure
+from spark_lance.io.local import LocalStore
 from tests.conftest import ROOT
 
 TINY = pa.table({"a": [1, 2, 3]})
@@ -109,3 +110,25 @@ def test_the_command_line_says_it_in_a_line(
     err = capsys.readouterr().err
     assert err.startswith("error: writing ")
     assert err.endswith("the disk is full: free some space, then run it again (No space left on device)\n")
+
+
+def test_a_folder_that_a_cleanup_removes_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = Path.mkdir
+    removed: list[Path] = []
+
+    def mkdir_and_remove(folder: Path, *arguments: Any, **named: Any) -> None:
+        mkdir(folder, *arguments, **named)
+        if len(removed) < 3:
+            removed.append(folder)
+            folder.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", mkdir_and_remove)
+    store = LocalStore()
+    output = store.create(f"{tmp_path}/a/b")
+    output.write(b"x")
+    output.close()
+    store.put_if_absent(f"{tmp_path}/c/d", b"y")
+    assert (tmp_path / "a" / "b").read_bytes() + (tmp_path / "c" / "d").read_bytes() == b"xy"
+    assert len(removed) == 3

@@ -13,9 +13,11 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import FormatError, OptionError
+from spark_lance.memwal import entries
 from spark_lance.memwal import fresh as fresh_module
 from spark_lance.memwal.names import ShardPaths
 from spark_lance.memwal.shard_manifest import load_shard
+from spark_lance.table.versions import versions
 from tests.memwal.tables import (
     KEY,
     OTHER,
@@ -344,6 +346,43 @@ def test_what_happens_while_shards_are_read(tmp_path: Path, monkeypatch: pytest.
         pass
     spark_lance.dataset(tmp_path).wal.compact()
     assert plain(tmp_path) == seen(tmp_path) == by_pylance(tmp_path)
+
+
+def test_a_writer_that_flushes_during_each_read_does_not_stop_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make(tmp_path, (1, "a"))
+    log = dataset.mem_wal_writer(SHARD)
+    log.put(rows((2, "b")))
+    real = entries.read_tail
+
+    def read_tail(*arguments: Any, **named: Any) -> Any:
+        result = real(*arguments, **named)
+        for key in (3, 4):
+            log.put(rows((key, "later")))
+        log.flush()
+        return result
+
+    monkeypatch.setattr(fresh_module, "read_tail", read_tail)
+    assert seen(tmp_path) == {1: "a", 2: "b"}
+    assert seen(tmp_path) == {1: "a", 2: "b", 3: "later", 4: "later"}
+
+
+def test_rows_without_a_key_are_read_once_if_they_are_compacted_during_the_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_lance.write_dataset(pa.table({"a": [1]}), tmp_path).initialize_mem_wal()
+    log = spark_lance.dataset(tmp_path).mem_wal_writer(SHARD)
+    log.put({"a": [2]})
+    real = versions.load_latest
+
+    def load_latest(*arguments: Any) -> Any:
+        log.flush()
+        spark_lance.dataset(tmp_path).wal.compact()
+        return real(*arguments)
+
+    monkeypatch.setattr(fresh_module, "load_latest", load_latest)
+    assert spark_lance.dataset(tmp_path).fresh().to_table()["a"].to_pylist() == [1, 2]
 
 
 def test_an_sstable_that_is_gone_is_told(tmp_path: Path) -> None:
