@@ -10,7 +10,7 @@ are equal, NaN equals NaN, and 0.0 differs from -0.0, because floats are compare
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,12 +142,15 @@ def shared_key(old: Schema, new: Schema) -> tuple[Field, ...]:
     return after if same else ()
 
 
-def compare_by_key(old: Snapshot, new: Snapshot, before: RowsOf, after: RowsOf) -> KeyComparison:
+def compare_by_key(
+    old: Snapshot, new: Snapshot, before: RowsOf, after: RowsOf, modified: Container[int] = ()
+) -> KeyComparison:
     """Match rows of two versions by the primary key, which both versions share.
 
     Args:
         old, new: the versions.
         before, after: fragments of each version with the physical offsets of rows, ascending.
+        modified: see `comparison_steps`.
 
     Raises:
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
@@ -167,7 +170,8 @@ def compare_by_key(old: Snapshot, new: Snapshot, before: RowsOf, after: RowsOf) 
     positions, old_positions = (_positions_by_code(c, index.size, unique) for c in (codes, old_codes))
     matched = np.flatnonzero((positions >= 0) & (old_positions >= 0))
     matched = matched[np.argsort(positions[matched])]
-    changed = _find_changes(old, new, (before, old_positions[matched]), (after, positions[matched]))
+    pairs = _addresses(before)[old_positions[matched]], _addresses(after)[positions[matched]]
+    changed = find_differences(old, new, *pairs, comparison_steps(new.schema.fields, modified))
     ids = np.arange(len(codes), dtype=np.uint64)
     old_ids = np.arange(len(codes), len(codes) + len(old_codes), dtype=np.uint64)
     old_ids[old_positions[matched]] = ids[positions[matched]]
@@ -237,31 +241,74 @@ def _by_fragment(rows: RowsOf) -> Mapping[int, Offsets]:
     return {fragment.id: offsets.astype(np.uint32) for fragment, offsets in rows if len(offsets)}
 
 
-def _find_changes(
-    old: Snapshot, new: Snapshot, before: tuple[RowsOf, Int64Array], after: tuple[RowsOf, Int64Array]
+def find_differences(
+    old: Snapshot,
+    new: Snapshot,
+    old_addresses: Addresses,
+    addresses: Addresses,
+    steps: Sequence[Sequence[Field]],
 ) -> Flags:
-    """Return a mask of the pairs of rows with the same key in which a value differs.
+    """Return a mask of pairs of rows in which a value differs.
 
     Args:
         old, new: the versions.
-        before, after: rows, and for each pair the position of its row among them. The positions of `after`
-            ascend.
+        old_addresses, addresses: the row of each version, pair by pair. The fragments of `addresses` are in
+            scan order.
+        steps: the fields of the newer version to compare, see `comparison_steps`. A step reads only the pairs
+            in which no field of an earlier step differs.
+
+    Raises:
+        FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
-    result: Flags = np.zeros(len(after[1]), np.bool_)
-    addresses, old_addresses = (_addresses(rows)[places] for rows, places in (after, before))
-    fields = list(new.schema.fields)
+    result: Flags = np.zeros(len(addresses), np.bool_)
+    for fields in steps:
+        rest = np.flatnonzero(~result)
+        if fields and len(rest):
+            result[rest] = _differences_in(old, new, old_addresses[rest], addresses[rest], fields)
+    return result
+
+
+def comparison_steps(fields: Iterable[Field], modified: Container[int] = ()) -> list[list[Field]]:
+    """Return top-level fields in the order in which to compare them: those that probably differ first.
+
+    Args:
+        fields: the fields.
+        modified: ids of the fields whose values an update assigned, as far as its writer lists them.
+
+    Returns:
+        Modified flat fields, modified wide fields, other flat fields, and other wide fields.
+    """
+    steps: list[list[Field]] = [[], [], [], []]
+    for field in fields:
+        is_modified = any(node.id in modified for node in field.walk())
+        steps[(0 if is_modified else 2) + (0 if is_flat(field) else 1)].append(field)
+    return steps
+
+
+def is_flat(field: Field) -> bool:
+    """Return whether a column has neither nested values nor blobs."""
+    return not field.children and not field.is_blob and not pa.types.is_nested(field.arrow_type())
+
+
+def _differences_in(
+    old: Snapshot, new: Snapshot, old_addresses: Addresses, addresses: Addresses, fields: Sequence[Field]
+) -> Flags:
+    result: Flags = np.zeros(len(addresses), np.bool_)
     old_by_id = {field.id: field for field in old.schema.fields}
     old_fields = [old_by_id[field.id] for field in fields if field.id in old_by_id]
     start = 0
     for _, offsets, table in read_rows(new, _offsets_by_fragment(addresses), fields):
         stop = start + len(offsets)
-        old_table = _take_rows(old, old_addresses[start:stop], old_fields)
         for field in fields:
-            if field.id in old_by_id:
-                old_column = old_table.column(old_by_id[field.id].name)
-                result[start:stop] |= ~_equal_columns(old_column, table.column(field.name))
-            else:
+            if field.id not in old_by_id:
                 result[start:stop] |= table.column(field.name).is_valid().to_numpy()
+        pieces = _read_in_pieces(old, old_addresses[start:stop], old_fields) if old_fields else ()
+        for places, old_table in pieces:
+            rows = pick_rows(table, places)
+            for field in fields:
+                if field.id in old_by_id:
+                    old_column = old_table.column(old_by_id[field.id].name)
+                    result[start + places] |= ~_equal_columns(old_column, rows.column(field.name))
         start = stop
     return result
 
@@ -270,7 +317,7 @@ def _equal_columns(old_column: pa.ChunkedArray, column: pa.ChunkedArray) -> Flag
     if old_column.type != column.type:
         try:
             old_column = old_column.cast(column.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
             pairs = zip(old_column.to_pylist(), column.to_pylist(), strict=True)
             return np.array([one == other for one, other in pairs], np.bool_)
     return equal_values(old_column, column)
@@ -286,15 +333,12 @@ def _offsets_by_fragment(addresses: Addresses) -> dict[int, Offsets]:
     return {number: address_offsets(addresses[part]) for number, part in runs_by_fragment(addresses)}
 
 
-def _take_rows(at: Snapshot, addresses: Addresses, fields: Sequence[Field]) -> pa.Table:
-    """Return the rows at addresses, in the order of `addresses`."""
+def _read_in_pieces(
+    at: Snapshot, addresses: Addresses, fields: Sequence[Field]
+) -> Iterator[tuple[Int64Array, pa.Table]]:
+    """Yield the rows at addresses in pieces, each with the positions of its rows in `addresses`."""
     order = np.argsort(addresses, kind="stable")
     ascending = addresses[order]
-    tables, row_addresses_read = [], []
     for number, offsets, table in read_rows(at, _offsets_by_fragment(ascending), fields):
-        tables.append(table)
-        row_addresses_read.append(row_addresses(number, offsets.astype(np.int64)))
-    everything = pa.concat_tables(tables)
-    read = np.concatenate(row_addresses_read)
-    places = np.argsort(read, kind="stable")
-    return pick_rows(everything, places[np.searchsorted(read[places], addresses)].astype(np.int64))
+        places = np.searchsorted(ascending, row_addresses(number, offsets.astype(np.int64)))
+        yield order[places], table

@@ -11,9 +11,9 @@ operations, each fragment is compared with its state in the previous version:
 
 With stable row ids, a removed row and an added row with the same id are an update. If the version that
 changed them last is the same too, the row only moved. Without stable row ids, the primary key replaces the
-id: rows with the same key are updates if a value differs, and unchanged otherwise. Without a key, or if a key
-is not unique, a row that an update moved is a delete and an insert. An update in place is an update.
-(Lance table format, transactions, stable row ids, change data feed.)
+id. Without a key, or if a key is not unique, a row that an update moved is a delete and an insert. Rows that
+an update wrote again with equal values are unchanged. (Lance table format, transactions, stable row ids,
+change data feed.)
 
 `ChangeTask` reads the changed rows of one fragment; it can be pickled and runs anywhere. It converts rows to
 the schema of a newer version. Three more columns describe the change of each row:
@@ -35,15 +35,23 @@ from pyroaring import BitMap
 
 from spark_lance.errors import SchemaError, UnsupportedFormatError
 from spark_lance.expressions.predicate import Condition
+from spark_lance.file.base.schema import Field
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.bitmaps import parse_offsets
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.row_set import row_addresses
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction
 from spark_lance.table.operations.row_effects import find_effect
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
-from spark_lance.table.reading.compare_keys import compare_by_key, shared_key
+from spark_lance.table.reading.compare_keys import (
+    compare_by_key,
+    comparison_steps,
+    find_differences,
+    shared_key,
+)
+from spark_lance.table.reading.equal_rows import remove_equal_rows, without_equal_rows
 from spark_lance.table.reading.fragment_rows import rows_without_columns
 from spark_lance.table.reading.lineage import UPDATED_AT
 from spark_lance.table.reading.scan_task import ScanTask
@@ -53,6 +61,8 @@ INSERT = "insert"
 DELETE = "delete"
 PREIMAGE = "update_preimage"
 POSTIMAGE = "update_postimage"
+# The name of updates and merges.
+_UPDATE = "update"
 
 Fragment = table_pb2.DataFragment
 
@@ -112,9 +122,10 @@ class _Part:
 def find_changes(old: Snapshot | None, new: Snapshot, transaction: Transaction) -> list[ChangedRows]:
     """Return the changes of a version, in an order that depends only on the version.
 
-    With stable row ids, the ids of rows that an update or a restore moved are held in memory, about 40 bytes
-    per row. Without stable row ids, and with a primary key, these rows are read and compared. Other
-    operations need only the manifests, deletion files and row versions of changed fragments.
+    The rows that an update wrote are compared with the rows that it replaced, piece by piece; memory holds
+    about 40 bytes per row. Without stable row ids, and with a primary key, so are rows that a restore or an
+    overwrite moved. Other operations need only the manifests, deletion files and row versions of changed
+    fragments.
 
     Args:
         old: the previous version; None for the empty table before the first version.
@@ -172,9 +183,10 @@ class _Comparison:
             and (self._stable or self._has_shared_key())
         ):
             result += self._match_rows(removed, added)
+        elif removed and added and self._name == _UPDATE:
+            result += self._remove_equal_rows(removed, added)
         else:
-            result += [_change_part(DELETE, part, self._before) for part in removed]
-            result += [_change_part(INSERT, part, self._after) for part in added]
+            result += self._list_parts(removed, added)
         for one, other in shared:
             result += self._rows_changed_in_place(one, other)
         return [rows for rows in result if rows.count]
@@ -210,17 +222,39 @@ class _Comparison:
         paths = {file.path for file in other.files}
         return other if any(file.path in paths for file in fragment.files) else None
 
+    def _list_parts(self, removed: Sequence[_Part], added: Sequence[_Part]) -> list[ChangedRows]:
+        return [
+            *(_change_part(DELETE, part, self._before) for part in removed),
+            *(_change_part(INSERT, part, self._after) for part in added),
+        ]
+
+    def _remove_equal_rows(self, removed: Sequence[_Part], added: Sequence[_Part]) -> list[ChangedRows]:
+        """Return removed and added rows without pairs of rows with equal values."""
+        before = [(part.fragment, _offsets(part, self._before)) for part in removed]
+        after = [(part.fragment, _offsets(part, self._after)) for part in added]
+        different = remove_equal_rows(self._versions, before, after, self._modified_fields())
+        if different is None:
+            return self._list_parts(removed, added)
+        old_rows, new_rows = different
+        return [
+            *(_list_rows(DELETE, part.fragment, rows) for part, rows in zip(removed, old_rows, strict=True)),
+            *(_list_rows(INSERT, part.fragment, rows) for part, rows in zip(added, new_rows, strict=True)),
+        ]
+
     def _match_rows(self, removed: Sequence[_Part], added: Sequence[_Part]) -> Iterator[ChangedRows]:
         """Match removed rows with added rows by id or key: matches were updated or moved."""
         if self._stable:
-            older, newer = compare_rows(
-                [_identify(part, self._before) for part in removed],
-                (_identify(part, self._after) for part in added),
-            )
+            before_rows = [_identify(part, self._before) for part in removed]
+            after_rows = [_identify(part, self._after) for part in added]
+            older, newer = compare_rows(before_rows, after_rows)
+            if self._name == _UPDATE:
+                older, newer = without_equal_rows(
+                    self._versions, (before_rows, older), (after_rows, newer), self._modified_fields()
+                )
         else:
             before = [(part.fragment, _offsets(part, self._before)) for part in removed]
             after = [(part.fragment, _offsets(part, self._after)) for part in added]
-            comparison = compare_by_key(*self._versions, before, after)
+            comparison = compare_by_key(*self._versions, before, after, self._modified_fields())
             older, newer = comparison.older, comparison.newer
         for rows in newer:
             yield _list_rows(INSERT, rows.fragment, rows.alone)
@@ -231,10 +265,10 @@ class _Comparison:
 
     def _rows_changed_in_place(self, one: Fragment, other: Fragment) -> list[ChangedRows]:
         """Return the rows that were changed in place."""
-        if _field_files(one, self._old_fields) == _field_files(other, self._new_fields):
+        if not self._rewritten_fields(one, other):
             return []
         rows = self._rewritten_rows(one, other)
-        if rows is None and one.deletion_file == other.deletion_file:
+        if rows is None and one.deletion_file == other.deletion_file and self._name != _UPDATE:
             return [
                 _change_part(PREIMAGE, _Part(one, None), self._before),
                 _change_part(POSTIMAGE, _Part(other, None), self._after),
@@ -242,7 +276,27 @@ class _Comparison:
         common = np.intersect1d(self._before.live(one), self._after.live(other), assume_unique=True)
         if rows is not None:
             common = np.intersect1d(common, rows, assume_unique=True)
+        if self._name == _UPDATE:
+            pairs = row_addresses(one.id, common), row_addresses(other.id, common)
+            steps = comparison_steps(self._rewritten_fields(one, other), self._modified_fields())
+            common = common[find_differences(*self._versions, *pairs, steps)]
         return [_list_rows(PREIMAGE, one, common), _list_rows(POSTIMAGE, other, common)]
+
+    def _rewritten_fields(self, one: Fragment, other: Fragment) -> list[Field]:
+        """Return the columns of the newer version that have other files in a fragment."""
+        old_files, files = _field_files(one, self._old_fields), _field_files(other, self._new_fields)
+        return [
+            field
+            for field in self._versions[1].schema.fields
+            if any(old_files.get(node.id) != files.get(node.id) for node in field.walk())
+        ]
+
+    def _modified_fields(self) -> set[int]:
+        """Return the ids of the fields whose values an update assigned; empty if its writer lists none."""
+        operation = self._operation
+        if not isinstance(operation, transaction_pb2.Transaction.Update):
+            return set()
+        return {*operation.fields_modified, *operation.fields_for_preserving_frag_bitmap}
 
     def _rewritten_rows(self, one: Fragment, other: Fragment) -> Rows | None:
         """Return the physical rows whose values may have changed, None for all."""
