@@ -526,6 +526,11 @@ def locate_table(spark: SparkSession, name: str) -> tuple[str, dict[str, str]]:
     try:
         row = spark.sql(f"DESCRIBE DETAIL {name}").select("location").first()
     except PySparkException as error:
+        if _is_view(spark, name):
+            raise OptionError(
+                f"{name} is a view, not a Lance table: name the table that it reads, or read the view with "
+                f"spark.table({name!r})"
+            ) from error
         message = str(error).splitlines()[0]
         raise OptionError(
             f"{name} is no Lance table in a catalog of this session: {message}. Write "
@@ -543,6 +548,13 @@ def locate_table(spark: SparkSession, name: str) -> tuple[str, dict[str, str]]:
         if key.startswith(prefix) and key.removeprefix(prefix).startswith(parts)
     }
     return str(row[0]), options if f"{prefix}impl" not in settings else {}
+
+
+def _is_view(spark: SparkSession, name: str) -> bool:
+    try:
+        return spark.catalog.getTable(name).tableType in ("VIEW", "TEMPORARY")
+    except PySparkException:
+        return False
 
 
 def _call_for(key: str, value: str) -> str:

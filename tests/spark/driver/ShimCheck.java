@@ -217,6 +217,8 @@ public final class ShimCheck implements Callable {
     check(place.endsWith("/registered"), "the place of a managed table");
     StructType wide = SCHEMA.add("b", "string").add("c", "char(3)");
     check(Shim.registryColumns(wide).apply("c").dataType().equals(DataTypes.StringType), "CHAR as the registry keeps it");
+    StructType declared = Shim.declaredColumns(Shim.registryColumns(wide));
+    check(declared.apply("c").dataType().equals(wide.apply("c").dataType()), "CHAR as it was declared");
     Shim.registerTable(session, "default", "registered", place, "MANAGED", wide.json(), "words");
     Shim.changeRegisteredColumns(session, "default", "registered", SCHEMA.json());
     String[] table = Shim.registeredTable(session, "default", "registered");

@@ -193,7 +193,7 @@ def test_classes_of_the_call_stack_exist(jvm: Any, request: pytest.FixtureReques
         classes |= {name.removesuffix(".class").replace("/", ".").rstrip("$") for name in files}
     text = java_classes.source("org.lance.spark.shim.Callers")
     names = re.findall(r'"([\w.]+)"', text[text.index("CLASSES = {") : text.index("};")])
-    assert len(names) == 11
+    assert len(names) == 12
     for name in names:
         assert any(one.startswith("org.apache.spark.sql.") and one.endswith(name) for one in classes), name
 

@@ -22,6 +22,23 @@ ALTER VIEW w SET TBLPROPERTIES ('z' = '2');
 ALTER VIEW w UNSET TBLPROPERTIES ('k');
 SHOW TBLPROPERTIES w;
 > z | 2
+-- CHAR and VARCHAR are shown as declared, and compared as in the table.
+CREATE TABLE ch (c CHAR(3), v VARCHAR(4));
+INSERT INTO ch VALUES ('x', 'y');
+CREATE VIEW chv AS SELECT * FROM ch;
+DESCRIBE chv;
+> c | char(3) | None
+> v | varchar(4) | None
+SELECT v FROM chv WHERE c = 'x';
+> y
+ALTER VIEW chv SET TBLPROPERTIES ('z' = '2');
+DESCRIBE chv;
+> c | char(3) | None
+> v | varchar(4) | None
+SELECT v FROM chv WHERE c = 'x';
+> y
+DROP VIEW chv;
+DROP TABLE ch;
 -- Names are those of the catalog and namespace in which a view was created, and of its settings.
 SET spark.sql.session.timeZone = UTC;
 CREATE VIEW pv.inner.moment AS SELECT a, CAST(TIMESTAMP_SECONDS(0) AS STRING) AS m FROM t;

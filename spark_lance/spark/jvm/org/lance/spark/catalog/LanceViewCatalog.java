@@ -181,8 +181,8 @@ public class LanceViewCatalog extends LanceConstraintCatalog implements Relation
   private static View view(Map<String, Object> members) {
     View.Builder builder = new View.Builder();
     StructType declared = (StructType) DataType.fromJson((String) members.get(Protocol.SCHEMA));
-    // Spark pads CHAR in comparisons only where it is a string with metadata.
-    builder.withSchema(Shim.registryColumns(declared));
+    // Spark pads CHAR in comparisons only where it is a string with metadata. DESCRIBE prints the declared type.
+    builder.withSchema(Callers.isReadingRelations() ? Shim.registryColumns(declared) : Shim.declaredColumns(declared));
     builder.withProperties(Json.texts(members.get(Protocol.PROPERTIES)));
     builder.withQueryText((String) members.get(Protocol.QUERY));
     builder.withCurrentCatalog((String) members.get(Protocol.CURRENT_CATALOG));

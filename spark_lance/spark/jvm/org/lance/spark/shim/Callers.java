@@ -10,7 +10,7 @@ public final class Callers {
   public static final String[] CLASSES = {
     "DataFrameWriter", "DataFrameReader", "DataSourceV2Utils", "DataStreamWriter", "classic.Catalog",
     "ShowTablesExtendedExec", "MicroBatchExecution", "ResolveRelations", "SchemaEvolution", "ExplainCommand",
-    "DataStreamReader"
+    "DataStreamReader", "RelationResolution"
   };
   private static final String SPARK_SQL = "org.apache.spark.sql.";
 
@@ -80,6 +80,11 @@ public final class Callers {
    */
   public static boolean isResolvingRelations() {
     return isCalledBy("ResolveRelations");
+  }
+
+  /** Returns whether the analyzer looks up a relation to read it. Commands such as DESCRIBE do not count. */
+  public static boolean isReadingRelations() {
+    return isCalledBy("RelationResolution");
   }
 
   /** Returns whether Spark changes a table for a statement WITH SCHEMA EVOLUTION. ALTER TABLE does not count. */

@@ -498,6 +498,11 @@ public final class Shim {
     return CharVarcharUtils$.MODULE$.replaceCharVarcharWithStringInSchema(columns);
   }
 
+  /** Returns columns with their declared types: CHAR and VARCHAR instead of strings with metadata. */
+  public static StructType declaredColumns(StructType columns) {
+    return CharVarcharUtils$.MODULE$.getRawSchema(columns);
+  }
+
   private static StructType registryColumns(String columns) {
     return registryColumns((StructType) DataType.fromJson(columns));
   }
