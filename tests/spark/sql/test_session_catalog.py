@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import partitioning
 
 import spark_lance
 from spark_lance.errors import OptionError
@@ -256,6 +257,52 @@ def test_writers(session: SparkSession, run: Run) -> None:
     run("CREATE TABLE y LIKE q")
     for table in ("w", "q", "y"):
         run(f"DROP TABLE {table}")
+
+
+@pytest.mark.parametrize(
+    "fields", ["s, bucket(4, id), years(d), hours(ts)", "truncate(2, s), months(d), days(ts)"]
+)
+def test_partition_transforms(session: SparkSession, run: Run, fields: str) -> None:
+    run(f"CREATE TABLE pt (id INT, s STRING, d DATE, ts TIMESTAMP) USING lance PARTITIONED BY ({fields})")
+    start = "TIMESTAMP'2026-01-01 00:00:00'"
+    rows = f"SELECT {{}} AS id, 'abc' AS s, DATE'2025-02-03' AS d, {start} AS ts"
+    run(f"INSERT INTO pt VALUES (1, 'abc', DATE'2025-02-03', {start}), (2, 'x', null, null)")
+    run(
+        "MERGE INTO pt USING (SELECT 2 AS key UNION ALL SELECT 3) ON id = key "
+        "WHEN MATCHED THEN UPDATE SET s = 'y' "
+        f"WHEN NOT MATCHED THEN INSERT (id, s, d, ts) VALUES (key, 'z', DATE'2024-01-01', {start})"
+    )
+    run("UPDATE pt SET d = DATE'2020-01-01' WHERE id = 3")
+    assert run("SELECT id, s FROM pt ORDER BY id") == [(1, "abc"), (2, "y"), (3, "z")]
+    # 1 and 4 are not in one bucket: both rows are overwritten without the bucket only.
+    session.sql(rows.format(4)).writeTo("pt").overwritePartitions()
+    left = [4] if "bucket" not in fields else [1, 4]
+    assert run("SELECT id FROM pt WHERE s = 'abc' ORDER BY id") == [(id,) for id in left]
+    session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    run(f"INSERT OVERWRITE pt {rows.format(4)}")
+    session.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    session.sql(rows.format(5)).write.format("lance").mode("append").saveAsTable("pt")
+    session.sql(rows.format(6)).writeTo("pt").append()
+    session.sql(rows.format(7)).write.insertInto("pt")
+    assert run("SELECT id FROM pt WHERE s = 'abc' ORDER BY id") == [(id,) for id in (*left, 5, 6, 7)]
+    assert run("SELECT sum(record_count) FROM pt.partitions") == run("SELECT count(*) FROM pt")
+    run("INSERT OVERWRITE pt SELECT * FROM pt WHERE id = 2")
+    assert run("SELECT id, s FROM pt") == [(2, "y")]
+    run("DROP TABLE pt")
+
+
+def test_writers_declare_partition_transforms(session: SparkSession, run: Run) -> None:
+    rows = session.sql("SELECT 1 AS id, DATE'2025-02-03' AS d")
+    rows.writeTo("wt").using("lance").partitionedBy(
+        partitioning.bucket(4, "id"), partitioning.days("d")
+    ).create()
+    rows.writeTo("wt").append()
+    assert run("SHOW PARTITIONS wt") == [("id_bucket=0/d_day=2025-02-03",)]
+    run("CREATE OR REPLACE TABLE wt USING lance PARTITIONED BY (months(d)) AS SELECT DATE'2025-02-03' AS d")
+    assert run("SHOW PARTITIONS wt") == [("d_month=661",)]
+    rows.write.format("lance").mode("overwrite").partitionBy("d").saveAsTable("wt")
+    assert run("SHOW PARTITIONS wt") == [("d=2025-02-03",)]
+    run("DROP TABLE wt")
 
 
 def test_external_tables(run: Run, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ package org.lance.spark.catalog;
 import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
+import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.ResolvedNamespace;
@@ -23,6 +24,7 @@ import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableWritePrivilege;
 import org.apache.spark.sql.connector.catalog.V1Table;
+import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
@@ -331,6 +333,16 @@ public class LanceSessionTableCatalog extends DelegatingCatalogExtension impleme
 
   public boolean purgeTable(Identifier identifier) {
     return isLance(identifier) ? lance.dropTable(identifier) : super.purgeTable(identifier);
+  }
+
+  // Functions. Spark looks up the transforms of partition fields without a namespace, where its own catalog fails.
+
+  public boolean functionExists(Identifier identifier) {
+    return identifier.namespace().length == 0 ? lance.functionExists(identifier) : super.functionExists(identifier);
+  }
+
+  public UnboundFunction loadFunction(Identifier identifier) throws NoSuchFunctionException {
+    return identifier.namespace().length == 0 ? lance.loadFunction(identifier) : super.loadFunction(identifier);
   }
 
   // Procedures
