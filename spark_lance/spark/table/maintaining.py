@@ -158,7 +158,8 @@ class Clustering:
             read_version=self.snapshot.manifest.version,
             schema=schema,
             version=self._version,
-            rows_per_file=self.options.target_rows_per_fragment,
+            # Tasks differ in size: a task that is a little too large does not get a second, small file.
+            rows_per_file=self.options.target_rows_per_fragment * 3 // 2,
             bytes_per_file=self.options.max_bytes_per_file,
             carried=tuple(carried_columns),
             stable_row_ids=self.snapshot.manifest.uses_stable_row_ids,
