@@ -1,11 +1,13 @@
 """Random statements over tables with collations, CHAR, VARCHAR, defaults and structs, next to Parquet.
 
 INSERT by position and by name, store assignment, fields of structs in another order, UPDATE, DELETE, MERGE,
-new and wider columns, schema evolution, DataFrames and LanceTable: afterwards both tables have the same rows
-and types. The Lance table has partitions and a CHECK constraint: a statement that violates it has no effect.
-It also has a generated column, which Parquet lacks: it must have the value of its expression in each row.
-Queries read the Lance table by a view. The change feed of a statement must have the difference of the rows.
-Parquet has no UPDATE, DELETE and MERGE: a new table gets the rows that SELECTs return, by INSERT.
+overwrites of partitions, new, wider and moved columns, other defaults and partition fields, schema
+evolution, OPTIMIZE, DataFrames and LanceTable: afterwards both tables have the same rows and types. The Lance
+table is in a catalog of its own or in the session's catalog. It has partitions or an order of rows, and a
+CHECK constraint: a statement that violates it has no effect. It can have a generated and an identity column,
+which Parquet lacks: each row must have the value of the expression, and a number of its own. Queries read the
+table by a view, and another view follows its columns. The change feed of a statement must have the difference
+of the rows. Parquet has no UPDATE, DELETE and MERGE: a new table gets the rows of SELECTs, by INSERT.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import NamedTuple
 import pyspark
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_lance import LanceTable, enable
@@ -82,8 +84,15 @@ GENERATED = {
     "concat(trim(ch), '-', vc)": "STRING",
     "mp['k'].a": "STRING",
 }
-# The value of the generated column in rows by position, which Parquet does not get.
-NO_VALUE = ", NULL AS gen"
+# Orders of rows, for tables without partitions and for all tables.
+CLUSTERS = ("", "CLUSTER BY (i, vc)", "CLUSTER BY (vc)")
+ORDERS = ("", "", "WRITE ORDERED BY vc DESC NULLS LAST, id", "WRITE LOCALLY ORDERED BY d, id DESC")
+# Partition fields of strings that are equal in several spellings: Parquet has no such partitions.
+SPELLINGS = ("lc", "truncate(2, tr)")
+MORE_FIELDS = ("bucket(2, id)", "truncate(3, vc)", "truncate(10, id)")
+# Columns that only the Lance table has: a generated and an identity column.
+COMPUTED = ("gen", "num")
+DYNAMIC = "spark.sql.sources.partitionOverwriteMode"
 INDICES = {"i": "BTREE", "d": "ZONEMAP", "lc": "BTREE", "ch": "BITMAP", "vc": "BTREE", "tr": "BITMAP"}
 
 
@@ -96,6 +105,7 @@ class Change(NamedTuple):
         parts: otherwise queries over the old Parquet table; their rows are inserted into a new one.
         columns: the columns of the table after the change.
         face: how the Lance table is changed without SQL, given the session; by the statement if it is None.
+        control: the statement for Parquet, if it is another one.
     """
 
     statement: str
@@ -103,6 +113,7 @@ class Change(NamedTuple):
     parts: Sequence[str]
     columns: dict[str, str]
     face: Callable[[SparkSession], object] | None = None
+    control: str | None = None
 
 
 class Changes:
@@ -110,24 +121,50 @@ class Changes:
 
     Args:
         draw: where chance comes from.
+        table: the name of the Lance table.
         fixed: columns whose types do not change.
-        generates: whether the Lance table has a generated column.
+        partitions: the partition fields of the Lance table.
+        clustered: whether the Lance table has CLUSTER BY.
+        generated: the expression of the generated column; empty without one.
     """
 
-    def __init__(self, draw: random.Random, fixed: Sequence[str], generates: bool) -> None:
+    def __init__(
+        self,
+        draw: random.Random,
+        table: str,
+        *,
+        fixed: Sequence[str],
+        partitions: Sequence[str],
+        clustered: bool,
+        generated: str,
+    ) -> None:
         self._draw = draw
+        self._table = table
         self._fixed = fixed
-        self._generates = generates
+        self._partitions = list(partitions)
+        self._is_clustered = clustered
+        self._generated = generated
+        self._layout: Sequence[str] = ()
         self.defaults = dict(DEFAULTS)
         self._queries = Queries(draw, DECLARED)
         self._fresh = 100
         self._added = 0
+        self._added_fields = 0
 
-    def one(self, columns: dict[str, str]) -> Change:
+    def one(self, columns: dict[str, str], layout: Sequence[str]) -> Change:
+        """Return a change of tables with columns; the Lance table has those of a layout, in its order."""
+        self._layout = layout
         kinds = (
             [self._insert] * 4 + [self._update] * 4 + [self._delete, self._merge, self._merge, self._merge]
         )
         kinds += [self._insert_some, self._add_column, self._overwrite]
+        kinds += [self._maintain, self._move_column, self._replace_columns, self._partition_field]
+        if self._partitions and not set(self._partitions) & {*SPELLINGS, ""}:
+            kinds += [self._overwrite_partitions] * 3
+        if self._partitions == ["i"]:
+            kinds += [self._overwrite_one_partition] * 2
+        if self.defaults:
+            kinds += [self._set_default]
         if RELEASE >= (4, 1):
             kinds += [self._merge_evolving] * 2
         if RELEASE >= (4, 3):
@@ -197,30 +234,38 @@ class Changes:
         if by_name:
             order = self._draw.sample(range(len(columns)), len(columns))
             selects = [[each[number] for number in order] for each in selects]
-        row = selects[0] if by_name else self._with_generated(selects[0])
+        row = selects[0] if by_name else self._with_computed(selects[0])
         query = f"SELECT {', '.join(row)}"
-        text = f"INSERT INTO {{rows}} {'BY NAME ' if by_name else ''}{query}"
-        return Change(text, True, (), columns, self._write(query, by_name=by_name))
+        start = f"INSERT INTO {{rows}} {'BY NAME ' if by_name else ''}"
+        control = f"{start}SELECT {', '.join(selects[0])}"
+        face = self._write(query, by_name=by_name)
+        return Change(f"{start}{query}", True, (), columns, face, control)
 
-    def _with_generated(self, row: list[str]) -> list[str]:
-        """Return values by position with the generated column, which comes after those of `COLUMNS`."""
-        if not self._generates:
-            return row
-        place = len(COLUMNS) - 1
-        return [*row[:place], row[place] + NO_VALUE, *row[place + 1 :]]
+    def _with_computed(self, row: Sequence[str], without: str = "") -> list[str]:
+        """Return values by position, in the order of the Lance table, with null for what it computes."""
+        values = {value.rsplit(" ", 1)[-1]: value for value in row}
+        return [
+            f"NULL AS {name}" if name in COMPUTED else values[name]
+            for name in self._layout
+            if name != without
+        ]
 
     def _write(self, query: str, *, by_name: bool) -> Callable[[SparkSession], object] | None:
         """Return a write of DataFrames that does the same as INSERT, or None."""
         if self._draw.random() < 0.4:
             return None
         if not by_name:
-            return lambda session: session.sql(query).write.insertInto("lance.t")
+            return lambda session: session.sql(query).write.insertInto(self._table)
         return self._draw.choice(
             (
-                lambda session: session.sql(query).writeTo("lance.t").append(),
-                lambda session: session.sql(query).write.mode("append").saveAsTable("lance.t"),
+                lambda session: session.sql(query).writeTo(self._table).append(),
+                lambda session: self._writer(session.sql(query)).mode("append").saveAsTable(self._table),
             )
         )
+
+    def _writer(self, frame: DataFrame) -> DataFrameWriter:
+        """Return a writer; that of the session's catalog needs the format."""
+        return frame.write.format("lance") if self._table.startswith("spark_catalog") else frame.write
 
     def _insert_some(self, columns: dict[str, str]) -> Change:
         names = ["id", *self._draw.sample([name for name in columns if name != "id"], 4)]
@@ -234,15 +279,123 @@ class Changes:
 
     def _overwrite(self, columns: dict[str, str]) -> Change:
         condition = f"FROM {{rows}} WHERE id % 3 <> 0 OR {self._condition()}"
-        row = ", ".join(self._with_generated(list(columns)))
+        row = ", ".join(self._with_computed(list(columns)))
         rest = f"SELECT {', '.join(columns)} {condition}"
         return Change(f"INSERT OVERWRITE {{rows}} SELECT {row} {condition}", False, [rest], columns)
+
+    def _some_rows(self, columns: dict[str, str]) -> list[str]:
+        """Return columns, and the text after them, of a query that gives a few rows new ids."""
+        self._fresh += 1000
+        shown = [f"id + {self._fresh} AS id" if name == "id" else name for name in columns]
+        return [*shown, f"FROM {{rows}} WHERE id % 5 = {self._draw.randrange(5)} AND ({self._condition()})"]
+
+    def _overwrite_partitions(self, columns: dict[str, str]) -> Change:
+        *shown, rest = self._some_rows(columns)
+        rows = f"SELECT {', '.join(shown)} {rest}"
+        expressions = [
+            self._generated if field == "gen" else f"functions.{field}" if "(" in field else field
+            for field in self._partitions
+        ]
+        keys = ", ".join(f"{text} AS k{number}" for number, text in enumerate(expressions))
+        same = " AND ".join(f"old.k{number} <=> new.k{number}" for number in range(len(expressions)))
+        kept = (
+            f"SELECT {', '.join(columns)} FROM (SELECT *, {keys} FROM {{rows}}) AS old "
+            f"WHERE NOT EXISTS (SELECT 1 FROM (SELECT {keys} FROM ({rows})) AS new WHERE {same})"
+        )
+        query = f"SELECT {', '.join(self._with_computed(shown))} {rest}"
+        statement = f"INSERT OVERWRITE {{rows}} {query}"
+        faces: tuple[Callable[[SparkSession], object], ...] = (
+            lambda session: with_setting(
+                session, DYNAMIC, "dynamic", lambda: session.sql(statement.format(rows=self._table)).collect()
+            ),
+            lambda session: (
+                session.sql(rows.format(rows=self._table)).writeTo(self._table).overwritePartitions()
+            ),
+            lambda session: (
+                self._writer(session.sql(query.format(rows=self._table)))
+                .option("partitionOverwriteMode", "dynamic")
+                .insertInto(self._table, overwrite=True)
+            ),
+        )
+        return Change(f"{statement} -- dynamic", False, [kept, rows], columns, self._draw.choice(faces))
+
+    def _overwrite_one_partition(self, columns: dict[str, str]) -> Change:
+        *shown, rest = self._some_rows(columns)
+        value, mode = self._draw.choice(("0", "1", "-1", "NULL")), self._draw.choice(("static", "dynamic"))
+        row = ", ".join(self._with_computed(shown, without="i"))
+        statement = f"INSERT OVERWRITE {{rows}} PARTITION (i = {value}) SELECT {row} {rest}"
+        own = ", ".join(f"{value} AS i" if name == "i" else name for name in shown)
+        kept = f"SELECT * FROM {{rows}} WHERE NOT (i <=> {value})"
+        if mode == "dynamic":  # without rows it replaces nothing
+            kept += f" OR NOT EXISTS (SELECT 1 {rest})"
+        parts = [kept, f"SELECT {own} {rest}"]
+        return Change(
+            f"{statement} -- {mode}",
+            False,
+            parts,
+            columns,
+            lambda session: with_setting(
+                session, DYNAMIC, mode, lambda: session.sql(statement.format(rows=self._table)).collect()
+            ),
+        )
+
+    def _maintain(self, columns: dict[str, str]) -> Change:
+        statements = ["OPTIMIZE {rows}", "OPTIMIZE {rows} FULL"]
+        if not self._is_clustered:
+            statements[1:] = ["OPTIMIZE {rows} ZORDER BY (i, vc)", "ALTER TABLE {rows} WRITE UNORDERED"]
+            statements += [
+                f"ALTER TABLE {{rows}} {order}" for order in ORDERS if order and "d" in self._fixed
+            ]
+        return Change(self._draw.choice(statements), False, ["SELECT * FROM {rows}"], columns)
+
+    def _partition_field(self, columns: dict[str, str]) -> Change:
+        statement = "OPTIMIZE {rows}"
+        if self._partitions and self._draw.random() < 0.5:
+            field = self._partitions.pop(self._draw.randrange(len(self._partitions)))
+            statement = f"ALTER TABLE {{rows}} DROP PARTITION FIELD {field}"
+        elif len(self._partitions) < 2 and not self._is_clustered:
+            field = self._draw.choice([each for each in MORE_FIELDS if each not in self._partitions])
+            self._added_fields += 1
+            self._partitions.append(field)
+            statement = f"ALTER TABLE {{rows}} ADD PARTITION FIELD {field} AS more{self._added_fields}"
+        return Change(statement, False, ["SELECT * FROM {rows}"], columns)
+
+    def _move_column(self, columns: dict[str, str]) -> Change:
+        name, place = self._draw.sample(list(columns), 2)
+        others = [other for other in columns if other != name]
+        index = 0 if self._draw.random() < 0.3 else others.index(place) + 1
+        order = [*others[:index], name, *others[index:]]
+        where = f"AFTER {place}" if index else "FIRST"
+        after = {each: columns[each] for each in order}
+        part = f"SELECT {', '.join(order)} FROM {{rows}}"
+        return Change(f"ALTER TABLE {{rows}} ALTER COLUMN {name} {where}", False, [part], after)
+
+    def _replace_columns(self, columns: dict[str, str]) -> Change:
+        if set(self._layout) & set(COMPUTED):
+            return self._move_column(columns)
+        self.defaults = {}  # the list has none
+        order = self._draw.sample(list(columns), len(columns))
+        after = {name: columns[name] for name in order}
+        listed = ", ".join(f"{name} {kind}" for name, kind in after.items())
+        part = f"SELECT {', '.join(order)} FROM {{rows}}"
+        return Change(f"ALTER TABLE {{rows}} REPLACE COLUMNS ({listed})", False, [part], after)
+
+    def _set_default(self, columns: dict[str, str]) -> Change:
+        name = self._draw.choice(sorted(self.defaults))
+        value = "3" if columns[name] == "INT" or name == "d" else "'x'"
+        action = f"SET DEFAULT {value}"
+        if self._draw.random() < 0.3:
+            del self.defaults[name]
+            action = "DROP DEFAULT"
+        else:
+            self.defaults[name] = value
+        return Change(f"ALTER TABLE {{rows}} ALTER COLUMN {name} {action}", True, (), columns)
 
     def _delete(self, columns: dict[str, str]) -> Change:
         condition = f"id % 4 = 0 AND ({self._condition()})"
         rest = f"SELECT * FROM {{rows}} WHERE NOT coalesce({condition}, false)"
         calls = self._draw.random() < 0.3
-        face = (lambda session: LanceTable.forName(session, "lance.t").delete(condition)) if calls else None
+        face = (lambda session: LanceTable.forName(session, self._table).delete(condition)) if calls else None
         return Change(f"DELETE FROM {{rows}} WHERE {condition}", False, [rest], columns, face)
 
     def _sets(self, columns: dict[str, str]) -> dict[str, tuple[str, str]]:
@@ -296,7 +449,7 @@ class Changes:
         ]
         calls = self._draw.random() < 0.3
         face = (
-            (lambda session: LanceTable.forName(session, "lance.t").update(condition, sets))
+            (lambda session: LanceTable.forName(session, self._table).update(condition, sets))
             if calls
             else None
         )
@@ -351,12 +504,20 @@ class Changes:
             return self._update(columns)
         self._added += 1
         name, kind = f"x{self._added}", self._draw.choice(("VARCHAR(3)", "STRING COLLATE UTF8_LCASE", "INT"))
-        columns = {**columns, name: kind}
+        old, columns = columns, {**columns, name: kind}
         default = ""
         if DEFAULTS and self._draw.random() < 0.5:
             self.defaults[name] = "7" if kind == "INT" else "'ab'"
             default = f" DEFAULT {self.defaults[name]}"
-        return Change(f"ALTER TABLE {{rows}} ADD COLUMNS ({name} {kind}{default})", True, (), columns)
+        if self._draw.random() < 0.5:
+            return Change(f"ALTER TABLE {{rows}} ADD COLUMNS ({name} {kind}{default})", True, (), columns)
+        place = self._draw.choice(list(old))
+        index = list(old).index(place) + 1
+        columns = {each: columns[each] for each in [*list(old)[:index], name, *list(old)[index:]]}
+        value = self.defaults[name] if default else "NULL"
+        part = ", ".join(f"{value} AS {name}" if each == name else each for each in columns)
+        statement = f"ALTER TABLE {{rows}} ADD COLUMN {name} {kind}{default} AFTER {place}"
+        return Change(statement, False, [f"SELECT {part} FROM {{rows}}"], columns)
 
     def _evolving(self, columns: dict[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
         """Return columns after evolution, and a row of the source: as it is written, as Parquet takes it."""
@@ -427,45 +588,68 @@ class Sides:
         draw: where chance comes from.
     """
 
-    VIEW = "lance.db.v" if RELEASE >= (4, 2) else "v"
-
     def __init__(self, spark: SparkSession, folder: Path, seed: int, draw: random.Random) -> None:
+        self._name = f"declared_{os.getpid()}_{seed}"
+        self._in_session_catalog = draw.random() < 0.3
+        self._draw = draw
         self._ours = enable(interpreted(spark.newSession()), root=str(folder))
-        self._theirs = interpreted(spark.newSession())
+        self._theirs = enable(interpreted(spark.newSession()), catalog="functions", root=str(folder / "none"))
+        if self._in_session_catalog:
+            self._ours = enable(self._ours, catalog="spark_catalog")
+        self.table, self._view, self._whole = (
+            f"spark_catalog.default.{each}_{self._name}" if self._in_session_catalog else f"lance.{each}"
+            for each in ("t", "db.v", "db.w")
+        )
+        if self._in_session_catalog:
+            self._view, self._whole = self._view.replace("db.", ""), self._whole.replace("db.", "")
+        elif RELEASE < (4, 2):
+            self._view = "v"
         self._ours.conf.set("spark.lance.localRows", draw.choice(("0", "10000")))
         for session in (self._ours, self._theirs):
             session.conf.set("spark.sql.shuffle.partitions", "1")
-        self._name = f"declared_{os.getpid()}_{seed}"
+        self._ours.conf.set("spark.sql.sources.v2.bucketing.enabled", draw.choice(("true", "false")))
         self._number = 0
         self.defaults = dict(DEFAULTS)
         self.columns = dict(COLUMNS)
-        partitions = draw.choice(PARTITIONS)
         self._check = draw.choice(CHECKS)
-        self._ours.conf.set("spark.sql.sources.v2.bucketing.enabled", draw.choice(("true", "false")))
-        self._partitions = partitions
-        self._generated = draw.choice(list(GENERATED)) if RELEASE >= (4, 1) else ""
-        if self._generated and draw.random() < 0.2:
+        self.generated = draw.choice(list(GENERATED)) if RELEASE >= (4, 1) else ""
+        partitions = draw.choice(PARTITIONS)
+        if self.generated and draw.random() < 0.2:
             partitions = "gen"
-        clause = f"PARTITIONED BY ({partitions})" if partitions else ""
+        self.partitions = re.findall(r"\w+\([^)]*\)|\w+", partitions)
+        self._order = draw.choice(ORDERS)
+        cluster = "" if partitions or self._order else draw.choice(CLUSTERS)
+        self.clustered = bool(cluster)
+        self._create(f"PARTITIONED BY ({partitions})" if partitions else cluster)
+        self.indices = draw.sample(sorted(INDICES), draw.randint(0, 3))
+        self.fixed = [*self.indices, *re.findall(r"\b(i|d)\b", f"{partitions} {self._order} {cluster}")]
+
+    def _create(self, clause: str) -> None:
         columns = self._ddl(COLUMNS, DEFAULTS)
-        if self._generated:
-            columns += f", gen {GENERATED[self._generated]} GENERATED ALWAYS AS ({self._generated})"
+        if self.generated:
+            columns += f", gen {GENERATED[self.generated]} GENERATED ALWAYS AS ({self.generated})"
+        if RELEASE >= (4, 1) and self._draw.random() < 0.3:
+            columns += f", num BIGINT GENERATED {self._draw.choice(('ALWAYS', 'BY DEFAULT'))} AS IDENTITY"
         self._ours.sql("CREATE NAMESPACE lance.db").collect()
-        self._ours.sql(f"CREATE TABLE lance.t ({columns}) {clause}").collect()
+        self._ours.sql(f"CREATE TABLE {self.table} ({columns}) USING lance {clause}").collect()
+        if self._order:
+            self._ours.sql(f"ALTER TABLE {self.table} {self._order}").collect()
         self._theirs.sql(
             f"CREATE TABLE {self._control} ({self._ddl(COLUMNS, DEFAULTS)}) USING parquet"
         ).collect()
-        self.indices = draw.sample(sorted(INDICES), draw.randint(0, 3))
+        if self._has_views:
+            self._ours.sql(
+                f"CREATE VIEW {self._whole} WITH SCHEMA EVOLUTION AS SELECT * FROM {self.table}"
+            ).collect()
 
     @property
-    def fixed(self) -> list[str]:
-        """The columns whose types do not change: they have an index, or partition the table."""
-        return [*self.indices, *re.findall(r"\b(i|d)\b", self._partitions)]
+    def _has_views(self) -> bool:
+        return self._in_session_catalog or RELEASE >= (4, 2)
 
     @property
-    def generates(self) -> bool:
-        """Whether the Lance table has a generated column."""
-        return bool(self._generated)
+    def layout(self) -> list[str]:
+        """The columns of the Lance table, in order."""
+        return list(self._ours.table(self.table).columns)
 
     @property
     def _control(self) -> str:
@@ -479,16 +663,21 @@ class Sides:
         )
 
     def build_indices(self) -> None:
-        for name in self.indices:
-            self._ours.sql(f"CALL lance.system.create_index('t', '{name}', '{INDICES[name]}')").collect()
+        catalog, name = self.table.split(".", 1)
+        for column in self.indices:
+            kind = INDICES[column]
+            self._ours.sql(f"CALL {catalog}.system.create_index('{name}', '{column}', '{kind}')").collect()
 
     def constrain(self) -> None:
         """Delete the rows that violate the constraint, and add it."""
         if not self._check:
             return
-        self._ours.sql(f"DELETE FROM lance.t WHERE NOT ({self._check})").collect()
+        self._ours.sql(f"DELETE FROM {self.table} WHERE NOT ({self._check})").collect()
         self._without_violations()
-        LanceTable.forName(self._ours, "lance.t").addConstraint("c", self._check)
+        if self._draw.random() < 0.5:
+            LanceTable.forName(self._ours, self.table).addConstraint("c", self._check)
+        else:
+            self._ours.sql(f"ALTER TABLE {self.table} ADD CONSTRAINT c CHECK ({self._check})").collect()
 
     def _violations(self) -> int:
         if not self._check:
@@ -521,13 +710,13 @@ class Sides:
             ]
             rows.append(f"({', '.join([*columns, *nested])})")
         names = ", ".join(COLUMNS)
-        for session, table in ((self._ours, "lance.t"), (self._theirs, self._control)):
+        for session, table in ((self._ours, self.table), (self._theirs, self._control)):
             session.sql(f"INSERT INTO {table} ({names}) VALUES {', '.join(rows)}").collect()
 
     def apply(self, change: Change, defaults: dict[str, str]) -> tuple[str | None, str | None]:
         """Run a change on both sides; return the conditions of the errors."""
         self.defaults = defaults
-        statement = change.statement.format(rows="lance.t")
+        statement = change.statement.format(rows=self.table)
         face = change.face or (lambda session: session.sql(statement).collect())
         ours = _condition(lambda: face(self._ours))
         theirs = self._apply_control(change, defaults)
@@ -539,7 +728,7 @@ class Sides:
     def _apply_control(self, change: Change, defaults: dict[str, str]) -> str | None:
         old = self._control
         if change.same:
-            statement = change.statement.replace(NO_VALUE, "").format(rows=old)
+            statement = (change.control or change.statement).format(rows=old)
             condition = _condition(lambda: self._theirs.sql(statement).collect())
             if condition is None and change.columns == self.columns and self._violations():
                 self._without_violations()  # an INSERT of one row
@@ -571,21 +760,28 @@ class Sides:
     def contents(self) -> tuple[list[str], list[str]]:
         """Return the types and rows of both sides."""
         sides = []
-        for session, table in ((self._ours, "lance.t"), (self._theirs, self._control)):
-            frame = session.table(table).drop("gen")
+        for session, table in ((self._ours, self.table), (self._theirs, self._control)):
+            frame = session.table(table).drop(*COMPUTED)
             sides.append([_types(frame.schema), *sorted(map(str, frame.collect()))])
+        if self._has_views and self._draw.random() < 0.3:
+            view = self._ours.table(self._whole).drop(*COMPUTED)
+            assert sorted(map(str, view.collect())) == sides[0][1:]
         return sides[0], sides[1]
 
-    def wrong_generated(self) -> list[str]:
-        """Return rows whose generated column has not the value of its expression."""
-        if not self._generated:
-            return []
-        other = f"NOT (gen <=> ({self._generated}))"
-        return [str(row) for row in self._ours.sql(f"SELECT * FROM lance.t WHERE {other}").collect()]
+    def wrong_computed(self) -> list[str]:
+        """Return rows whose computed columns have wrong values: another value, no number, a number twice."""
+        wrong = []
+        if self.generated:
+            wrong.append(f"SELECT id, gen FROM {self.table} WHERE NOT (gen <=> ({self.generated}))")
+        if "num" in self.layout:
+            wrong.append(
+                f"SELECT num, count(*) FROM {self.table} GROUP BY num HAVING num IS NULL OR count(*) > 1"
+            )
+        return [str(row) for query in wrong for row in self._ours.sql(query).collect()]
 
     def version(self) -> int:
         """Return the number of the Lance table's newest version."""
-        return LanceTable.forName(self._ours, "lance.t").dataset().version
+        return LanceTable.forName(self._ours, self.table).dataset().version
 
     def changes(self, before: Sequence[str], first: int) -> list[str]:
         """Return rows and the changes since a version, as the rows that they make.
@@ -596,7 +792,11 @@ class Sides:
         """
         if self.version() < first:
             return sorted(before)
-        feed = self._ours.sql(f"SELECT * FROM table_changes('lance.t', {first})")
+        feeds = [f"table_changes('{self.table}', {first})"]
+        feeds += [f"{self.table}.changes WHERE _commit_version >= {first}"]
+        if RELEASE >= (4, 2):
+            feeds += [f"{self.table} CHANGES FROM VERSION {first}"]
+        feed = self._ours.sql(f"SELECT * FROM {self._draw.choice(feeds)}")
         names = [f"`{name}`" for name in self.columns]
         rows = Counter(before)
         for kinds, sign in ((("insert", "update_postimage"), 1), (("delete", "update_preimage"), -1)):
@@ -607,20 +807,20 @@ class Sides:
 
     def create_view(self) -> None:
         """Create the view that queries read."""
-        statement = f"SELECT {', '.join(self.columns)} FROM lance.t"
-        if RELEASE >= (4, 2):
-            self._ours.sql(f"CREATE VIEW {self.VIEW} AS {statement}").collect()
+        statement = f"SELECT {', '.join(self.columns)} FROM {self.table}"
+        if self._has_views:
+            self._ours.sql(f"CREATE VIEW {self._view} AS {statement}").collect()
         else:
-            self._ours.sql(statement).createOrReplaceTempView(self.VIEW)
+            self._ours.sql(statement).createOrReplaceTempView(self._view)
 
     def answers(self, query: str, in_order: bool) -> tuple[list[str] | str, list[str] | str]:
         """Return what a query returns on both sides."""
-        ours = told(self._ours, query.format(rows=self.VIEW), in_order)
+        ours = told(self._ours, query.format(rows=self._view), in_order)
         theirs = told(self._theirs, query.format(rows=self._control), in_order)
         if ours == theirs or ("min(" not in query and "max(" not in query):
             return ours, theirs
         # Interpreted, Spark 4.3 keeps no copy of the least collated string, but the buffer of its row.
-        return self._compiled(self._ours, query, "lance.t", in_order), self._compiled(
+        return self._compiled(self._ours, query, self.table, in_order), self._compiled(
             self._theirs, query, self._control, in_order
         )
 
@@ -635,6 +835,19 @@ class Sides:
 
     def drop(self) -> None:
         self._theirs.sql(f"DROP TABLE IF EXISTS {self._control}").collect()
+        if self._in_session_catalog:
+            for view in (self._view, self._whole):
+                self._ours.sql(f"DROP VIEW IF EXISTS {view}").collect()
+            self._ours.sql(f"DROP TABLE IF EXISTS {self.table}").collect()
+
+
+def with_setting(session: SparkSession, name: str, value: str, call: Callable[[], object]) -> object:
+    """Call with a setting of the session."""
+    session.conf.set(name, value)
+    try:
+        return call()
+    finally:
+        session.conf.unset(name)
 
 
 def _cut(text: str) -> str:
@@ -672,12 +885,19 @@ def check(spark: SparkSession, folder: Path, seed: int, changes: int, queries: i
         sides.fill(draw)
         sides.constrain()
         sides.build_indices()
-        generator = Changes(draw, sides.fixed, sides.generates)
+        generator = Changes(
+            draw,
+            sides.table,
+            fixed=sides.fixed,
+            partitions=sides.partitions,
+            clustered=sides.clustered,
+            generated=sides.generated,
+        )
         selects = Queries(draw, DECLARED)
         mine, _ = sides.contents()
         for number in range(changes):
             columns, before = sides.columns, mine
-            change, first = generator.one(columns), sides.version() + 1
+            change, first = generator.one(columns, sides.layout), sides.version() + 1
             ours, theirs = (SAME.get(str(each), each) for each in sides.apply(change, generator.defaults))
             if ours is not None and theirs is not None and VIOLATION in (ours, theirs):
                 ours = theirs  # A statement with two faults has the condition of one.
@@ -689,8 +909,8 @@ def check(spark: SparkSession, folder: Path, seed: int, changes: int, queries: i
             assert ours == theirs, f"seed {seed}, {number}: {change.statement}"
             mine, other = sides.contents()
             assert mine == other, f"seed {seed}, {number}: {change.statement}"
-            assert not sides.wrong_generated(), f"seed {seed}, {number}: {change.statement}"
-            if columns == sides.columns:
+            assert not sides.wrong_computed(), f"seed {seed}, {number}: {change.statement}"
+            if list(columns.items()) == list(sides.columns.items()):
                 changed = sides.changes(before[1:], first)
                 assert changed == mine[1:], f"seed {seed}, {number}: changes of {change.statement}"
         sides.create_view()

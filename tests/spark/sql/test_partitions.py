@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,13 +21,11 @@ import spark_lance
 from spark_lance import LanceTable
 from spark_lance.errors import LanceError
 from spark_lance.spark.sink.write import LanceWriter
-from spark_lance.table.format.partition_bounds import single_partition
+from spark_lance.table.format.partition_bounds import read_bounds, single_partition
 from spark_lance.table.format.partitions import PartitionSpec
 from tests.conftest import interpreted, share
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import DataFrame, SparkSession
 
 Run = Callable[[str], list[tuple[Any, ...]]]
@@ -328,20 +327,28 @@ def test_sorted_rewrites_cut_files_at_partitions(session: SparkSession, run: Run
     assert counts == [(15000,)]
 
 
+@pytest.mark.parametrize("table", ["lance.t", "spark_catalog.default.overwritten"])
+@pytest.mark.parametrize("sql", [True, False])
 def test_concurrent_dynamic_overwrites(
-    session: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch
+    session: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch, table: str, sql: bool
 ) -> None:
-    run("CREATE TABLE lance.t (id INT, p STRING) PARTITIONED BY (p)")
-    run("INSERT INTO lance.t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    if table.startswith("spark_catalog"):
+        spark_lance.enable(session, catalog="spark_catalog")
+    run(f"CREATE TABLE {table} (id INT, p STRING) USING lance PARTITIONED BY (p)")
+    run(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b'), (3, 'c')")
     commit = LanceWriter.commit
 
     def overwrite(p: str) -> str:
         try:
-            session.sql(f"SELECT 10 AS id, '{p}' AS p").writeTo("lance.t").overwritePartitions()
+            if sql:
+                run(f"INSERT OVERWRITE {table} SELECT 10 AS id, '{p}' AS p")
+            else:
+                session.sql(f"SELECT 10 AS id, '{p}' AS p").writeTo(table).overwritePartitions()
         except (LanceError, PySparkException) as error:
             return str(error)
         return "done"
 
+    session.conf.set(DYNAMIC, "dynamic")
     for partitions, expected in (("ab", [(3, "c"), (10, "a"), (10, "b")]), ("cc", [(10, p) for p in "abc"])):
         # Both statements have their rows before one of them commits.
         ready = threading.Barrier(2)
@@ -350,15 +357,16 @@ def test_concurrent_dynamic_overwrites(
             ready.wait(60)
             commit(writer, messages)
 
-        monkeypatch.setattr(LanceWriter, "commit", late)
-        with ThreadPoolExecutor(2) as pool:
+        with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
+            patch.setattr(LanceWriter, "commit", late)
             results = sorted(pool.map(overwrite, partitions), key=len)
         assert results[0] == "done"
         assert results[1] == "done" or (
             "overwrites (p=c)" in results[1] and "run the statement again" in results[1]
         )
         assert (results[1] == "done") == (partitions == "ab")
-        assert sorted(run("SELECT * FROM lance.t")) == expected
+        assert sorted(run(f"SELECT * FROM {table}")) == expected
+    run(f"DROP TABLE {table}")
 
 
 BUCKETING = {
@@ -421,6 +429,66 @@ def test_joins_by_partition_need_no_shuffle(session: SparkSession, run: Run) -> 
     finally:
         for key in BUCKETING:
             session.conf.unset(key)
+
+
+def shuffle_bytes(session: SparkSession) -> int:
+    """Return the bytes that all stages so far have written for shuffles."""
+    stages = session._jsparkSession.sparkContext().statusStore().stageList(None, False, False, None, None)
+    return sum(stages.apply(place).shuffleWriteBytes() for place in range(stages.size()))
+
+
+@pytest.mark.slow
+def test_a_join_by_partition_writes_no_shuffle(session: SparkSession, run: Run) -> None:
+    rows = session.range(200_000).selectExpr("id AS k", "sha2(cast(id AS STRING), 256) AS text")
+    for name in ("l", "r"):
+        run(f"CREATE TABLE lance.{name} (k BIGINT, text STRING) PARTITIONED BY (bucket(16, k))")
+        rows.writeTo(f"lance.{name}").append()
+    figures = []
+    for setting in ("true", "false"):
+        for key, value in {**BUCKETING, "spark.sql.sources.v2.bucketing.enabled": setting}.items():
+            session.conf.set(key, value)
+        before = shuffle_bytes(session)
+        joined = session.sql(
+            "SELECT sum(length(l.text) + length(r.text)) FROM lance.l JOIN lance.r ON l.k = r.k"
+        )
+        assert joined.collect() == [(200_000 * 128,)]
+        plan = joined._jdf.queryExecution().executedPlan().toString()
+        figures.append((plan.count("Exchange hashpartitioning"), shuffle_bytes(session) - before))
+    for key in BUCKETING:
+        session.conf.unset(key)
+    (exchanges, saved), (all_exchanges, written) = figures
+    assert (exchanges, all_exchanges) == (0, 2)
+    assert saved < 10_000 < 10_000_000 < written, figures
+
+
+@pytest.mark.slow
+def test_a_condition_opens_no_file_of_999_other_partitions(session: SparkSession, run: Run) -> None:
+    run("CREATE TABLE lance.m (p INT, ts TIMESTAMP, v BIGINT) PARTITIONED BY (p, days(ts))")
+    rows = session.range(40_000).selectExpr(
+        "CAST(id % 1000 AS INT) AS p", "TIMESTAMP'2026-01-01' + make_dt_interval(id % 1000) AS ts", "id AS v"
+    )
+    rows.writeTo("lance.m").append()
+    assert run("SELECT count(*) FROM lance.m.partitions") == [(1000,)]
+    stored = LanceTable.forName(session, "lance.m").dataset()
+    files = {file.path for fragment in stored.snapshot.fragments for file in fragment.files}
+    assert len(files) == 1000
+    # Without the files of other partitions, a query that opened one of them would fail.
+    folder = Path(stored.uri) / "data"
+    (kept,) = (name for name in files if read_bounds(name)[0].low == 17)
+    for name in files - {kept}:
+        (folder / name).unlink()
+    session.conf.set("spark.lance.localRows", "0")
+    for condition in (
+        "p = 17",
+        "ts = TIMESTAMP'2026-01-18'",
+        "p IN (17, 2000)",
+        "p > 16 AND p < 18 AND v > 0",
+    ):
+        frame = session.sql(f"SELECT count(v), sum(p) FROM lance.m WHERE {condition} AND v % 2 = 1")
+        assert frame.collect() == [(40, 680)], condition
+    with pytest.raises((LanceError, PySparkException)):
+        run("SELECT sum(v) FROM lance.m WHERE p IN (17, 18)")
+    session.conf.unset("spark.lance.localRows")
 
 
 def test_random_statements_do_what_they_do_on_parquet(session: SparkSession, run: Run) -> None:
