@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from spark_lance.table.writing.targets import MAX_BYTES_PER_FILE, MAX_ROWS_PER_F
 if TYPE_CHECKING:
     from spark_lance.datasets.building import TableLocation
     from spark_lance.datasets.versions import DatasetBasePath
+    from spark_lance.table.format.bases import Bases
     from spark_lance.table.inserts.write_plan import WritePlan
     from spark_lance.table.versions.resolve import Reference
 
@@ -129,15 +130,14 @@ def write_dataset(
         compression: "zstd" or "lz4" for small files, "none" for bit packing only. Default: compress pages if
             this costs readers little. A new table stores the setting. Files of 2.0 compress only text.
         enable_stable_row_ids: whether rows of a new table keep their `_rowid`. Default: with a primary key.
-        storage_options, commit_lock: as for `dataset`.
+        storage_options, commit_lock, allowed_bases, base_store_params: as for `dataset`.
         transaction_properties: key-value pairs to store with the transaction.
         commit_message: a message for the history of the table.
         auto_cleanup_options: automatic cleanup of a new table: `interval` in versions, with
             `older_than_seconds` or `retain_versions` or both.
-        initial_bases: additional base paths for files of a new table.
+        initial_bases: additional base paths for files of a new table. They are always allowed.
         target_bases: names or paths of base paths for new files, in turns. The table's URI means its root.
         target_all_bases: write to all base paths. True includes the table's root, as the first.
-        allowed_bases, base_store_params: as for `dataset`. `initial_bases` are always allowed.
 
     Raises:
         TableExistsError: the mode is "create", and the table exists.
@@ -145,39 +145,44 @@ def write_dataset(
         OptionError: a base path does not exist, or `initial_bases` are set for an existing table.
         CommitError: the commit conflicts with another writer; see its subclasses.
     """
-    from spark_lance.datasets.building import locate_table
     from spark_lance.io.uploads import background_uploads
     from spark_lance.table.inserts.write_plan import commit_or_discard, find_latest, plan_write
     from spark_lance.table.versions.cleanup import auto_cleanup_config
     from spark_lance.table.writing.compression import compressed
-    from spark_lance.table.writing.targets import choose_targets
 
     config = auto_cleanup_config(auto_cleanup_options)
-    _check_target(uri, mode)
-    place = locate_table(uri, storage_options, commit_lock)
+    place = _locate_target(uri, mode, storage_options, commit_lock)
     place = place.with_bases(allowed_bases, base_store_params, initial_bases or ())
-    table = TableRef(place.store, place.root)
-    rules = {"data_storage_version": data_storage_version, "stable_row_ids": enable_stable_row_ids}
-    new_bases = [base.to_base_path() for base in initial_bases or ()]
+    table = place.table
     properties = _with_message(transaction_properties or {}, commit_message)
-    how: dict[str, Any] = {"max_rows_per_file": max_rows_per_file, "max_bytes_per_file": max_bytes_per_file}
-    how["in_memory"] = isinstance(data, pa.Table | pa.RecordBatch)
+    files = _FileOptions(max_rows_per_file, max_bytes_per_file, target_bases, target_all_bases)
 
     def write(latest: Manifest | None, recent: Manifest | None = None) -> Manifest:
         reader = _reader(data, schema, latest if mode == "append" else None)
-        plan = plan_write(table, latest, reader.schema, mode, bases=new_bases, **rules)  # type: ignore[arg-type]
+        plan = plan_write(
+            table,
+            latest,
+            reader.schema,
+            mode,
+            data_storage_version=data_storage_version,
+            stable_row_ids=enable_stable_row_ids,
+            bases=[base.to_base_path() for base in initial_bases or ()],
+        )
         plan, bases = replace(plan, schema=compressed(plan.schema, compression)), plan.places(table, latest)
-        how["targets"] = choose_targets(bases, target_bases, target_all_bases)
         with background_uploads(table.store):
-            fragments = _write_files(reader, place, plan, **how)
+            fragments = _write_files(reader, table, plan, bases, files, _is_in_memory(data))
             return commit_or_discard(table, plan, fragments, properties, config, bases=bases, recent=recent)
 
     committed = _append_to_recent(table, write) if mode == "append" and _is_small(data) else None
     return LanceDataset(place.uri, table, committed or write(find_latest(table)))
 
 
+def _is_in_memory(data: Any) -> bool:
+    return isinstance(data, pa.Table | pa.RecordBatch)
+
+
 def _is_small(data: Any) -> bool:
-    return isinstance(data, pa.Table | pa.RecordBatch) and data.num_rows > 0 and data.nbytes <= _SMALL_BYTES
+    return _is_in_memory(data) and data.num_rows > 0 and bool(data.nbytes <= _SMALL_BYTES)
 
 
 def _append_to_recent(table: TableRef, write: Callable[[Manifest, Manifest], Manifest]) -> Manifest | None:
@@ -212,23 +217,52 @@ def _with_message(properties: Mapping[str, str], message: str | None) -> Mapping
     return properties if message is None else {**properties, COMMIT_MESSAGE: message}
 
 
-def _check_target(target: Any, mode: str) -> None:
+def _locate_target(
+    target: Any, mode: str, storage_options: Mapping[str, Any] | None, commit_lock: CommitLock | None
+) -> TableLocation:
+    from spark_lance.datasets.building import locate_table
+
     if mode == "append" and isinstance(target, LanceDataset) and is_detached(target.version):
         raise OptionError(
             f"version {target.version} is detached, and rows are appended to the newest version: restore it "
             "first, or commit fragments with detached=True"
         )
+    return locate_table(target, storage_options, commit_lock)
+
+
+@dataclass(frozen=True)
+class _FileOptions:
+    """The options of `write_dataset` that determine the size and the location of data files."""
+
+    max_rows_per_file: int
+    max_bytes_per_file: int
+    target_bases: Sequence[str] | None
+    target_all_bases: bool | None
 
 
 def _write_files(
-    reader: pa.RecordBatchReader, place: TableLocation, plan: WritePlan, **how: Any
+    reader: pa.RecordBatchReader,
+    table: TableRef,
+    plan: WritePlan,
+    bases: Bases,
+    options: _FileOptions,
+    in_memory: bool,
 ) -> list[bytes]:
     """Write rows as data files and return the serialized fragments."""
     from spark_lance.table.commits.identity import with_identity_values
     from spark_lance.table.writing.align import Aligner
+    from spark_lance.table.writing.targets import choose_targets
     from spark_lance.table.writing.write import write_fragments
 
     aligner = Aligner(reader.schema, plan.schema)
     aligned = (aligner.align(batch) for batch in reader)
-    batches = with_identity_values(aligned, place.table, plan.schema)
-    return write_fragments(batches, place.table, plan.schema, version=plan.version, **how)
+    return write_fragments(
+        with_identity_values(aligned, table, plan.schema),
+        table,
+        plan.schema,
+        version=plan.version,
+        max_rows_per_file=options.max_rows_per_file,
+        max_bytes_per_file=options.max_bytes_per_file,
+        in_memory=in_memory,
+        targets=choose_targets(bases, options.target_bases, options.target_all_bases),
+    )
