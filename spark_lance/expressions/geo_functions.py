@@ -452,7 +452,7 @@ def _as_binary(geometries: Geometries) -> Any:
     return shapes().to_wkb(geometries, flavor="iso")
 
 
-def _from(parse: Callable[[Value], bool], description: str) -> Callable[[Value], Value]:
+def _geometry_parser(parse: Callable[[Value], bool], description: str) -> Callable[[Value], Value]:
     def function(value: Value) -> Value:
         if value is not None and not parse(typed(value)):
             raise ExpressionError(f"{description}, not {value if not is_typed(value) else value.type}")
@@ -505,8 +505,8 @@ GEO_FUNCTIONS: dict[str, tuple[Callable[..., Value], int]] = {
     "st_geometrytype": (_measure(_type_name, pa.string()), 1),
     "st_astext": (_measure(_as_text, pa.string()), 1),
     "st_asbinary": (_measure(_as_binary, pa.binary()), 1),
-    "st_geomfromtext": (_from(_is_str, "st_geomfromtext takes well-known text"), 1),
-    "st_geomfromwkb": (_from(_is_bytes, "st_geomfromwkb takes well-known binary"), 1),
+    "st_geomfromtext": (_geometry_parser(_is_str, "st_geomfromtext takes well-known text"), 1),
+    "st_geomfromwkb": (_geometry_parser(_is_bytes, "st_geomfromwkb takes well-known binary"), 1),
     "st_point": (_point, 2),
     "st_makepoint": (_point, 2),
 }

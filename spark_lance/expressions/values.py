@@ -223,7 +223,7 @@ def common(left: Value, right: Value) -> tuple[Value, Value]:
     if left.type == right.type:
         return left, right
     kind = _common_type(left.type, right.type)
-    return (_to(left, kind), _to(right, kind))
+    return (_cast_value(left, kind), _cast_value(right, kind))
 
 
 def _literals(values: Sequence[Any]) -> tuple[Value, Value]:
@@ -254,7 +254,7 @@ def _with_literal(column: Any, literal: Any) -> tuple[Value, Value]:
     if isinstance(literal, datetime.date) and pa.types.is_timestamp(kind):
         return column, _moment(literal, kind)
     if isinstance(literal, datetime.datetime) and pa.types.is_date(kind):
-        return common(_to(column, pa.timestamp("us")), pa.scalar(literal, pa.timestamp("us")))
+        return common(_cast_value(column, pa.timestamp("us")), pa.scalar(literal, pa.timestamp("us")))
     # Not large_binary: JSON columns have that type, and their bytes are no text.
     if isinstance(literal, str) and pa.types.is_binary(kind):
         literal = literal.encode()
@@ -301,7 +301,7 @@ def _with_list(column: Any, literal: list[Any]) -> tuple[Value, Value]:
 def _with_number(column: Any, literal: Any) -> tuple[Value, Value]:
     """Return an integer or decimal column and a number, exactly."""
     if isinstance(literal, float) and (literal != literal or literal in (float("inf"), float("-inf"))):
-        return _to(column, pa.float64()), pa.scalar(literal)
+        return _cast_value(column, pa.float64()), pa.scalar(literal)
     exact = Decimal(literal)
     kind: pa.DataType = column.type
     if pa.types.is_integer(kind) and exact == exact.to_integral_value():
@@ -312,7 +312,7 @@ def _with_number(column: Any, literal: Any) -> tuple[Value, Value]:
         # Common to a fraction and any 64-bit integer without loss.
         scale = max(0, -int(exact.as_tuple().exponent))
         if scale > 18:
-            return _to(column, pa.float64()), pa.scalar(float(exact))
+            return _cast_value(column, pa.float64()), pa.scalar(float(exact))
         wide = pa.decimal128(38, scale)
         return pc.cast(column, wide), pa.scalar(exact, wide)
     if pa.types.is_integer(kind):
@@ -408,7 +408,7 @@ def _holds(kind: pa.DataType, low: int, high: int) -> bool:
     return least <= low and high <= most
 
 
-def _to(value: Any, kind: pa.DataType) -> Any:
+def _cast_value(value: Any, kind: pa.DataType) -> Any:
     if value.type == kind:
         return value
     if pa.types.is_decimal(value.type):

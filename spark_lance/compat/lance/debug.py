@@ -23,7 +23,11 @@ def format_manifest(dataset: Any) -> str:
     manifest: Manifest = dataset.value.manifest
     message = manifest.message
     writer = message.writer_version
-    lines = ["Manifest {", *_in("schema: ", _schema(manifest.schema)), f"    version: {manifest.version},"]
+    lines = [
+        "Manifest {",
+        *_indent("schema: ", _schema(manifest.schema)),
+        f"    version: {manifest.version},",
+    ]
     lines += ["    writer_version: Some(", "        WriterVersion {"]
     lines += [f'            library: "{writer.library}",', f'            version: "{writer.version}",']
     lines += ["        },", "    ),", "    fragments: ["]
@@ -43,7 +47,7 @@ def format_fragment(fragment: FragmentMetadata, dataset: Any) -> str:
         lines += [f"        {line}" for line in _message("DataFile", file.message())]
     lines += [
         "    ],",
-        *_in("schema: ", _schema(schema)),
+        *_indent("schema: ", _schema(schema)),
         f"    physical_rows: {fragment.physical_rows},",
         "}",
     ]
@@ -88,13 +92,13 @@ def _message(name: str, message: Message) -> list[str]:
                 lines += [f"        {line}" for line in _message(descriptor.message_type.name, item)]
             lines.append("    ],")
         elif descriptor.containing_oneof is not None and descriptor.containing_oneof.name == "operation":
-            lines += _in("operation: ", _message(descriptor.message_type.name, value))
+            lines += _indent("operation: ", _message(descriptor.message_type.name, value))
         else:
-            lines += _in(label, _message(descriptor.message_type.name, value))
+            lines += _indent(label, _message(descriptor.message_type.name, value))
     return [*lines, "}"]
 
 
-def _in(label: str, lines: list[str]) -> list[str]:
+def _indent(label: str, lines: list[str]) -> list[str]:
     """Return the lines indented and labelled, as one property of an object."""
     first, *rest = lines
     result = [f"    {label}{first}", *(f"    {line}" for line in rest)]

@@ -56,12 +56,12 @@ class LabelList(SetsByKey):
             return None
         if any(literal is None for literal in probe.literals):
             return None
-        sets = [self._rows_with(literal) for literal in probe.literals]
+        sets = [self._element_rows(literal) for literal in probe.literals]
         if probe.operator == "array_has_all":
             return reduce(and_, sets)
         return reduce(or_, sets)
 
-    def _rows_with(self, element: Any) -> RowSet:
+    def _element_rows(self, element: Any) -> RowSet:
         same = ColumnPredicate(probe_path, Call("=", (Column(("value",)), Literal(element))))
         return read_sets(self._file, np.flatnonzero(same.evaluate(self._keys)))
 

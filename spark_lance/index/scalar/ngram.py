@@ -64,14 +64,14 @@ class NGram(ScalarIndex):
     def find(self, probe: ColumnPredicate) -> RowSet | None:
         """Return the rows with all trigrams of the texts that a matching value must contain."""
         if probe.operator == "is_null":
-            return self._rows_with([_NULLS])
+            return self._token_rows([_NULLS])
         needles = list(_needles(probe))
         trigrams = np.unique(
             np.concatenate([np.empty(0, np.int64), *(_trigrams([text])[0] for text in needles)])
         )
-        return self._rows_with(trigrams.tolist()) if len(trigrams) else None
+        return self._token_rows(trigrams.tolist()) if len(trigrams) else None
 
-    def _rows_with(self, tokens: list[int]) -> RowSet | None:
+    def _token_rows(self, tokens: list[int]) -> RowSet | None:
         sets = []
         for token in tokens:
             position = int(np.searchsorted(self._tokens, token))

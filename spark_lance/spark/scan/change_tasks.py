@@ -295,7 +295,7 @@ class ChangeFeed:
                 if transaction.name != "append":
                     raise
                 old = before_append(new, transaction)
-            at = self._at(version)
+            at = self._snapshot(version)
             changed_rows = find_changes(None if old is None else at.at(old), at, transaction)
             self._changes[version] = changed_rows
             self._cached_changes += len(changed_rows)
@@ -308,13 +308,13 @@ class ChangeFeed:
 
     def rows(self, version: int) -> list[ChangedRows]:
         """Return all rows of a version, as if it had inserted them."""
-        at = self._at(version)
+        at = self._snapshot(version)
         return [
             ChangedRows(INSERT, fragment.SerializeToString(), None, None, at.live_rows(fragment))
             for fragment in at.fragments
         ]
 
-    def _at(self, version: int) -> Snapshot:
+    def _snapshot(self, version: int) -> Snapshot:
         return Snapshot(self.walk.table, self.walk.manifest(version))
 
     def task(self, version: int, change: ChangedRows) -> ChangeTask:
@@ -337,7 +337,7 @@ class ChangeFeed:
 
     def _version_scan(self, version: int) -> _VersionScan:
         if version not in self._version_scans:
-            at = self._at(version)
+            at = self._snapshot(version)
             columns = self.version_columns(version)
             own = columns is self._columns.columns
             names, fields = self._own if own else self._columns.at(columns, version)

@@ -35,7 +35,7 @@ from spark_lance.spark.schema.types import field_type, spark_field, spark_type
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import address_fragments
-from spark_lance.table.reading.blob_sources import FileOf, data_files, map_blobs, with_source
+from spark_lance.table.reading.blob_sources import FileUris, data_files, map_blobs, with_source
 from spark_lance.table.reading.blobs import BlobFile, open_blobs
 
 DESCRIPTIONS = "blobs_descriptions"
@@ -152,7 +152,7 @@ def read_blobs(
     """
     positions = {field.name: batch.schema.get_field_index(field.name) for field in blobs}
     kinds = {name: projection.fields[position].dataType for name, position in positions.items()}
-    file_of = data_files(fragment, bases)
+    file_uris = data_files(fragment, bases)
     total = np.zeros(batch.num_rows, np.int64)
     for field in blobs:
         total += _requested_bytes(batch.column(positions[field.name]), field, kinds[field.name], limit)
@@ -161,7 +161,7 @@ def read_blobs(
         columns, fields = list(rows.columns), list(rows.schema)
         for field in blobs:
             position, kind = positions[field.name], kinds[field.name]
-            reader = _BlobReader(kind, fragment, bases, file_of)
+            reader = _BlobReader(kind, fragment, bases, file_uris)
             columns[position] = map_blobs(columns[position], field, np.arange(len(rows)), reader.convert)
             fields[position] = fields[position].with_type(columns[position].type).with_nullable(True)
         yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
@@ -186,7 +186,7 @@ def describe_blobs(
     numbers = address_fragments(addresses).astype(np.int64)
     files = {fragment.id: data_files(fragment, bases) for fragment in manifest.fragments}
 
-    def file_of(field: Field, owners: Ints) -> pa.Array:
+    def file_uris(field: Field, owners: Ints) -> pa.Array:
         fragment_ids, which = np.unique(numbers[owners], return_inverse=True)
         first = np.zeros(1, np.int64)
         uris = [files[fragment_id](field, first) for fragment_id in fragment_ids.tolist()]
@@ -198,7 +198,7 @@ def describe_blobs(
         field = blobs.get(rows.schema.field(position).name)
         if field is None:
             continue
-        reader = _BlobReader(column.dataType, None, bases, file_of)
+        reader = _BlobReader(column.dataType, None, bases, file_uris)
         array = rows.column(position).combine_chunks()
         array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
         descriptions = map_blobs(array, field, np.arange(len(array)), reader.convert)
@@ -210,12 +210,12 @@ class _BlobReader:
     """Converts the descriptors of one column to the requested type."""
 
     def __init__(
-        self, target: st.DataType, fragment: table_pb2.DataFragment | None, bases: Bases, file_of: FileOf
+        self, target: st.DataType, fragment: table_pb2.DataFragment | None, bases: Bases, file_uris: FileUris
     ) -> None:
         self._target = target
         self._fragment = fragment
         self._bases = bases
-        self._file_of = file_of
+        self._file_uris = file_uris
 
     def convert(self, array: pa.Array, field: Field, rows: Ints, path: tuple[str, ...]) -> pa.Array:
         """Return the bytes, or the descriptors with their source."""
@@ -224,7 +224,7 @@ class _BlobReader:
         if isinstance(target, st.BinaryType) and self._fragment is not None:
             return _read_values(descriptors, field, self._fragment, self._bases)
         if isinstance(target, st.StructType) and BLOB_SOURCE in target.names:
-            return with_source(descriptors, field, rows, self._file_of, self._bases)
+            return with_source(descriptors, field, rows, self._file_uris, self._bases)
         return descriptors
 
 

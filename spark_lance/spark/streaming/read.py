@@ -231,7 +231,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_line():
             if start is None:
                 self._start_position()
-                return self._at(self._newest()).offset()
+                return self._position(self._newest()).offset()
             position = Position.parse(start)
             newest = self._check_table(position)
             everything = type(limit).__name__ == "ReadAllAvailable"
@@ -263,9 +263,9 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             newest = self._newest()
             if options.startingVersion is None and options.startingTimestamp is None:
-                self._start = self._at(newest, snapshot=True)
+                self._start = self._position(newest, snapshot=True)
             else:
-                self._start = self._at(self._first_version(newest) - 1)
+                self._start = self._position(self._first_version(newest) - 1)
         return self._start
 
     def _first_version(self, newest: int) -> int:
@@ -288,7 +288,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._target
         return latest_version(self._walk.table).version
 
-    def _at(self, version: int, index: int = 0, *, snapshot: bool = False) -> Position:
+    def _position(self, version: int, index: int = 0, *, snapshot: bool = False) -> Position:
         return Position(version, index, snapshot, self._commit(version))
 
     def _commit(self, version: int) -> str:
@@ -330,8 +330,8 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 units = []
             for index in range(position.index, len(units)):
                 if self._is_delivered(units[index]) and not budget.take(units[index : index + 1]):
-                    return self._at(position.version, index, snapshot=position.snapshot)
-            position = self._at(version)
+                    return self._position(position.version, index, snapshot=position.snapshot)
+            position = self._position(version)
         return position
 
     def _change_units(self, position: Position) -> list[ChangedRows]:

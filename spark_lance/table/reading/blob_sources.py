@@ -32,7 +32,7 @@ from spark_lance.table.format.bases import Bases, open_place
 from spark_lance.table.format.table_ref import TableRef
 
 # Returns the URI of the data file that holds a blob field, for each of some rows.
-FileOf = Callable[[Field, Ints], pa.Array]
+FileUris = Callable[[Field, Ints], pa.Array]
 ChangeBlobs = Callable[[pa.Array, Field, Ints, tuple[str, ...]], pa.Array]
 
 _INLINE, _PACKED, _DEDICATED = range(3)
@@ -42,14 +42,14 @@ _MAX_OPEN_FILES = 1024
 _ADVICE = "read the column with blob_handling=all_binary"
 
 
-def data_files(fragment: table_pb2.DataFragment, bases: Bases) -> FileOf:
+def data_files(fragment: table_pb2.DataFragment, bases: Bases) -> FileUris:
     """Return a function that maps rows of one fragment to the URIs of their data files.
 
     The URI is null if no file of the fragment has the column, because all its values are null.
     """
     file_names: dict[int, str | None] = {}
 
-    def file_of(field: Field, rows: Ints) -> pa.Array:
+    def file_uris(field: Field, rows: Ints) -> pa.Array:
         if field.id not in file_names:
             file = next((file for file in fragment.files if field.id in file.fields), None)
             file_names[field.id] = None
@@ -58,7 +58,7 @@ def data_files(fragment: table_pb2.DataFragment, bases: Bases) -> FileOf:
                 file_names[field.id] = store.uri(path)
         return pa.repeat(pa.scalar(file_names[field.id], pa.string()), len(rows))
 
-    return file_of
+    return file_uris
 
 
 def map_blobs(
@@ -98,20 +98,20 @@ def map_blobs(
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), items, mask=mask)
 
 
-def with_source(array: pa.Array, field: Field, rows: Ints, file_of: FileOf, bases: Bases) -> pa.Array:
+def with_source(array: pa.Array, field: Field, rows: Ints, file_uris: FileUris, bases: Bases) -> pa.Array:
     """Return blob references: descriptors with the field `blob_source` and with absolute locations.
 
     Args:
         array: descriptors.
         field: their blob field.
         rows: int64, the row position of each descriptor.
-        file_of: maps rows to the URIs of their data files.
+        file_uris: maps rows to the URIs of their data files.
         bases: the base paths of the version.
 
     Raises:
         FormatError: an external blob is relative to a base path that the version does not have.
     """
-    sources = file_of(field, rows)
+    sources = file_uris(field, rows)
     uris: pa.Array | None = None
     if array.type.get_field_index("kind") >= 0:
         outside = pc.fill_null(pc.equal(pc.struct_field(array, "kind"), EXTERNAL), False)

@@ -163,7 +163,7 @@ class FragmentReader:
         Raises:
             FormatError, UnsupportedFormatError: a page is damaged or its encoding is not supported.
         """
-        field_parts = self._parts_of(fields)
+        field_parts = self._field_parts(fields)
         for file in self._files:
             readers = [part.reader for _, parts in field_parts for part in parts if part.file is file]
             if readers:
@@ -204,7 +204,7 @@ class FragmentReader:
         Raises:
             FormatError, UnsupportedFormatError: as `read`.
         """
-        field_parts = self._parts_of(fields)
+        field_parts = self._field_parts(fields)
         parts = [part for _, parts in field_parts for part in parts]
         if not all(part.takes for part in parts):
             return self._take_runs(rows, [field for field, _ in field_parts])
@@ -234,7 +234,7 @@ class FragmentReader:
             FormatError, UnsupportedFormatError: as `read`.
         """
         rows = np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in runs])
-        field_parts = self._parts_of(fields)
+        field_parts = self._field_parts(fields)
         if not self._is_mapped or not all(part.takes for _, parts in field_parts for part in parts):
             return self.take(rows, fields)
 
@@ -288,12 +288,12 @@ class FragmentReader:
 
     def stored_bytes(self, fields: Sequence[Field]) -> int:
         """Return the stored size of some of the reader's fields in bytes."""
-        field_parts = self._parts_of(fields)
+        field_parts = self._field_parts(fields)
         return sum(part.file.stored_bytes(part.field) for _, parts in field_parts for part in parts)
 
     def row_bytes(self, fields: Sequence[Field] | None = None) -> float:
         """Return an estimate of the Arrow bytes per row of `fields`, from types and the sizes of pages."""
-        return sum(_field_bytes(field, parts) for field, parts in self._parts_of(fields))
+        return sum(_field_bytes(field, parts) for field, parts in self._field_parts(fields))
 
     def _merge_columns(
         self,
@@ -323,7 +323,7 @@ class FragmentReader:
     def _deleted(self) -> npt.NDArray[np.uint32]:
         return self._deletions(physical_rows=self.num_rows)
 
-    def _parts_of(self, fields: Sequence[Field] | None) -> list[tuple[Field, list[_Part]]]:
+    def _field_parts(self, fields: Sequence[Field] | None) -> list[tuple[Field, list[_Part]]]:
         places = range(len(self.fields)) if fields is None else [self._positions[field] for field in fields]
         return [(self.fields[place], self._parts[place]) for place in places]
 

@@ -29,27 +29,27 @@ from spark_lance.table.schema.keys import check_keys, check_same_keys
 _TypeTest = Callable[[pa.DataType], bool]
 
 
-def _any_of(*tests: _TypeTest) -> _TypeTest:
+def _any_type(*tests: _TypeTest) -> _TypeTest:
     return lambda kind: any(test(kind) for test in tests)
 
 
-_text = _any_of(pa.types.is_string, pa.types.is_large_string)
-_list = _any_of(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_text = _any_type(pa.types.is_string, pa.types.is_large_string)
+_list = _any_type(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 # (from, to) -> castable.
 _FAMILIES: Sequence[tuple[_TypeTest, _TypeTest]] = (
     (pa.types.is_boolean, pa.types.is_boolean),
     (pa.types.is_integer, pa.types.is_integer),
     # Not float16: large integers would become infinity.
-    (pa.types.is_integer, _any_of(pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal)),
+    (pa.types.is_integer, _any_type(pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal)),
     (pa.types.is_floating, pa.types.is_floating),
     (_text, _text),
     (
-        _any_of(pa.types.is_binary, pa.types.is_large_binary),
-        _any_of(pa.types.is_binary, pa.types.is_large_binary),
+        _any_type(pa.types.is_binary, pa.types.is_large_binary),
+        _any_type(pa.types.is_binary, pa.types.is_large_binary),
     ),
-    (_any_of(pa.types.is_date, pa.types.is_timestamp), _any_of(pa.types.is_date, pa.types.is_timestamp)),
-    (_any_of(pa.types.is_time, pa.types.is_timestamp), pa.types.is_time),
+    (_any_type(pa.types.is_date, pa.types.is_timestamp), _any_type(pa.types.is_date, pa.types.is_timestamp)),
+    (_any_type(pa.types.is_time, pa.types.is_timestamp), pa.types.is_time),
     (pa.types.is_duration, pa.types.is_duration),
     (pa.types.is_decimal, pa.types.is_decimal),
 )

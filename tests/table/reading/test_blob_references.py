@@ -19,7 +19,7 @@ from spark_lance.file import blob_writer
 from spark_lance.file.blob_references import REFERENCE, is_reference
 from spark_lance.io.store import open_store
 from spark_lance.table.reading import blob_sources
-from spark_lance.table.reading.blob_sources import FileOf, data_files, map_blobs, with_source
+from spark_lance.table.reading.blob_sources import FileUris, data_files, map_blobs, with_source
 from tests.conftest import ROOT
 
 BLOB = {"lance-encoding:blob": "true"}
@@ -30,10 +30,12 @@ def referenced(dataset: Any) -> pa.Table:
     scan = dataset.plan_scan(None)
     parts = []
     for task in scan.tasks():
-        file_of = data_files(task.message, scan.bases)
+        file_uris = data_files(task.message, scan.bases)
 
-        def change(array: pa.Array, blob: Any, rows: Any, _: object, file_of: FileOf = file_of) -> pa.Array:
-            return with_source(array, blob, rows, file_of, scan.bases)
+        def change(
+            array: pa.Array, blob: Any, rows: Any, _: object, file_uris: FileUris = file_uris
+        ) -> pa.Array:
+            return with_source(array, blob, rows, file_uris, scan.bases)
 
         for batch in task.batches(1 << 20, 5):
             columns, fields = list(batch.columns), list(batch.schema)

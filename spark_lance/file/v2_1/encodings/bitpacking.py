@@ -407,9 +407,9 @@ class _Packed:
 
     def __init__(self, blocks: _Words, is_selected: npt.NDArray[np.bool_], width: int) -> None:
         self._rows = pack(blocks if is_selected.all() else blocks[is_selected], width)
-        self._at = 0
+        self._position = 0
 
     def take(self, count: int) -> _Words:
         """Return the next rows."""
-        self._at += count
-        return self._rows[self._at - count : self._at]
+        self._position += count
+        return self._rows[self._position - count : self._position]
