@@ -26,10 +26,10 @@ from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec,
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.write_plan import commit_or_discard, plan_write
 from spark_lance.table.metadata.partitions import PARTITIONS, partition_counts
-from spark_lance.table.writing import partition_files
 from spark_lance.table.writing.write import write_fragments
 from tests.wrapped_store import replace_request
 
+FEW_ROWS = "spark_lance.table.writing.write.FEW_ROWS"
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("ts", pa.timestamp("us")), ("b", pa.bool_())])
 
 
@@ -82,7 +82,7 @@ def test_dynamic_overwrites_replace_partitions_and_null_is_one(tmp_path: Path) -
 
 
 def test_files_are_cut_at_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_files, "FEW_ROWS", 10)
+    monkeypatch.setattr(FEW_ROWS, 10)
     path = tmp_path / "t"
     table = made(path, "p")
     clustered = rows_of(*((n, f"p{n // 10}") for n in range(60)))
@@ -132,7 +132,7 @@ def test_pruning_loses_no_row(
     spec = PartitionSpec.of_config(table.config())
     values = spec.values(rows_of(*rows)).to_pylist()
     order = sorted(range(200), key=lambda n: repr(list(values[n].values())))
-    monkeypatch.setattr(partition_files, "FEW_ROWS", 20)
+    monkeypatch.setattr(FEW_ROWS, 20)
     write(table, rows_of(*(rows[n] for n in order[:120])))
     for place in range(120, 200, 8):
         write(dataset(str(path)), rows_of(*(rows[n] for n in order[place : place + 8])))
@@ -144,7 +144,7 @@ def test_pruning_loses_no_row(
 def test_a_condition_opens_no_file_of_other_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_files, "FEW_ROWS", 10)
+    monkeypatch.setattr(FEW_ROWS, 10)
     path = tmp_path / "t"
     write(
         made(path, "days(ts)"),
@@ -161,7 +161,7 @@ def test_a_condition_opens_no_file_of_other_partitions(
 
 
 def test_a_condition_opens_one_of_1000_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_files, "FEW_ROWS", 1)
+    monkeypatch.setattr(FEW_ROWS, 1)
     path, day = tmp_path / "t", datetime.datetime(2020, 1, 1)
     rows = ((n, "p", day + datetime.timedelta(days=n), None) for n in range(1000))
     write(made(path, "days(ts)"), rows_of(*(row for row in rows for _ in range(2))))
@@ -224,7 +224,7 @@ def singles(path: Path) -> list[Any]:
 
 
 def test_compaction_keeps_partitions_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_files, "FEW_ROWS", 10)
+    monkeypatch.setattr(FEW_ROWS, 10)
     path = tmp_path / "t"
     table = made(path, "p")
     for start in (0, 100, 200):
@@ -257,7 +257,7 @@ def test_the_table_of_partitions_counts_rows_files_and_changes(
     (empty,) = rows_of_partitions(write_dataset(SCHEMA.empty_table(), str(tmp_path / "plain")))
     assert (empty["partition"], empty["record_count"], empty["file_count"]) == ([], 0, 0)
     write(table, rows_of(*((n, "ab"[n % 2], day) for n in range(9)), (9, None, None)))
-    monkeypatch.setattr(partition_files, "FEW_ROWS", 1)
+    monkeypatch.setattr(FEW_ROWS, 1)
     write(dataset(str(path)), rows_of((20, "a", day), (21, "a", day), (22, "c", day)))
     dataset(str(path)).delete("id = 21")
     rows = rows_of_partitions(dataset(str(path)))
@@ -349,7 +349,7 @@ def test_filters_answer_as_without_partitions(
         spec = PartitionSpec((parse_transform(transform),)).bound(table.lance_schema)
         table.update_config({PARTITION_FIELDS: spec.text()})
         for few in (1, 10_000):
-            monkeypatch.setattr(partition_files, "FEW_ROWS", few)
+            monkeypatch.setattr(FEW_ROWS, few)
             rows = pa.table({"id": range(few, few + 40), "c": random_values(chance, kind, 40)}, schema=schema)
             keys = spec.values(rows)[spec.fields[0].name]
             rows = rows.take(pc.sort_indices(keys)) if few == 1 else rows
@@ -381,7 +381,7 @@ def test_filters_answer_as_without_partitions(
 
 def test_random_changes_keep_pruning_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """UPDATE and MERGE move rows between partitions; a filter reads what a filter without pruning reads."""
-    monkeypatch.setattr(partition_files, "FEW_ROWS", 6)
+    monkeypatch.setattr(FEW_ROWS, 6)
     chance = random.Random(3)
     for fields in (("p",), ("bucket(3, id)", "p"), ("truncate(1, p)", "days(ts)")):
         path = tmp_path / "-".join(fields)
@@ -429,7 +429,7 @@ def test_random_changes_keep_pruning_right(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_bounds_follow_columns_that_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_files, "FEW_ROWS", 5)
+    monkeypatch.setattr(FEW_ROWS, 5)
     path = tmp_path / "t"
     rows = sorted(((n, "abc"[n // 10 % 3]) for n in range(60)), key=lambda row: (row[1], row[0]))
     write(made(path, "p", "truncate(10, id)"), rows_of(*rows))
@@ -487,7 +487,7 @@ def test_pylance_reads_partitioned_tables(tmp_path: Path) -> None:
 def test_a_filter_opens_one_of_1000_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts opened data files: one for a value of the partition column, none for a value without rows."""
     path = tmp_path / "t"
-    monkeypatch.setattr(partition_files, "FEW_ROWS", 10)
+    monkeypatch.setattr(FEW_ROWS, 10)
     write(made(path, "p"), rows_of(*((n, f"p{n // 5}") for n in range(5000))))
     opened: list[str] = []
     start = FileReader.__init__
