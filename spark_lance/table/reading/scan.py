@@ -23,8 +23,7 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.reading.lineage import ROW_ID
-from spark_lance.table.reading.partition_pruning import PartitionPruner
-from spark_lance.table.reading.pruning import Pruner, prune
+from spark_lance.table.reading.pruning import PartitionPruner, Pruner, prune
 from spark_lance.table.reading.scan_task import Filter, ScanTask, read_ahead
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_OFFSET, filterable_schema, system_names
 
