@@ -43,7 +43,7 @@ from spark_lance.memwal.shard_manifest import load_shard
 from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import ShardManifest
 from spark_lance.table.format.row_keys import KeyIndex
-from spark_lance.table.format.row_set import address_offsets, runs_by_fragment
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reading.scan import Scan
@@ -147,7 +147,6 @@ class FreshRows:
 
     base: Snapshot
     shards: tuple[Shard, ...]
-    _hidden: list[dict[int, BitMap]] = field(default_factory=list, repr=False, compare=False)
 
     @cached_property
     def key_names(self) -> tuple[str, ...]:
@@ -170,36 +169,24 @@ class FreshRows:
         return self._choice[0]
 
     @cached_property
-    def hidden(self) -> dict[int, BitMap]:
-        """The live rows of the base whose key is in a shard: fragment id -> physical offsets."""
+    def hidden(self) -> RowSet:
+        """The live rows of the base whose key is in a shard."""
         tables = [table for table in self._choice[1] if table.num_rows]
         if not self.key_names or not tables:
-            return {}
-        return self.find_base_rows(pa.concat_tables(tables))[0]
+            return RowSet()
+        return self._find_base_rows(pa.concat_tables(tables))
 
-    def find_base_rows(self, keys: pa.Table) -> tuple[dict[int, BitMap], pa.Table, npt.NDArray[np.int64]]:
-        """Return the live rows of the base that have one of some keys.
-
-        Returns:
-            Fragment id -> physical offsets; the addresses of the rows, as a table with one column; and for
-            each address the position of its key in `keys`.
-        """
+    def _find_base_rows(self, keys: pa.Table) -> RowSet:
+        """Return the live rows of the base that have one of some keys."""
         index = KeyIndex([keys[name] for name in self.key_names])
         fields = [self.base.schema.field(name) for name in self.key_names]
         scan = self.base.scan(self.key_names, with_row_address=True)
-        hidden: dict[int, BitMap] = {}
-        addresses, key_rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        addresses = [np.empty(0, np.uint64)]
         for task in key_tasks(scan, fields, keys):
             for table in task.tables(_WINDOW_BYTES):
-                places, rows = index.pairs(index.lookup([table[name] for name in self.key_names]))
-                row_addresses = table[ROW_ADDRESS].to_numpy()[places]
-                addresses.append(row_addresses)
-                key_rows.append(rows)
-                for number, part in runs_by_fragment(row_addresses):
-                    hidden[number] = hidden.get(number, BitMap()) | BitMap(
-                        address_offsets(row_addresses[part])
-                    )
-        return hidden, pa.table({ROW_ADDRESS: np.concatenate(addresses)}), np.concatenate(key_rows)
+                is_match = index.lookup([table[name] for name in self.key_names]) >= 0
+                addresses.append(table[ROW_ADDRESS].to_numpy()[is_match])
+        return RowSet.from_addresses(np.concatenate(addresses))
 
     def scan(
         self,
@@ -294,12 +281,9 @@ class FreshScan(Scan):
 
     fresh: FreshRows = field(kw_only=True)
 
-    def tasks(self, filter_columns: Sequence[str] = ()) -> list[ScanTask]:
-        """Return one task per fragment of the base, without the hidden rows."""
-        return [self._hide_rows(task) for task in super().tasks(filter_columns)]
-
-    def _tasks_for_rows(self, *arguments: object) -> list[ScanTask]:
-        return [self._hide_rows(task) for task in super()._tasks_for_rows(*arguments)]  # type: ignore[arg-type]
+    def select_tasks(self, selection: RowSet, filter_columns: Sequence[str] = ()) -> list[ScanTask]:
+        """Return one task per fragment of the base with selected rows, without the hidden rows."""
+        return [self._hide_rows(task) for task in super().select_tasks(selection, filter_columns)]
 
     def _hide_rows(self, task: ScanTask) -> ScanTask:
         hidden = self.fresh.hidden.get(task.message.id)
@@ -348,7 +332,7 @@ class FreshScan(Scan):
 
     def live_rows(self, fragment: table_pb2.DataFragment) -> int:
         """Return the number of rows of a fragment of the base that are neither deleted nor hidden."""
-        return super().live_rows(fragment) - len(self.fresh.hidden.get(fragment.id, ()))
+        return super().live_rows(fragment) - self.fresh.hidden.select_fragments([fragment.id]).num_rows
 
     def count(self) -> int:
         """Return the number of rows."""

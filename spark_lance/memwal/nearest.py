@@ -126,7 +126,7 @@ def _search_base(
     fresh: FreshRows, search: VectorSearch, query: VectorQuery, condition: Condition | None
 ) -> list[_Candidates]:
     """Return the nearest rows of the base that are not hidden."""
-    hidden = sum(len(rows) for rows in fresh.hidden.values())
+    hidden = fresh.hidden.num_rows
     visible = fresh.scan([ROW_ADDRESS])
     allowed = None
     base_query = query
@@ -140,17 +140,7 @@ def _search_base(
         k_with_hidden = query.k + hidden
         ef = None if query.ef is None else max(query.ef, k_with_hidden * (query.refine_factor or 1))
         base_query = replace(query, k=k_with_hidden, ef=ef)
-    hidden_addresses = np.sort(
-        np.concatenate(
-            [
-                np.empty(0, np.uint64),
-                *(
-                    (np.uint64(number) << np.uint64(32)) | np.array(rows, np.uint64)
-                    for number, rows in fresh.hidden.items()
-                ),
-            ]
-        )
-    )
+    hidden_addresses = fresh.hidden.addresses()
     answers = []
     for answer in search.run(base_query, allowed):
         is_visible = ~contains(hidden_addresses, answer.addresses)

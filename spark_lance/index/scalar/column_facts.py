@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyroaring import BitMap
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.base import ScalarIndex
@@ -114,11 +113,8 @@ def leading_of_zones(index: FullCoverageIndex, order: Order) -> RowSet | None:
         candidates = filled[sign * near[filled] <= reach]
     if int(zones.lengths[candidates].sum()) > index.live * MOST_SHARE:
         return None
-    result: dict[int, BitMap] = {}
-    for position in candidates.tolist():
-        rows = result.setdefault(int(zones.fragments[position]), BitMap())
-        rows.add_range(int(zones.starts[position]), int(zones.starts[position] + zones.lengths[position]))
-    return RowSet(result)
+    columns = (zones.fragments, zones.starts, zones.lengths)
+    return RowSet.from_ranges(zip(*(column[candidates].tolist() for column in columns), strict=True))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyroaring import BitMap
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import FormatError
@@ -70,15 +69,12 @@ def rows_of_zones(table: pa.Table, mask: npt.NDArray[np.bool_]) -> RowSet:
     Raises:
         FormatError: a zone has rows that no fragment can have.
     """
-    result: dict[int, BitMap] = {}
     zone_table = table.filter(pa.array(mask))
-    columns = [zone_table[field.name].to_pylist() for field in ZONE_FIELDS]
-    for zone in zip(*columns, strict=True):
+    zones = list(zip(*(zone_table[field.name].to_pylist() for field in ZONE_FIELDS), strict=True))
+    for zone in zones:
         if None in zone or zone[0] > _MAX_ROW or zone[1] + zone[2] > _MAX_ROW:
             raise FormatError(f"a zone of fragment {zone[0]} begins at row {zone[1]} and has {zone[2]} rows")
-    for fragment, start, length in zip(*columns, strict=True):
-        result.setdefault(fragment, BitMap()).add_range(start, start + length)
-    return RowSet(result)
+    return RowSet.from_ranges(zones)
 
 
 def split_zones(rows: Rows, size: int = ZONE_ROWS) -> Iterator[Zone]:

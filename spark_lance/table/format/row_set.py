@@ -102,6 +102,14 @@ class RowSet(Mapping[int, BitMap | None]):
         return cls({fragment: BitMap(offsets.astype(np.uint32)) for fragment, offsets in rows.items()})
 
     @classmethod
+    def from_ranges(cls, ranges: Iterable[tuple[int, int, int]]) -> RowSet:
+        """Return the rows of ranges, each a fragment, its first offset and a number of rows."""
+        rows: dict[int, BitMap] = {}
+        for fragment, start, count in ranges:
+            rows.setdefault(fragment, BitMap()).add_range(start, start + count)
+        return cls(rows)
+
+    @classmethod
     def from_fragments(cls, fragments: Iterable[int]) -> RowSet:
         """Return every row of the given fragments."""
         return cls(dict.fromkeys(fragments))

@@ -49,30 +49,28 @@ _MAX = 2**64 - 1
 
 
 def prune(
-    condition: Condition | None,
+    condition: Condition,
     fragments: Fragments,
     stable_row_ids: bool,
     others: Iterable[Pruner] = (),
     system: Sequence[str] = SYSTEM_COLUMNS,
-) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
-    """Return the fragments that can contain matching rows, in scan order.
+) -> RowSet:
+    """Return the rows that can match a condition, by fragment in scan order.
 
     Args:
-        condition: the condition, compiled for the table; None matches every row.
+        condition: the condition, compiled for the table.
         fragments: the fragments of the version to prune.
         stable_row_ids: whether the table has stable row ids.
         others: more pruners, such as indexes.
         system: the names of system columns in this table.
 
     Returns:
-        The fragments, and a map from fragment id to the physical rows that can match. The map has only the
-        fragments whose rows are known. The rows may include deleted rows and rows beyond the fragment's end.
+        The physical rows of the fragments that can contain matching rows; None for fragments whose rows are
+        not known. The rows may include deleted rows and rows beyond the fragment's end.
 
     Raises:
         FormatError: a fragment's row ids cannot be decoded.
     """
-    if condition is None:
-        return list(fragments), {}
     rows: dict[int, BitMap] = {}
     remaining = list(fragments)
     own: list[Pruner] = [_prune_by_fragment] if FRAGMENT_ID in system else []
@@ -87,7 +85,7 @@ def prune(
         remaining = [
             fragment for fragment in remaining if fragment.id in row_set and rows.get(fragment.id, True)
         ]
-    return remaining, {fragment.id: rows[fragment.id] for fragment in remaining if fragment.id in rows}
+    return RowSet({fragment.id: rows.get(fragment.id) for fragment in remaining})
 
 
 def find_used_indexes(pruner: Any, condition: Condition) -> Sequence[tuple[str, str, str]]:

@@ -6,12 +6,11 @@ running it reads no manifest. It yields live rows in physical order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import pyarrow as pa
-from pyroaring import BitMap
 
 from spark_lance.errors import SchemaError
 from spark_lance.expressions.predicate import Condition, compile_predicate
@@ -124,9 +123,8 @@ class Scan(TableRefMixin):
         Args:
             filter_columns: more columns that the filter of `ScanTask.tables` may refer to.
         """
-        first_rows = self._first_rows if ROW_OFFSET in self.names else {}
-        extra = self._fields_of(filter_columns)
-        return [self._task(fragment, first_rows.get(fragment.id, 0), extra) for fragment in self.fragments]
+        fragments = RowSet.from_fragments(fragment.id for fragment in self.fragments)
+        return self.select_tasks(fragments, filter_columns)
 
     def plan_tasks(self, condition: Condition | None) -> list[ScanTask]:
         """Return one task for each fragment that can contain matching rows, in scan order.
@@ -136,8 +134,7 @@ class Scan(TableRefMixin):
         """
         if condition is None:
             return self.tasks()
-        fragments, rows = self._prune(condition)
-        return self._tasks_for_rows(fragments, rows, condition.columns)
+        return self.select_tasks(self._prune(condition), condition.columns)
 
     def tasks_for_any(self, conditions: Iterable[Condition]) -> list[ScanTask]:
         """Return one task for each fragment that can contain rows that match one of several conditions.
@@ -148,25 +145,32 @@ class Scan(TableRefMixin):
         Args:
             conditions: conditions that are compiled for the table; none means no rows.
         """
-        selections: dict[int, BitMap | None] = {}
+        selection = RowSet()
         for condition in conditions:
-            fragments, rows = self._prune(condition)
-            for fragment in fragments:
-                before, offsets = selections.get(fragment.id, BitMap()), rows.get(fragment.id)
-                selections[fragment.id] = None if before is None or offsets is None else before | offsets
-            if len(selections) == len(self.fragments) and all(rows is None for rows in selections.values()):
+            selection |= self._prune(condition)
+            if len(selection) == len(self.fragments) and not selection.bitmaps:
                 break
-        messages = [fragment for fragment in self.fragments if fragment.id in selections]
-        known_rows = {number: rows for number, rows in selections.items() if rows is not None}
-        return self._tasks_for_rows(messages, known_rows, ())
+        return self.select_tasks(selection)
 
-    def select_tasks(self, selection: RowSet) -> list[ScanTask]:
-        """Return one task for each fragment with selected rows, in scan order; deleted rows are skipped."""
-        messages = [fragment for fragment in self.fragments if fragment.id in selection]
-        return self._tasks_for_rows(messages, selection.bitmaps, ())
+    def select_tasks(self, selection: RowSet, filter_columns: Sequence[str] = ()) -> list[ScanTask]:
+        """Return one task for each fragment with selected rows, in scan order; deleted rows are skipped.
 
-    def _prune(self, condition: Condition) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
-        """Return the fragments that can contain matching rows, and the rows of fragments if known."""
+        Args:
+            selection: the rows.
+            filter_columns: more columns that the filter of `ScanTask.tables` may refer to.
+        """
+        first_rows = self._first_rows if ROW_OFFSET in self.names else {}
+        extra = self._fields_of(filter_columns)
+        tasks = []
+        for fragment in self.fragments:
+            if fragment.id in selection:
+                task = self._task(fragment, first_rows.get(fragment.id, 0), extra)
+                rows = selection[fragment.id]
+                tasks.append(task if rows is None else replace(task, selection=rows.serialize()))
+        return tasks
+
+    def _prune(self, condition: Condition) -> RowSet:
+        """Return the rows that can match a condition."""
         return prune(
             condition,
             self.fragments,
@@ -174,19 +178,6 @@ class Scan(TableRefMixin):
             (PartitionPruner(self.manifest.schema), *self.pruners),
             system_names(field.name for field in self.manifest.schema.fields),
         )
-
-    def _tasks_for_rows(
-        self,
-        fragments: Sequence[table_pb2.DataFragment],
-        rows: Mapping[int, BitMap],
-        filter_columns: Sequence[str],
-    ) -> list[ScanTask]:
-        """Return the tasks of some fragments; tasks of fragments in `rows` read only these rows."""
-        tasks = replace(self, fragments=tuple(fragments)).tasks(filter_columns)
-        return [
-            replace(task, selection=rows[fragment.id].serialize()) if fragment.id in rows else task
-            for fragment, task in zip(fragments, tasks, strict=True)
-        ]
 
     def task(self, fragment: table_pb2.DataFragment) -> ScanTask:
         """Return the task that reads one fragment."""

@@ -121,9 +121,9 @@ def test_fragments_that_cannot_have_the_rows_are_left_out(
 ) -> None:
     manifest = load_latest(TableRef(*open_store(parts)))
     condition = compile_predicate(text, filterable_schema(manifest.schema))
-    remaining, result = prune(condition, manifest.fragments, False)
-    assert [fragment.id for fragment in remaining] == fragments
-    assert {number: list(offsets) for number, offsets in result.items()} == rows
+    result = prune(condition, manifest.fragments, False)
+    assert list(result) == fragments
+    assert {number: list(offsets) for number, offsets in result.bitmaps.items()} == rows
 
 
 def test_other_pruners_narrow_the_rows_further(parts: Path) -> None:
@@ -136,11 +136,11 @@ def test_other_pruners_narrow_the_rows_further(parts: Path) -> None:
         requests.append([fragment.id for fragment in fragments])
         return RowSet({0: BitMap([3, 4]), 2: None})
 
-    remaining, rows = prune(
+    rows = prune(
         condition, manifest.fragments, False, [index, lambda *_: RowSet({0: BitMap([4, 9]), 2: None})]
     )
     assert requests == [[0, 1, 2]]
-    assert ([fragment.id for fragment in remaining], rows) == ([0, 2], {0: BitMap([4])})
+    assert dict(rows) == {0: BitMap([4]), 2: None}
     table_ref = TableRef(*open_store(parts))
     tasks = replace(Scan.plan(table_ref, manifest, ["a"]), pruners=(index,)).plan_tasks(condition)
     tables = [table for task in tasks for table in pickle.loads(pickle.dumps(task)).tables(100, condition)]
