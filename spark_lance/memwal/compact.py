@@ -34,7 +34,6 @@ from spark_lance.io.local import sync_files
 from spark_lance.io.locations import join
 from spark_lance.io.progress import report
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store
 from spark_lance.io.stored_object import StoredObject
 from spark_lance.memwal.entries import wal_fields
 from spark_lance.memwal.flush_claims import last_logged_rows
@@ -364,7 +363,7 @@ def _collect_shard(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalColle
     manifest = load_shard(store, paths)
     if manifest is None:
         return WalCollection()
-    versions = _files_by_number(store, paths.manifests, paths.root)
+    versions = _files_by_number(at.table, paths.manifests)
     old_versions = [version for version, item in versions.items() if _is_old(item, limit)]
     # Readers may still use the manifest that was the newest at `limit`, and every newer manifest.
     oldest_used = read_shard(store, paths, old_versions[-1]) if old_versions else None
@@ -389,7 +388,7 @@ def _collect_shard(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalColle
         if files and all(_is_old(file, limit) for file in files):
             old_files += files
             sstables += 1
-    entries = _old_entries(store, paths, oldest_used.replay_after_wal_entry_position, limit)
+    entries = _old_entries(at.table, paths, oldest_used.replay_after_wal_entry_position, limit)
     superseded = set(old_versions[:-1])
     manifests = [versions[version] for version in list(versions)[:-_MIN_MANIFESTS] if version in superseded]
     temporary_files = [
@@ -420,19 +419,19 @@ def _is_old(item: StoredObject, limit: datetime) -> bool:
     return item.modified is not None and item.modified < limit
 
 
-def _files_by_number(store: Store, directory: str, root: str) -> dict[int, StoredObject]:
+def _files_by_number(table: TableRef, directory: str) -> dict[int, StoredObject]:
     """Return the manifests or log entries of a directory by their numbers, ascending."""
     files = {
         numbers[0]: item
-        for item in store.list_to_delete(directory, root)
+        for item in table.store.list_to_delete(directory, table.root)
         if (numbers := parse_numbers([item.name]))
     }
     return dict(sorted(files.items()))
 
 
-def _old_entries(store: Store, paths: ShardPaths, flushed: int, limit: datetime) -> list[StoredObject]:
+def _old_entries(table: TableRef, paths: ShardPaths, flushed: int, limit: datetime) -> list[StoredObject]:
     """Return the old entries whose rows are in SSTables, except the last file of the log."""
-    files = _files_by_number(store, paths.entries, paths.root)
+    files = _files_by_number(table, paths.entries)
     highest = max(files, default=0)
     return [
         item
