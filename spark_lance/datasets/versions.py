@@ -231,8 +231,9 @@ def clone(
         store = store.with_bases([source], {source: dataset.store.options})
         store = replace(store, bases=store.bases.and_also(dataset.store.bases))
     make = shallow_clone if shallow else deep_clone
-    manifest = make(dataset.store, version_ref(dataset, reference), store, root)
-    return replace(dataset, uri=os.fspath(target_path), table=TableRef(store, root), manifest=manifest)
+    target = TableRef(store, root)
+    manifest = make(dataset.store, version_ref(dataset, reference), target)
+    return replace(dataset, uri=os.fspath(target_path), table=target, manifest=manifest)
 
 
 def clone_target(

@@ -26,6 +26,8 @@ from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
 from spark_lance.table.writing.targets import check_location
 
+_CHUNK_BYTES = 8 << 20
+
 
 def clone(source: Manifest, operation: transaction_pb2.Transaction.Clone, context: CommitContext) -> Manifest:
     """Return the first version of a clone of `source`, with the version number of `source`."""
@@ -67,51 +69,47 @@ def _set_base(
         entry.base_id = base_id
 
 
-_CHUNK_BYTES = 8 << 20
-
-
-def shallow_clone(source: Store, ref: VersionRef, target: Store, root: str) -> Manifest:
-    """Create a table at `root` from a version of another table, sharing its files.
+def shallow_clone(source: Store, ref: VersionRef, target: TableRef) -> Manifest:
+    """Create a table from a version of another table, sharing its files.
 
     The source must not be moved. Its clean-up ignores clones, so tag the version in the source.
 
     Args:
         source: the store of the source.
         ref: the version of the source.
-        target: the store of the new table.
-        root: the root path of the new table.
+        target: the new table.
 
     Returns:
         The first version of the clone.
 
     Raises:
-        TableExistsError: a table exists at `root`.
-        LocationInUseError: `root` contains other files.
+        TableExistsError: the table exists.
+        LocationInUseError: the folder contains other files.
         VersionNotFoundError: the version does not exist.
         CommitError: the commit failed; see its subclasses.
     """
     manifest = _load_cloneable_version(TableRef(source, ref.root), ref.version)
-    check_location(TableRef(target, root))
-    return _commit_clone(source, ref, manifest, target, root, shallow=True)
+    check_location(target)
+    return _commit_clone(source, ref, manifest, target, shallow=True)
 
 
-def deep_clone(source: Store, ref: VersionRef, target: Store, root: str) -> Manifest:
-    """Create a table at `root` with copies of all files of a version of another table.
+def deep_clone(source: Store, ref: VersionRef, target: TableRef) -> Manifest:
+    """Create a table with copies of all files of a version of another table.
 
     Arguments and the result are as in `shallow_clone`.
 
     Raises:
-        TableExistsError: a table exists at `root`.
-        LocationInUseError: `root` contains other files.
+        TableExistsError: the table exists.
+        LocationInUseError: the folder contains other files.
         VersionNotFoundError: the version does not exist.
         CommitError: the commit failed; see its subclasses. Copied files remain, but belong to no version.
     """
     manifest = _load_cloneable_version(TableRef(source, ref.root), ref.version)
     check_writable(manifest.message, manifest.path)
-    check_location(TableRef(target, root))
-    for store, path, name in version_files(Bases.of(TableRef(source, ref.root), manifest.message), manifest):
-        copy_file(store, path, target, join(root, name))
-    return _commit_clone(source, ref, manifest, target, root, shallow=False)
+    check_location(target)
+    for store, path, name in files_to_copy(Bases.of(TableRef(source, ref.root), manifest.message), manifest):
+        copy_object(store, path, target.store, target.path(name))
+    return _commit_clone(source, ref, manifest, target, shallow=False)
 
 
 def create_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Manifest:
@@ -139,7 +137,7 @@ def create_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Mani
     manifest = _load_cloneable_version(TableRef(store, ref.root), ref.version)
     root = branch_root(main, branch)
     try:
-        first = _commit_clone(store, ref, manifest, store, root, shallow=True, branch=branch)
+        first = _commit_clone(store, ref, manifest, TableRef(store, root), shallow=True, branch=branch)
     except TableExistsError:
         branches.check_new(branch)
         raise TableExistsError(
@@ -195,8 +193,7 @@ def _commit_clone(
     source: Store,
     ref: VersionRef,
     manifest: Manifest,
-    target: Store,
-    root: str,
+    target: TableRef,
     *,
     shallow: bool,
     branch: str | None = None,
@@ -206,14 +203,14 @@ def _commit_clone(
         is_shallow=shallow, ref_version=ref.version, ref_path=source.uri(ref.root), branch_name=branch
     )
     return create_first_version(
-        TableRef(target, root),
+        target,
         operation,
         lambda context: clone(manifest, operation, context),
         read_version=ref.version,
     )
 
 
-def version_files(bases: Bases, manifest: Manifest) -> Iterable[tuple[Store, str, str]]:
+def files_to_copy(bases: Bases, manifest: Manifest) -> Iterable[tuple[Store, str, str]]:
     """Yield (store, path, name in the clone) for every file of a version."""
     for fragment in manifest.fragments:
         for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
@@ -235,7 +232,7 @@ def version_files(bases: Bases, manifest: Manifest) -> Iterable[tuple[Store, str
             yield store, sidecar.path, name + sidecar.path.removeprefix(directory)
 
 
-def copy_file(source: Store, path: str, target: Store, new_path: str) -> None:
+def copy_object(source: Store, path: str, target: Store, new_path: str) -> None:
     """Copy an object, inside the store if both stores are the same remote store, else in pieces."""
     if source == target and not source.is_local:
         source.copy(path, new_path)

@@ -64,7 +64,7 @@ from spark_lance.table.format.paths import ManifestNaming, detached_path
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
-from spark_lance.table.inserts.clone import copy_file, version_files
+from spark_lance.table.inserts.clone import copy_object, files_to_copy
 from spark_lance.table.metadata.operations import operation_name
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.update import update_message
@@ -323,11 +323,11 @@ def _is_same_location(one: str, other: str) -> bool:
 def _copy_own_files(lines: _Lines, manifest: Manifest) -> None:
     """Copy the files of a version from the branch's own folder to the target, unless they exist there."""
     bases = Bases.of(TableRef(lines.store, lines.source_root), manifest.message)
-    for store, path, name in version_files(bases, manifest):
+    for store, path, name in files_to_copy(bases, manifest):
         if store == lines.store and path.startswith(f"{lines.source_root}/"):
             target = join(lines.target_root, name)
             if not lines.store.exists(target):
-                copy_file(store, path, lines.store, target)
+                copy_object(store, path, lines.store, target)
 
 
 def _check_next(lines: _Lines, common: _SharedState, version: int) -> None:
