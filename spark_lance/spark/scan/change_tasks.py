@@ -50,7 +50,7 @@ from spark_lance.table.reading.version_changes import (
     feed_field,
     find_changes,
 )
-from spark_lance.table.schema.history import OldColumn, Step, before
+from spark_lance.table.schema.history import OldColumn, Step, previous_columns
 from spark_lance.table.versions.resolve import BranchReader
 
 _FEED_TYPES = {
@@ -381,7 +381,7 @@ class ChangeFeed:
         for later in range(newer, version, -1):
             new, old = self.walk.manifest(later), self.walk.manifest(later - 1)
             step = Step.of(old, new, self.walk.transaction(later))
-            self._columns_by_version[later - 1] = before(self._columns_by_version[later], step)
+            self._columns_by_version[later - 1] = previous_columns(self._columns_by_version[later], step)
 
 
 class TaskColumns(NamedTuple):

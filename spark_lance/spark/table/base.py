@@ -94,15 +94,15 @@ class SubqueryColumns:
     """Functions that add columns to frames, for expressions that use more than the stored columns.
 
     Attributes:
-        table: adds the columns that a row of the table determines.
-        pairs: adds the columns that only a joined pair of a table row and a source row determines.
+        add_to_rows: adds the columns that a row of the table determines.
+        add_to_pairs: adds the columns that only a joined pair of a table row and a source row determines.
     """
 
-    table: Callable[[DataFrame], DataFrame] = _return_unchanged
-    pairs: Callable[[DataFrame], DataFrame] = _return_unchanged
+    add_to_rows: Callable[[DataFrame], DataFrame] = _return_unchanged
+    add_to_pairs: Callable[[DataFrame], DataFrame] = _return_unchanged
 
 
-AS_THEY_ARE = SubqueryColumns()
+NO_SUBQUERIES = SubqueryColumns()
 
 
 def read_needed(

@@ -18,7 +18,7 @@ from spark_lance.spark.driver.jobs import collect_answers, local_bytes
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.table.assignments import Assignments
 from spark_lance.spark.table.base import (
-    AS_THEY_ARE,
+    NO_SUBQUERIES,
     SubqueryColumns,
     TableBase,
     few_partitions,
@@ -26,7 +26,7 @@ from spark_lance.spark.table.base import (
 )
 from spark_lance.spark.table.expressions import (
     Expression,
-    analysed,
+    analysis_errors,
     as_column,
     expression_text,
     is_ansi,
@@ -103,7 +103,7 @@ def delete_rows(
     table: TableBase,
     condition: Expression | None,
     reruns: RetryPolicy,
-    widened: SubqueryColumns = AS_THEY_ARE,
+    subqueries: SubqueryColumns = NO_SUBQUERIES,
 ) -> ChangeResult:
     """Delete the rows that match a condition, or all rows; see `LanceTable.delete`.
 
@@ -111,13 +111,13 @@ def delete_rows(
         table: the table.
         condition: see `LanceTable.delete`.
         reruns: how often to search for the rows again after another writer changed them.
-        widened: adds columns that the condition uses in addition to the table's columns.
+        subqueries: adds columns that the condition uses in addition to the table's columns.
     """
 
     def attempt(at: Attempt) -> ChangeResult:
         if condition is None:
             return at.delete_all(find_rows(at.base.snapshot, None))
-        frame = _matching_rows(table, at.manifest, condition, [], widened)
+        frame = _matching_rows(table, at.manifest, condition, [], subqueries)
         marked = frame.select(quoted(ROW_ADDRESS))
         with step(table.spark, "find rows"):
             answers = gather_changes(marked, MarkRows(), 0)
@@ -132,7 +132,7 @@ def update_rows(
     condition: Expression | None,
     values: Mapping[str, Expression],
     reruns: RetryPolicy,
-    widened: SubqueryColumns = AS_THEY_ARE,
+    subqueries: SubqueryColumns = NO_SUBQUERIES,
 ) -> ChangeResult:
     """Set columns of the rows that match a condition; see `LanceTable.update` and `delete_rows`."""
 
@@ -140,7 +140,7 @@ def update_rows(
         check_movable(at.manifest)
         assigned = Assignments.of(at.manifest.schema, values, table.aliased).with_generated()
         columns_to_read = [*assigned.expressions, *map(quoted, assigned.partial_columns)]
-        frame = _matching_rows(table, at.manifest, condition, columns_to_read, widened)
+        frame = _matching_rows(table, at.manifest, condition, columns_to_read, subqueries)
         changed = _new_values(table, frame, assigned)
         names = tuple(field.name for field in assigned.fields)
         action = Action("update", names, tuple(range(len(names))))
@@ -159,17 +159,17 @@ def _matching_rows(
     manifest: Manifest,
     condition: Expression | None,
     values: list[Expression],
-    widened: SubqueryColumns,
+    subqueries: SubqueryColumns,
 ) -> DataFrame:
     """Return the rows that match a condition, with the columns that condition and values need."""
     functions = spark_functions(table.spark)
     named = values if condition is None else [condition, *values]
-    with analysed("the subqueries"):
-        frame = widened.table(read_needed(table, manifest, named))
+    with analysis_errors("the subqueries"):
+        frame = subqueries.add_to_rows(read_needed(table, manifest, named))
     if condition is None:
         return frame
     names = [field.name for field in manifest.schema.fields]
-    with analysed(f"the condition {expression_text(condition)!r}", names):
+    with analysis_errors(f"the condition {expression_text(condition)!r}", names):
         matching = frame.where(as_column(functions, condition))
         assert matching.schema  # makes Spark Connect analyse the frame
     return matching
@@ -178,7 +178,7 @@ def _matching_rows(
 def _new_values(table: TableBase, frame: DataFrame, assigned: Assignments) -> DataFrame:
     """Return action, address and new values of the rows of a frame."""
     functions = spark_functions(table.spark)
-    with analysed("the new values", [field.name for field in assigned.schema.fields]):
+    with analysis_errors("the new values", [field.name for field in assigned.schema.fields]):
         raw = [as_column(functions, expression) for expression in assigned.expressions]
         types = resolve_types(frame, raw)
     ansi = is_ansi(table.spark)
@@ -194,7 +194,7 @@ def _new_values(table: TableBase, frame: DataFrame, assigned: Assignments) -> Da
         functions.lit(0).cast("int").alias("action"),
         functions.col(quoted(ROW_ADDRESS)).alias("address"),
     ]
-    with analysed("the new values"):
+    with analysis_errors("the new values"):
         result = frame.select(*head, *[value.alias(f"v{i}") for i, value in enumerate(values)])
         assert result.schema
     return result

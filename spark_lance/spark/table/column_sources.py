@@ -24,7 +24,7 @@ from spark_lance.spark.driver.jobs import collect_answers, map_tasks
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.expressions import (
     Expression,
-    analysed,
+    analysis_errors,
     as_column,
     columns_option,
     expression_text,
@@ -120,13 +120,13 @@ class Expressions:
         """Return an expression as a Column that Spark can resolve on the rows."""
         value = self.values[name]
         try:
-            with analysed(f"column {name!r}"):
+            with analysis_errors(f"column {name!r}"):
                 column = as_column(functions, value)
                 _ = rows.select(column).schema
         except ExpressionError:
             # Resolve it on all columns, so that Spark's message lists them.
             everything = [field.name for field in version.schema.fields]
-            with analysed(f"column {name!r}"):
+            with analysis_errors(f"column {name!r}"):
                 _ = (
                     _read_fragments(self.table, version, everything, None)
                     .select(as_column(functions, value))
@@ -143,7 +143,7 @@ class Expressions:
 def _check_row_expression(rows: DataFrame, column: Column, name: str) -> None:
     """Check for windows, aggregates and generators, which Spark does not allow in a condition."""
     try:
-        with analysed(f"column {name!r}"):
+        with analysis_errors(f"column {name!r}"):
             _ = rows.where(column.isNotNull()).schema
     except ExpressionError as error:
         raise ExpressionError(
@@ -251,11 +251,11 @@ class Function:
             columns = _used_columns(self.table, version, [self.where])
             frame = _filter_rows(_read_fragments(self.table, version, columns, fragments), self.where)
 
-            def on_some(batches: Iterable[pa.RecordBatch]) -> Iterator[FragmentResult]:
+            def compute_selected(batches: Iterable[pa.RecordBatch]) -> Iterator[FragmentResult]:
                 for number, offsets in _group_offsets(batches):
                     yield work.compute(number, inputs, call, most, selection=offsets)
 
-            return collect_answers(frame.select(ROW_ADDRESS), on_some)
+            return collect_answers(frame.select(ROW_ADDRESS), compute_selected)
 
         return over_fragments(
             self.table.spark, fragments, lambda number: work.compute(number, inputs, call, most)
@@ -267,26 +267,26 @@ def over_fragments(
 ) -> list[FragmentResult]:
     """Run `work` on fragment ids in Spark tasks. Each task gets adjacent fragments."""
 
-    def on_group(numbers: Sequence[int]) -> list[FragmentResult]:
+    def run_group(numbers: Sequence[int]) -> list[FragmentResult]:
         return [work(number) for number in numbers]
 
     groups = [group.tolist() for group in np.array_split(fragments, min(len(fragments), _MAX_TASKS))]
-    return [result for group in map_tasks(spark, groups, on_group) for result in group]
+    return [result for group in map_tasks(spark, groups, run_group) for result in group]
 
 
 def _group_offsets(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap]]:
     """Yield fragment ids and row offsets from row addresses that are grouped by fragment."""
-    now, offsets = -1, BitMap()
+    current, offsets = -1, BitMap()
     for batch in batches:
         addresses = batch.column(0).to_numpy()
         for number, rows in RowSet.from_addresses(addresses.astype(np.uint64)).bitmaps.items():
-            if number != now:
+            if number != current:
                 if offsets:
-                    yield now, offsets
-                now, offsets = number, BitMap()
+                    yield current, offsets
+                current, offsets = number, BitMap()
             offsets |= rows
     if offsets:
-        yield now, offsets
+        yield current, offsets
 
 
 def _read_fragments(
@@ -309,7 +309,7 @@ def _format_ranges(numbers: Sequence[int]) -> str:
 def _filter_rows(rows: DataFrame, where: Expression | None) -> DataFrame:
     if where is None:
         return rows
-    with analysed("the condition"):
+    with analysis_errors("the condition"):
         selection = rows.where(as_column(spark_functions(rows.sparkSession), where))
         _ = selection.schema
     return selection

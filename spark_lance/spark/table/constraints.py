@@ -19,7 +19,7 @@ from spark_lance.spark.base.compat import is_stopped
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.types import arrow_schema, spark_field
-from spark_lance.spark.table.expressions import analysed, quoted
+from spark_lance.spark.table.expressions import analysis_errors, quoted
 from spark_lance.table.commits.constraints import use_engine
 from spark_lance.table.format.reserved_names import IDENTITY_VALUES
 from spark_lance.table.schema.constraints import (
@@ -192,7 +192,7 @@ def _spark_schema(fields: tuple[Field, ...]) -> st.StructType:
 def _check_condition(spark: SparkSession, name: str, expression: str, fields: tuple[Field, ...]) -> None:
     frame = spark.createDataFrame([], _spark_schema(fields))
     try:
-        with analysed(f"constraint {name}", frame.columns):
+        with analysis_errors(f"constraint {name}", frame.columns):
             kind = frame.selectExpr(f"({expression})").schema[0].dataType
             # A condition of WHERE has neither aggregates nor windows.
             if kind == st.BooleanType():
@@ -217,5 +217,5 @@ def _find_violation(
     target = arrow_schema(schema)
     convert = BatchConverter.plan(rows.schema, target)
     table = pa.Table.from_batches(map(convert, rows.to_batches()), target)
-    with analysed(f"the constraint {expression}", schema.names):
+    with analysis_errors(f"the constraint {expression}", schema.names):
         return spark.createDataFrame(table, schema).where(f"NOT ({expression})").limit(1).toArrow()

@@ -32,7 +32,7 @@ from spark_lance.spark.table.column_jobs import ColumnJob, Outcome, cast_columns
 from spark_lance.spark.table.column_sources import Expressions, Function, JoinedFrame
 from spark_lance.spark.table.expressions import (
     Expression,
-    analysed,
+    analysis_errors,
     cast_for_storage,
     is_ansi,
     quoted,
@@ -183,7 +183,7 @@ class TableColumns(SpellingHintMixin):
         """
         kind = readable_type(kind)
         functions = spark_functions(self.table.spark)
-        with analysed(f"the default of column {name!r}"):
+        with analysis_errors(f"the default of column {name!r}"):
             row = self.table.spark.createDataFrame([(0,)], "`` int")
             row.select(functions.expr(default).cast(kind)).collect()
         return kind
@@ -422,7 +422,7 @@ class TableColumns(SpellingHintMixin):
         if isinstance(kind, pa.DataType):
             return pa.field("x", kind)
         if isinstance(kind, str):
-            with analysed(f"the type {kind!r}"):
+            with analysis_errors(f"the type {kind!r}"):
                 column = self.table.spark.createDataFrame([], f"x {kind}").schema["x"]
         else:
             column = st.StructField("x", kind)

@@ -133,7 +133,7 @@ def quoted(*names: str) -> str:
 
 
 @contextmanager
-def analysed(what: str, columns: Iterable[str] = ()) -> Iterator[None]:
+def analysis_errors(what: str, columns: Iterable[str] = ()) -> Iterator[None]:
     """Convert Spark's analysis errors to ExpressionErrors.
 
     Args:

@@ -48,7 +48,7 @@ from spark_lance.spark.schema.types import arrow_schema, spark_field
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.expressions import (
     Expression,
-    analysed,
+    analysis_errors,
     as_column,
     columns_option,
     expression_text,
@@ -686,7 +686,7 @@ class Optimizing(SpellingHintMixin):
         """Return the ids of the fragments with a row that matches the conditions."""
         columns = [*needed_columns(dataset.schema.names, self.conditions), ROW_ADDRESS]
         rows = self.table.read(version=dataset.version, columns=columns_option(columns))
-        with analysed("the condition of optimize().where", dataset.schema.names):
+        with analysis_errors("the condition of optimize().where", dataset.schema.names):
             for condition in self.conditions:
                 rows = rows.where(as_column(spark_functions(self.table.spark), condition))
         numbers = rows.selectExpr(f"shiftright(`{ROW_ADDRESS}`, 32) AS fragment").distinct()

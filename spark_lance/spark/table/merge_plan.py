@@ -32,10 +32,10 @@ from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.schema.types import field_type
 from spark_lance.spark.table.assignments import Assignments
-from spark_lance.spark.table.base import AS_THEY_ARE, SubqueryColumns, few_partitions, read_needed
+from spark_lance.spark.table.base import NO_SUBQUERIES, SubqueryColumns, few_partitions, read_needed
 from spark_lance.spark.table.expressions import (
     Expression,
-    analysed,
+    analysis_errors,
     as_column,
     expression_text,
     is_ansi,
@@ -310,7 +310,7 @@ class MergeJoin:
         clauses: the resolved clauses.
         narrow: select the table rows that have a key of the source before the join.
         rows: a filter for the table rows that matter.
-        widened: adds columns that expressions use in addition to the table's columns.
+        subqueries: adds columns that expressions use in addition to the table's columns.
 
     Raises:
         ExpressionError: Spark cannot resolve the columns of source or table.
@@ -325,10 +325,10 @@ class MergeJoin:
         clauses: Clauses,
         narrow: bool,
         rows: SourceKeys | None,
-        widened: SubqueryColumns = AS_THEY_ARE,
+        subqueries: SubqueryColumns = NO_SUBQUERIES,
     ) -> None:
         self._table, self._manifest, self._condition = table, manifest, condition
-        self._clauses, self._rows, self._widened = clauses, rows, widened
+        self._clauses, self._rows, self._subqueries = clauses, rows, subqueries
         self._functions: Any = spark_functions(table.spark)
         # Expressions to compute before the join, because a name in them is ambiguous after it.
         self._precomputed: dict[str, list[Column]] = {NEW: [], MISSING: []}
@@ -358,14 +358,14 @@ class MergeJoin:
             self._rows.condition if pairs and self._rows is not None and self._rows.pairs == pairs else None
         )
         columns_to_read = [*expressions, *map(quoted, partly)]
-        frame = self._widened.table(read_needed(self._table, self._manifest, columns_to_read, only))
+        frame = self._subqueries.add_to_rows(read_needed(self._table, self._manifest, columns_to_read, only))
         old = [F.col(quoted(name)).alias(f"{OLD}{name}") for name in dict.fromkeys(partly)]
         frame = frame.select("*", F.col(ROW_ADDRESS).alias(ADDRESS), *old)
         return frame if column_names else frame.drop(ROW_ADDRESS)
 
     def _mark_source(self) -> DataFrame:
         """Return the source side with a presence column and the copied columns."""
-        with analysed("the source"):
+        with analysis_errors("the source"):
             side = self._own_source.select(
                 "*", self._functions.lit(True).alias(_PRESENT), *self._clauses.copied
             )
@@ -436,22 +436,22 @@ class MergeJoin:
         target = self._target
         if self._precomputed[MISSING]:
             target = target.select("*", *self._precomputed[MISSING])
-        with analysed(f"the merge condition {expression_text(self._condition)!r}"):
+        with analysis_errors(f"the merge condition {expression_text(self._condition)!r}"):
             on = as_column(F, self._condition)
             if how == "missing":
                 joined = target.join(side, on, "left_anti")
             elif how == "new":
                 joined = side.join(target, on, "left_anti")
             else:
-                joined = self._widened.pairs(side.join(target, on, how))
+                joined = self._subqueries.add_to_pairs(side.join(target, on, how))
             assert joined.schema
         return joined
 
     @cached_property
     def _pairs(self) -> DataFrame:
-        with analysed(f"the merge condition {expression_text(self._condition)!r}"):
+        with analysis_errors(f"the merge condition {expression_text(self._condition)!r}"):
             joined = self._source.join(self._target, as_column(self._functions, self._condition), "inner")
-            pairs = self._widened.pairs(joined)
+            pairs = self._subqueries.add_to_pairs(joined)
             assert pairs.schema
         return pairs
 
@@ -470,12 +470,12 @@ class MergeJoin:
         F = self._functions
         columns = []
         for expression in expressions:
-            with analysed(f"{clause.name}, {expression_text(expression)!r}"):
+            with analysis_errors(f"{clause.name}, {expression_text(expression)!r}"):
                 columns.append(as_column(F, expression))
         own = self._visible_rows(clause.rows)
         if not _resolves(own, columns):
             for column, expression in zip(columns, expressions, strict=True):
-                with analysed(f"{clause.name}, {expression_text(expression)!r}"):
+                with analysis_errors(f"{clause.name}, {expression_text(expression)!r}"):
                     resolve_types(own, [column])
         if clause.rows == MATCHED or self._join_type in ("new", "missing"):
             return columns
@@ -498,7 +498,7 @@ class MergeJoin:
 def _resolves(frame: DataFrame, columns: Sequence[Column]) -> bool:
     """Return whether Spark can resolve expressions on a DataFrame."""
     try:
-        with analysed("an expression"):
+        with analysis_errors("an expression"):
             resolve_types(frame, columns)
     except ExpressionError:
         return False
@@ -543,7 +543,7 @@ class MergePlan:
         evolving: bool = False,
         narrow: bool = False,
         rows: SourceKeys | None = None,
-        widened: SubqueryColumns = AS_THEY_ARE,
+        subqueries: SubqueryColumns = NO_SUBQUERIES,
     ) -> MergePlan:
         """Plan a merge for a version. Spark analyses it; no job runs.
 
@@ -557,17 +557,17 @@ class MergePlan:
                 error.
             narrow: select the table rows that have a key of the source before the join.
             rows: a filter for the table rows that matter; used only if its keys are the plan's keys.
-            widened: adds columns that expressions use in addition to the table's columns.
+            subqueries: adds columns that expressions use in addition to the table's columns.
 
         Raises:
             ExpressionError: Spark cannot resolve an expression on table and source.
             SchemaError: a column does not exist, is missing in the source, or cannot hold such values.
         """
         functions = spark_functions(table.spark)
-        with analysed("the source"):
+        with analysis_errors("the source"):
             names = list(source.columns)
         resolved_clauses = Clauses.of(clauses, manifest.schema, table.aliased, names, evolving, functions)
-        sides = MergeJoin(table, manifest, source, condition, resolved_clauses, narrow, rows, widened)
+        sides = MergeJoin(table, manifest, source, condition, resolved_clauses, narrow, rows, subqueries)
         joined_rows, values = _join_rows(sides, resolved_clauses, clauses, functions)
         frame, actions = _with_values(
             joined_rows, resolved_clauses, values, functions, is_ansi(table.spark), sides.has_target_rows
@@ -601,7 +601,7 @@ def _join_rows(
         for condition in conditions[number]:
             applies = applies & condition
         action = action.when(applies, F.lit(number))
-    with analysed("the conditions of the clauses"):
+    with analysis_errors("the conditions of the clauses"):
         actions = joined.withColumn(_ACTION, action).where(F.col(_ACTION).isNotNull())
         assert actions.schema
     return actions, values
@@ -644,7 +644,7 @@ def _with_values(
         names = tuple(top.name for top in assigned.fields)
         places = tuple(next(i for i, top in enumerate(fields) if top.name == name) for name in names)
         actions.append(Action(clause.kind, names, places))
-    with analysed("the new values"):
+    with analysis_errors("the new values"):
         address = F.col(ADDRESS) if has_target_rows else F.lit(None).cast("long")
         frame = joined_rows.select(
             F.col(_ACTION).alias("action"),
@@ -656,5 +656,5 @@ def _with_values(
 
 
 def _types(joined_rows: DataFrame, values: Sequence[Sequence[Column]]) -> list[st.DataType]:
-    with analysed("the new values"):
+    with analysis_errors("the new values"):
         return resolve_types(joined_rows, [value for each in values for value in each])

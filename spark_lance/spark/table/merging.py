@@ -33,7 +33,7 @@ from spark_lance.spark.driver.jobs import collect_answers, map_tasks
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.streaming.upsert import Staging
-from spark_lance.spark.table.base import AS_THEY_ARE, SubqueryColumns, TableBase
+from spark_lance.spark.table.base import NO_SUBQUERIES, SubqueryColumns, TableBase
 from spark_lance.spark.table.expressions import Expression, expression_text, quoted, spark_functions
 from spark_lance.spark.table.merge_plan import MATCHED, MISSING, NEW, Clause, MergePlan
 from spark_lance.spark.table.merge_pruning import SourceKeys, read_source_keys
@@ -184,11 +184,11 @@ class MergeBuilder(SpellingHintMixin):
         table: TableBase,
         source: DataFrame,
         condition: Expression,
-        widened: SubqueryColumns = AS_THEY_ARE,
+        subqueries: SubqueryColumns = NO_SUBQUERIES,
     ) -> None:
         self._table = table
         # Adds columns that expressions may use in addition to the table's columns.
-        self._widened = widened
+        self._subqueries = subqueries
         self._source = source
         self._condition = condition
         self._clauses: list[Clause] = []
@@ -377,7 +377,7 @@ class MergeBuilder(SpellingHintMixin):
                 self._evolves_schema,
                 self._narrow,
                 self._source_keys,
-                self._widened,
+                self._subqueries,
             )
             self._cached_plan = manifest.version, plan
         return self._cached_plan[1]

@@ -32,7 +32,7 @@ from spark_lance.table.commits.proposal import SYSTEM_ENV
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import DATA_DIR
-from spark_lance.table.format.row_set import RowSet, row_address
+from spark_lance.table.format.row_set import RowSet, row_address, split_address
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 from spark_lance.table.rows.key_lookup import KeyFilter, key_filter
@@ -257,7 +257,7 @@ def _union_of_rows(answers: Sequence[TaskAnswer], repeated: bool) -> RowSet:
 
 
 def _duplicate_match_error(address: int) -> CardinalityError:
-    fragment, offset = divmod(address, 1 << 32)
+    fragment, offset = split_address(address)
     return CardinalityError(
         "several rows of the source match one row of the table, which may be changed once at most: row "
         f"{offset} of fragment {fragment}. Make the source's keys unique, or the clauses' conditions "

@@ -74,12 +74,12 @@ class ClusterPart:
     Attributes:
         new: serialized DataFragments with id 0, in the order of their rows.
         rows: the number of rows.
-        mark: the checksum of the rows' old addresses, see `_address_checksum`.
+        checksum: of the rows' old addresses, see `_address_checksum`.
     """
 
     new: tuple[bytes, ...]
     rows: int
-    mark: int
+    checksum: int
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class ClusterWriter(TableRefMixin):
                 mark_spilled(fragment)
         elif self.stable_row_ids:
             tally.give_lineage(fragments)
-        return ClusterPart(tuple(f.SerializeToString() for f in fragments), tally.rows, tally.mark)
+        return ClusterPart(tuple(f.SerializeToString() for f in fragments), tally.rows, tally.checksum)
 
     def _align_batches(self, batches: Iterable[pa.RecordBatch], tally: _RowTally) -> Iterator[pa.RecordBatch]:
         """Yield batches in the table's schema, and add their rows to the tally."""
@@ -157,8 +157,8 @@ class ClusterWriter(TableRefMixin):
         aligner: Aligner | None = None
         for batch in batches:
             arrays = list(batch.columns)
-            marks = dict(zip(system, arrays[len(self.carried) :], strict=True))
-            numbers = {name: _unsigned(array) for name, array in marks.items()}
+            system_columns = dict(zip(system, arrays[len(self.carried) :], strict=True))
+            numbers = {name: _unsigned(array) for name, array in system_columns.items()}
             tally.add_rows(numbers)
             columns: dict[str, Any] = dict(zip(self.carried, arrays, strict=False))
             if scan is not None:
@@ -201,13 +201,13 @@ class _RowTally:
 
     keeps_lineage: bool
     rows: int = 0
-    mark: int = 0
+    checksum: int = 0
     lineage: list[list[UInt64Array]] = field(default_factory=lambda: [[], [], []])
 
     def add_rows(self, numbers: dict[str, UInt64Array]) -> None:
         """Add the rows of a batch, by their system columns."""
         self.rows += len(numbers[ROW_ADDRESS])
-        self.mark = (self.mark + _address_checksum(numbers[ROW_ADDRESS])) % 2**64
+        self.checksum = (self.checksum + _address_checksum(numbers[ROW_ADDRESS])) % 2**64
         if self.keeps_lineage:
             for parts, spilled in zip(self.lineage, LINEAGE_COLUMNS, strict=True):
                 parts.append(numbers[spilled.name])
@@ -278,16 +278,16 @@ def check_parts(snapshot: Snapshot, old: Iterable[int], parts: Sequence[ClusterP
         FormatError: a row is missing or duplicated.
     """
     old_fragments = frozenset(old)
-    rows = mark = 0
+    rows = checksum = 0
     for fragment in snapshot.fragments:
         if fragment.id not in old_fragments:
             continue
         row_count = snapshot.physical_rows(fragment)
         live = np.flatnonzero(keep_mask(snapshot.deletions(fragment), 0, row_count))
         rows += len(live)
-        mark = (mark + _address_checksum(row_addresses(fragment.id, live))) % 2**64
+        checksum = (checksum + _address_checksum(row_addresses(fragment.id, live))) % 2**64
     rows_written = sum(part.rows for part in parts)
-    if rows_written != rows or sum(part.mark for part in parts) % 2**64 != mark:
+    if rows_written != rows or sum(part.checksum for part in parts) % 2**64 != checksum:
         raise FormatError(
             f"clustering would lose rows: {rows} exist, {rows_written} were written, or not the same",
             path=snapshot.root,

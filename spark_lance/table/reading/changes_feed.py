@@ -26,7 +26,6 @@ from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFo
 from spark_lance.file.base.extensions import restore_schema_types, restore_table_types
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.paths import manifest_path
-from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.operations.row_effects import find_effect
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
@@ -128,14 +127,13 @@ class Changes:
 
     def _is_torn(self, version: int) -> bool:
         """Return whether the manifest of a version is incomplete, so that the version was never valid."""
-        store, root = self.end.store, self.end.root
-        table = TableRef(store, root)
+        table = self.end.table
         try:
             find_version(table, version)
         except VersionNotFoundError:
             return is_set_aside(table, version)
-        path = manifest_path(root, version, self.end.manifest.naming)
-        return read_whole(store, path, self.end.manifest.naming) is None
+        path = manifest_path(table.root, version, self.end.manifest.naming)
+        return read_whole(table.store, path, self.end.manifest.naming) is None
 
     @cached_property
     def _comparison(self) -> _Comparison:

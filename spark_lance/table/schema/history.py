@@ -54,7 +54,7 @@ class Step:
         return cls(schema, schema if same else new.schema, keeps_ids, name in ("merge", "restore"))
 
 
-def before(columns: Sequence[OldColumn | None], step: Step) -> list[OldColumn | None]:
+def previous_columns(columns: Sequence[OldColumn | None], step: Step) -> list[OldColumn | None]:
     """Return the counterparts of a version's columns in the version before; None for missing ones."""
     if step.old is step.new:
         return list(columns)

@@ -4,9 +4,8 @@
     {parent}/.lance-dropped/{32 hex digits}.json        on an object store: {"folder": "t.lance"}
 
 Another user can create a new table with the same name while the files of the old table are deleted. On a
-disk, the rename has made the name free. Object stores cannot rename, so a marker records that a folder is
-being
-dropped: catalogs use another folder for a new table as long as the marker exists. To protect writers that do
+disk, the rename has made the name free. Object stores cannot rename, so a marker records the folder of the
+drop: catalogs use another folder for a new table as long as the marker exists. To protect writers that do
 not know markers, a drop deletes only objects that it listed before. It first deletes objects whose names a
 new table may reuse (tags, branches), then the manifests, oldest first, and then the others, whose names are
 unique.
@@ -110,9 +109,9 @@ def _remove_folder(store: Store, folder: str, parent: str) -> None:
 
 
 def _put_marker(store: Store, parent: str, folder: str) -> str | None:
-    marker = join(parent, _MARKER_DIR, f"{uuid.uuid4().hex}.json")
     if store.is_local:
         return None  # a local folder that cannot be renamed has no marker
+    marker = join(parent, _MARKER_DIR, f"{uuid.uuid4().hex}.json")
     store.put(marker, json.dumps({"folder": folder}).encode())
     return marker
 
