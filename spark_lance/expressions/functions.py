@@ -217,6 +217,17 @@ def length(value: Value) -> Value:
     return pc.cast(pc.list_value_length(_lists(value)), pa.uint64())
 
 
+def half_floats(value: Value) -> Value:
+    """Return lists of float32 as lists of float16 (pylance's function `_cast_list_f16`)."""
+    value = typed(value)
+    kind = value.type
+    fixed = pa.types.is_fixed_size_list(kind)
+    if not (fixed or pa.types.is_list(kind)) or kind.value_type not in (pa.float32(), pa.float16()):
+        raise ExpressionError(f"_cast_list_f16 takes lists of float32 or float16, not {kind}")
+    item = kind.value_field.with_type(pa.float16())
+    return pc.cast(value, pa.list_(item, kind.list_size) if fixed else pa.list_(item))
+
+
 def _lists(value: Value) -> Any:
     """Return a list column as one array."""
     value = typed(value)
@@ -541,6 +552,7 @@ FUNCTIONS: dict[str, Function] = {
     "array_length": Function(length, 1, 1),
     "element": Function(element, 2, 2),
     "array": Function(make_list, 0, _MANY),
+    "_cast_list_f16": Function(half_floats, 1, 1),
     **{name: Function(compute, count, count) for name, (compute, count) in JSON_FUNCTIONS.items()},
     CANDIDATE: Function(json_candidate, 4, _MANY),
     "geometry": Function(as_geometry, 2, 2),

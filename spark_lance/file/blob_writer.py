@@ -127,17 +127,27 @@ def blobs_as_given(field: Field, kind: pa.DataType) -> Field:
     return replace(field, logical_type=logical, children=(blobs_as_given(child, item),))
 
 
-def check_blobs(field: Field, version: FileVersion) -> None:
+def has_plain_blobs(field: Field) -> bool:
+    """Return whether a field is or contains a version 1 blob."""
+    return any(node.kind == "blob" and node.logical_type == "large_binary" for node in field.walk())
+
+
+def check_blobs(field: Field, version: FileVersion, *, plain: bool = False) -> None:
     """Raise an error if a file version cannot store the blobs of a field.
+
+    Args:
+        field: the field.
+        version: the file version.
+        plain: whether version 2.2 may have blobs that are large_binary, as files outside of tables may.
 
     Raises:
         SchemaError: a blob has the type of another version, or is inside a map, a fixed-size list or, in 2.1,
             a list.
     """
-    _check_field(field, field.name, version, "")
+    _check_field(field, field.name, version, "", plain)
 
 
-def _check_field(field: Field, path: str, version: FileVersion, inside: str) -> None:
+def _check_field(field: Field, path: str, version: FileVersion, inside: str, plain: bool) -> None:
     if field.kind == "blob":
         if inside:
             raise SchemaError(f"column {path!r}: blobs {inside} cannot be stored")
@@ -148,6 +158,8 @@ def _check_field(field: Field, path: str, version: FileVersion, inside: str) -> 
                     f"metadata key {BLOB_KEY}, not {field.logical_type}; version 2.2 has blobs that are "
                     "structs"
                 )
+        elif plain and field.logical_type == "large_binary":
+            return
         elif tuple(child.name for child in field.children) not in _V2_CHILDREN:
             raise SchemaError(
                 f"column {path!r}: a blob is a struct<data: large_binary, uri: string>, to which "
@@ -157,10 +169,10 @@ def _check_field(field: Field, path: str, version: FileVersion, inside: str) -> 
         return
     if field.kind in ("map", "fsl_struct"):
         inside = "in maps and fixed-size lists"
-    elif field.kind == "list" and version is FileVersion.V2_1:
+    elif field.kind == "list" and (version is FileVersion.V2_1 or (plain and has_plain_blobs(field))):
         inside = inside or "in lists, which version 2.0 and 2.2 have,"
     for child in field.children:
-        _check_field(child, f"{path}.{child.name}", version, inside)
+        _check_field(child, f"{path}.{child.name}", version, inside, plain)
 
 
 class BlobWriter:

@@ -20,7 +20,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 
@@ -171,6 +171,7 @@ class FileWriter:
             copied. Otherwise the writer holds no reference to a batch after `write` returns.
         threads: number of encoding threads; `spare_threads()` by default.
         first_row: position of the file's first row among all rows of the write, for errors.
+        plain_blobs: whether version 2.2 may have blobs that are large_binary.
 
     Raises:
         SchemaError: the version cannot store a type.
@@ -189,6 +190,7 @@ class FileWriter:
         is_buffered: bool = False,
         threads: int | None = None,
         first_row: int = 0,
+        plain_blobs: bool = False,
     ) -> None:
         self.first_row = first_row
         self._schema = schema
@@ -204,7 +206,7 @@ class FileWriter:
         self._columns = []
         base = 0
         for top in schema.fields:
-            check_blobs(top, version)
+            check_blobs(top, version, plain=plain_blobs)
             column = _Column(top, self._format.writer(top.as_descriptor(), base, version))
             if has_blobs(top):
                 column.blobs = BlobWriter(top, self._sidecars, self._put_blob, referenced)
@@ -330,10 +332,10 @@ class FileWriter:
         self._sidecars.abort()
 
     def _stored_schema(self) -> Schema:
-        """Return the schema to store in the file. From version 2.2 on, blobs are stored as descriptors."""
+        """Return the schema to store in the file. Blobs that are structs are stored as descriptors."""
         if self._version in (FileVersion.V2_0, FileVersion.V2_1):
             return self._schema
-        return Schema(tuple(top.as_descriptor() for top in self._schema.fields), self._schema.metadata)
+        return Schema(tuple(_stored_field(top) for top in self._schema.fields), self._schema.metadata)
 
     def _buffer_rows(self, column: _Column, run: pa.Array, size: int) -> None:
         """Buffer a run of rows of `size` bytes and write a page if the buffer is full."""
@@ -451,6 +453,12 @@ def _split_by_size(array: pa.Array, page_bytes: int) -> Iterator[tuple[pa.Array,
     rows = max(1, len(array) * page_bytes // size)
     for start in range(0, len(array), rows):
         yield from _split_by_size(array.slice(start, rows), page_bytes)
+
+
+def _stored_field(field: Field) -> Field:
+    if field.kind == "blob":
+        return field if field.logical_type == "large_binary" else field.as_descriptor()
+    return replace(field, children=tuple(_stored_field(child) for child in field.children))
 
 
 def _check_schema(schema: Schema, arrow: pa.Schema) -> None:

@@ -252,3 +252,44 @@ def test_clusters_of_vectors() -> None:
     assert again.predict(data) == result.predict(data)
     with pytest.raises(ValueError, match="float32"):
         result.fit(data.astype(np.float64))
+
+
+def test_graphs_of_vectors(tmp_path: Path) -> None:
+    data = np.random.default_rng(0).random((300, 8)).astype(np.float32)
+    arrays = [pa.FixedSizeListArray.from_arrays(part.reshape(-1), 8) for part in (data[:200], data[200:])]
+    result = lance.util.HNSW.build(iter(arrays), m=8)
+    assert result.vectors() == pa.chunked_array(arrays).combine_chunks()
+    result.to_lance_file(tmp_path / "graph.lance")
+    table = LanceFileReader(str(tmp_path / "graph.lance")).read_all().to_table()
+    assert table.column_names == ["__vector_id", "__neighbors", "_distance"]
+    assert set(range(300)) == set(table["__vector_id"].to_pylist())
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_files_have_the_bytes_of_blobs(tmp_path: Path, version: str) -> None:
+    blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    schema = pa.schema([blob, pa.field("s", pa.struct([pa.field("n", pa.int8()), blob]))])
+    values = [b"x" * 100_000, None, b"", b"y"]
+    nested = [{"n": n, "b": value} for n, value in enumerate(values)]
+    data = pa.table({"b": values, "s": nested}, schema=schema)
+    path = str(tmp_path / "blobs.lance")
+    with LanceFileWriter(path, schema, version=version) as writer:
+        writer.write_batch(data)
+    reader = LanceFileReader(path)
+    assert reader.read_all().to_table().to_pydict() == data.to_pydict()
+    assert reader.take_rows([0, 3]).to_table()["b"].to_pylist() == [values[0], values[3]]
+    by_pylance = theirs.file.LanceFileReader(path, columns=["b"]).read_all().to_table()
+    assert by_pylance["b"].to_pylist() == values
+    with theirs.file.LanceFileWriter(path, pa.schema([blob]), version=version) as other:
+        other.write_batch(data.select(["b"]))
+    assert LanceFileReader(path).read_all().to_table()["b"].to_pylist() == values
+
+
+def test_vectors_as_half_floats(tmp_path: Path) -> None:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(8, dtype=np.float32)), 2)
+    data = pa.table({"v": vectors, "n": [1, 2, 3, 4]})
+    result = lance.write_dataset(data, tmp_path).to_table({"h": "_cast_list_f16(v)"})
+    assert result["h"].type == pa.list_(pa.float16(), 2)
+    assert result == theirs.dataset(str(tmp_path)).to_table({"h": "_cast_list_f16(v)"})
+    with pytest.raises(ValueError, match="takes lists of float32 or float16, not int64"):
+        lance.dataset(tmp_path).to_table({"h": "_cast_list_f16(n)"})

@@ -310,5 +310,7 @@ def test_options_and_tasks_of_compaction_are_importable(tmp_path: Path) -> None:
     options = CompactionOptions(target_rows_per_fragment=100)
     plan = Compaction.plan(dataset, options)
     assert all(isinstance(task, CompactionTask) for task in plan.tasks)
+    planned = [fragment for task in plan.tasks for fragment in task.fragments]
+    assert planned == [fragment.metadata for fragment in dataset.get_fragments()]
     Compaction.commit(dataset, [task.execute(dataset) for task in plan.tasks], options)
     assert len(ours.dataset(str(tmp_path / "t")).get_fragments()) == 1

@@ -16,12 +16,14 @@ from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.errors import OptionError
 from spark_lance.file.base.extensions import restore_schema_types, restore_table_types
 from spark_lance.file.base.metadata import Page
-from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
+from spark_lance.file.blob_writer import has_plain_blobs
 from spark_lance.file.reader import FileReader, encoding_names, take_field
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.locations import join
 from spark_lance.io.store import Store, open_store
+from spark_lance.table.reading.blobs import open_file_blobs, read_blobs
 from spark_lance.table.writing.align import Aligner
 
 __all__ = [
@@ -149,6 +151,7 @@ class LanceFileReader:
         if columns is not None:
             fields = tuple(self._reader.schema.field(name) for name in columns)
         self._fields = [one.as_descriptor() for one in fields]
+        self._store, self._plain_fields = store, fields
 
     @classmethod
     def at(cls, store: Store, path: str, columns: Sequence[str] | None) -> LanceFileReader:
@@ -176,8 +179,8 @@ class LanceFileReader:
         """Read a range of rows."""
         if start < 0 or num_rows < 0 or start + num_rows > self.num_rows():
             raise OptionError(f"rows {start} to {start + num_rows} of a file of {self.num_rows()} rows")
-        table = restore_table_types(self._reader.read(self._fields, start, start + num_rows))
-        return ReaderResults(table.replace_schema_metadata(self._metadata()), batch_size)
+        table = self._reader.read(self._fields, start, start + num_rows)
+        return ReaderResults(self._finish(table), batch_size)
 
     def take_rows(
         self,
@@ -190,13 +193,38 @@ class LanceFileReader:
         rows = np.asarray(indices, np.int64)
         if len(rows) and (rows.min() < 0 or rows.max() >= self.num_rows() or (np.diff(rows) <= 0).any()):
             raise OptionError(f"row numbers must ascend, within 0 and {self.num_rows() - 1}")
+        if self._reader.version is FileVersion.V2_0:
+            runs = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else []
+            parts = [self._reader.read(self._fields, int(run[0]), int(run[-1]) + 1) for run in runs]
+            table = pa.concat_tables(parts or [self._reader.read(self._fields, 0, 0)])
+            return ReaderResults(self._finish(table), batch_size)
         readers = [self._reader.open_field(one) for one in self._fields]
         columns = [
             take_field(reader, one, self._reader.path, rows)  # type: ignore[arg-type]
             for reader, one in zip(readers, self._fields, strict=True)
         ]
-        schema = pa.schema([one.arrow_field() for one in self._fields], self._metadata())
-        return ReaderResults(restore_table_types(pa.Table.from_arrays(columns, schema=schema)), batch_size)
+        schema = pa.schema([one.arrow_field() for one in self._fields])
+        return ReaderResults(self._finish(pa.Table.from_arrays(columns, schema=schema)), batch_size)
+
+    def _finish(self, table: pa.Table) -> pa.Table:
+        """Return rows as users see them: blobs of version 1 as their bytes, and extension types."""
+        for number, one in enumerate(self._plain_fields):
+            if has_plain_blobs(one):
+                values = self._with_bytes(table.column(number).combine_chunks(), one)
+                table = table.set_column(number, one.arrow_field().with_type(values.type), values)
+        return restore_table_types(table).replace_schema_metadata(self._metadata())
+
+    def _with_bytes(self, array: pa.Array, node: Field) -> pa.Array:
+        if node.kind == "blob" and node.logical_type == "large_binary":
+            files = open_file_blobs(self._store, self._reader.path, array.to_pylist())
+            return pa.array(read_blobs(files), pa.large_binary())
+        if not pa.types.is_struct(array.type):
+            return array
+        parts = [
+            self._with_bytes(part, child) for part, child in zip(array.flatten(), node.children, strict=True)
+        ]
+        fields = [child.with_type(part.type) for child, part in zip(array.type, parts, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
 
     def _metadata(self) -> dict[str, str] | None:
         return dict(self._reader.schema.metadata) or None
@@ -286,7 +314,8 @@ class LanceFileWriter:
         version = DEFAULT_VERSION if self.version is None else FileVersion.parse(self.version)
         file_schema = Schema.from_arrow(schema)
         most = self.max_page_bytes if version is FileVersion.V2_0 else None
-        writer = FileWriter(store, path, file_schema, version, page_bytes=min(most or _MAX_PAGE, _MAX_PAGE))
+        page_bytes = min(most or _MAX_PAGE, _MAX_PAGE)
+        writer = FileWriter(store, path, file_schema, version, page_bytes, plain_blobs=True)
         self._aligner = Aligner(schema, file_schema)
         self._writer = writer
         for key, value in self._added:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from spark_lance.compat.lance.raising import raises_os_errors
+from spark_lance.datasets.fragment_metadata import FragmentMetadata
 from spark_lance.datasets.maintain import Compaction as _Compaction
-from spark_lance.table.maintenance.compact import CompactionPlan
-from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
+from spark_lance.table.maintenance import compact_task
+from spark_lance.table.maintenance.compact_task import CompactionMetrics, RewriteResult
 
 __all__ = [
     "Compaction",
@@ -83,13 +85,65 @@ class DatasetOptimizer:
 
 
 @raises_os_errors
+@dataclass(frozen=True)
+class CompactionTask:
+    """A group of fragments to rewrite. Can be pickled.
+
+    Attributes:
+        value: the task of this package.
+    """
+
+    value: compact_task.CompactionTask
+
+    def __repr__(self) -> str:
+        return f"CompactionTask(read_version={self.read_version}, fragments={self.fragments})"
+
+    @property
+    def fragments(self) -> list[FragmentMetadata]:
+        """The fragments to rewrite."""
+        return [FragmentMetadata.of(message) for message in self.value.fragments]
+
+    @property
+    def read_version(self) -> int:
+        """The version that is read."""
+        return self.value.read_version
+
+    def execute(self, dataset: Any) -> RewriteResult:
+        """Write the new files and return the result for `Compaction.commit`."""
+        return self.value.execute()
+
+
+@dataclass(frozen=True)
+class CompactionPlan:
+    """The tasks of a compaction.
+
+    Attributes:
+        read_version: the version that the plan is based on.
+        tasks: one per group of fragments; they can run in any order and on any machine.
+    """
+
+    read_version: int
+    tasks: list[CompactionTask]
+
+    def __repr__(self) -> str:
+        return (
+            f"CompactionPlan(read_version={self.read_version}, tasks=<{self.num_tasks()} compaction tasks>)"
+        )
+
+    def num_tasks(self) -> int:
+        """Return the number of tasks."""
+        return len(self.tasks)
+
+
+@raises_os_errors
 class Compaction:
     """Compaction in steps."""
 
     @staticmethod
     def plan(dataset: Any, options: Mapping[str, Any] | None = None) -> CompactionPlan:
         """Return the plan: the fragments to rewrite."""
-        return _Compaction.plan(dataset.value, options)
+        plan = _Compaction.plan(dataset.value, options)
+        return CompactionPlan(plan.read_version, [CompactionTask(task) for task in plan.tasks])
 
     @staticmethod
     def commit(dataset: Any, rewrites: Any, options: Mapping[str, Any] | None = None) -> CompactionMetrics:

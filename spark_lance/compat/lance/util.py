@@ -1,7 +1,10 @@
-"""The functions of `lance.util`, and the k-means clustering of `lance.util.KMeans`."""
+"""The functions of `lance.util`, the clusters of `lance.util.KMeans` and the graphs of `lance.util.HNSW`."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -12,10 +15,16 @@ import pyarrow as pa
 from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.expressions.values import parse_moment
+from spark_lance.file.base.version import FileVersion
+from spark_lance.index.base.files import IndexFileWriter
 from spark_lance.index.vector.base.kmeans import assign, train_kmeans
 from spark_lance.index.vector.base.metrics import metric_named, unit
+from spark_lance.index.vector.graph import Graph, GraphParams, build_graph
+from spark_lance.index.vector.storage import GRAPH_SCHEMA, graph_columns, graph_note
+from spark_lance.io.store import open_store
 
 __all__ = [
+    "HNSW",
     "KMeans",
     "sanitize_ts",
     "td_to_micros",
@@ -72,6 +81,41 @@ class KMeans:
     def _prepared(self, data: Any) -> npt.NDArray[np.float32]:
         rows = _matrix(data)
         return unit(rows).astype(np.float32) if self._metric == "cosine" else rows
+
+
+@raises_os_errors
+@dataclass(frozen=True)
+class HNSW:
+    """A navigable graph of vectors, see `build`."""
+
+    _graph: Graph = field(repr=False)
+    _vectors: pa.Array = field(repr=False)
+
+    @staticmethod
+    def build(
+        vectors_array: Iterator[pa.Array], max_level: int = 7, m: int = 20, ef_construction: int = 100
+    ) -> HNSW:
+        """Build the graph of arrays of float32 vectors.
+
+        Args:
+            vectors_array: the arrays: fixed-size lists.
+            max_level: the maximum number of levels.
+            m: the number of links of a vector; level 0 has twice as many.
+            ef_construction: the number of candidates for the links of a vector.
+        """
+        vectors = pa.chunked_array(list(vectors_array)).combine_chunks()
+        return HNSW(build_graph(_matrix(vectors), GraphParams(m, ef_construction, max_level)), vectors)
+
+    def to_lance_file(self, file_path: str | os.PathLike[str]) -> None:
+        """Write the graph to a file of version 2.0, as vector indexes store it. pylance writes 0.1."""
+        store, path = open_store(file_path, None)
+        with IndexFileWriter(store, path, GRAPH_SCHEMA, FileVersion.V2_0) as writer:
+            writer.write(graph_columns(self._graph))
+            writer.finish({"lance:hnsw": graph_note(self._graph)})
+
+    def vectors(self) -> pa.Array:
+        """Return the vectors."""
+        return self._vectors
 
 
 def _matrix(data: Any) -> npt.NDArray[np.float32]:

@@ -187,6 +187,26 @@ def open_blobs(
     return files
 
 
+def open_file_blobs(
+    store: Store, path: str, descriptors: Sequence[Mapping[str, Any] | None]
+) -> list[BlobFile | None]:
+    """Return one file per descriptor of a version 1 blob in a data file, None for nulls.
+
+    Raises:
+        FormatError: a descriptor points outside the file.
+    """
+    size = store.size(path)
+    files: list[BlobFile | None] = []
+    for descriptor in descriptors:
+        if descriptor is None or _is_null(descriptor):
+            files.append(None)
+            continue
+        if descriptor["position"] + descriptor["size"] > size:
+            raise FormatError(f"a blob ends after the end of the file of {size} bytes", path)
+        files.append(BlobFile(store, path, descriptor["position"], descriptor["size"]))
+    return files
+
+
 def _is_null(descriptor: Mapping[str, Any]) -> bool:
     return "kind" not in descriptor and (descriptor["position"], descriptor["size"]) == (1, 0)
 

@@ -10,7 +10,7 @@ valid value therefore has position 0. Example, layers [NULLABLE_ITEM], rows "abc
 
 (Lance file format 2.1, blob pages.)
 
-The writer writes blob pages of version 2.1.
+The writer writes blob pages of version 2.1, and in files outside of tables of version 2.2.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _positions_and_sizes(values: Block) -> tuple[Ints, Ints]:
     return view_as(first.data, "<u8"), view_as(second.data, "<u8")
 
 
-def blob_page(leaf: Leaf, policy: ChunkPolicy) -> PageParts:
+def blob_page(leaf: Leaf, policy: ChunkPolicy, version: FileVersion) -> PageParts:
     """Return the layout and buffers of a page of descriptors struct<position, size> outside of lists."""
     rows = np.zeros((len(leaf.values), 2), np.uint64)
     for i in range(2):
@@ -86,7 +86,7 @@ def blob_page(leaf: Leaf, policy: ChunkPolicy) -> PageParts:
         rows[null, 1] = 0
     inner = replace(leaf, layers=(pb.REPDEF_ALL_VALID_ITEM,), definition=None)
     chunks = StructChunks(rows.view(np.uint8), (64, 64))
-    parts = mini_block_page(inner, chunks, None, policy, FileVersion.V2_1)
+    parts = mini_block_page(inner, chunks, None, policy, version)
     assert parts is not None
     layout, buffers = parts
     return pb.PageLayout(blob_layout=pb.BlobLayout(inner_layout=layout, layers=leaf.layers)), buffers

@@ -331,7 +331,7 @@ class NullPage:
 
 @dataclass(frozen=True)
 class BlobPage:
-    """A page of blob descriptors, version 2.1."""
+    """A page of descriptors of version 1 blobs."""
 
     policy: ChunkPolicy = _POLICY
 
@@ -374,7 +374,7 @@ def choose(leaf: Leaf, version: FileVersion) -> NullPage | BlobPage | ScalarPage
                 "that is null or in a list"
             )
         return NullPage()
-    if leaf.field.kind == "blob" and version is FileVersion.V2_1:
+    if leaf.field.kind == "blob" and leaf.field.logical_type == "struct" and len(leaf.field.children) == 2:
         return BlobPage()
     valid = leaf.slot_validity()
     if len(array) == 0 or (valid is not None and not valid.any()):
@@ -686,7 +686,7 @@ def _encode_leaf(leaf: Leaf, version: FileVersion) -> Iterator[tuple[Leaf, PageP
         yield leaf, null_page(leaf)
         return
     if isinstance(choice, BlobPage):
-        yield leaf, blob_page(leaf, choice.policy)
+        yield leaf, blob_page(leaf, choice.policy, version)
         return
     if isinstance(choice, ScalarPage):
         yield leaf, scalar_page(leaf, choice.value)
