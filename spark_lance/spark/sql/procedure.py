@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_lance.errors import OptionError
 from spark_lance.spark.options.table_properties import split_names
 from spark_lance.spark.sql.catalogs import BridgeRequest
 
@@ -64,6 +65,16 @@ def refused(run: Callable[..., Any], *parameters: Parameter, on_table: bool = Tr
 def texts(value: str) -> list[str]:
     """Split a comma-separated list of names."""
     return split_names(value)
+
+
+def check_exclusive(a: Mapping[str, Any]) -> None:
+    """Check that the arguments do not have both OR REPLACE and IF NOT EXISTS.
+
+    Raises:
+        OptionError: they do.
+    """
+    if a["replace"] and a["if_not_exists"]:
+        raise OptionError("OR REPLACE and IF NOT EXISTS exclude each other: leave out one of them")
 
 
 def number(value: str | None) -> int | str | None:

@@ -20,7 +20,15 @@ from spark_lance.spark.base.compat import python_session, type_of_ddl
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.iceberg_procedures import ICEBERG_PROCEDURES
 from spark_lance.spark.sql.partitions import PARTITION_PROCEDURES
-from spark_lance.spark.sql.procedure import REWRITTEN, Parameter, Procedure, current_namespace, number, texts
+from spark_lance.spark.sql.procedure import (
+    REWRITTEN,
+    Parameter,
+    Procedure,
+    check_exclusive,
+    current_namespace,
+    number,
+    texts,
+)
 from spark_lance.spark.sql.row_level import last_change
 from spark_lance.spark.sql.statement_procedures import (
     IF_EXISTS,
@@ -89,6 +97,7 @@ def _create_index(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> 
 
 
 def _create_named_index(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    check_exclusive(a)
     if a["if_not_exists"] and a["name"] in _index_names(table):
         return None
     if "," in a["column"]:

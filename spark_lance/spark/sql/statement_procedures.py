@@ -33,7 +33,15 @@ from spark_lance.spark.options.table_properties import (
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.sort_keys import sort_key
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
-from spark_lance.spark.sql.procedure import REWRITTEN, Parameter, Procedure, current_namespace, number, texts
+from spark_lance.spark.sql.procedure import (
+    REWRITTEN,
+    Parameter,
+    Procedure,
+    check_exclusive,
+    current_namespace,
+    number,
+    texts,
+)
 from spark_lance.spark.sql.tables import check_changes, open_writable_table
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.inserts.clone import replace_branch
@@ -42,6 +50,8 @@ from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN
 
 _UNITS = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _FILES = re.compile(r"(parquet|orc|csv|json|avro|text)\.`(.*)`", re.IGNORECASE)
+# A name in backquotes, or a transform and its arguments.
+_TRANSFORM = re.compile(r"`(?:[^`]|``)*`|\w+\s*\(([^()]*)\)")
 _LITERAL = r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\""
 _PROPERTY = re.compile(rf"\s*['\"]?([\w.-]+)['\"]?\s*=\s*({_LITERAL}|[\w.-]+)\s*(?:,|$)", re.DOTALL)
 
@@ -57,12 +67,31 @@ def full_order(table: LanceTable) -> tuple[str, list[str]] | None:
 
 
 def _set_sort_order(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
-    order = texts(a["columns"] or "")
+    order = _split_order(a["columns"] or "")
     schema = table.dataset().lance_schema
     for part in order:
         sort_key(part, schema)  # raises an error if the key does not fit the table
     mode = ("none" if a["locally"] else "range") if order else None
     table.setConfig({SORT_ORDER: ", ".join(order) or None, DISTRIBUTION: mode})
+
+
+def _split_order(text: str) -> list[str]:
+    """Return the sort keys in the text of WRITE ORDERED BY, which can have parentheses around them.
+
+    Raises:
+        OptionError: a sort key is a transform.
+    """
+    text = text.strip()
+    inner = re.fullmatch(r"\((.*)\)", text, re.DOTALL)
+    text = inner[1] if inner and "(" not in inner[1] else text
+
+    def argument(match: re.Match[str]) -> str:
+        return match[0] if match[1] is None else re.sub(r"\b\d+\s*,\s*|\s*,\s*\d+\b", "", match[1])
+
+    columns = _TRANSFORM.sub(argument, text)
+    if columns != text:
+        raise OptionError(f"rows are ordered by columns, not by transforms: write ORDERED BY {columns}")
+    return texts(text)
 
 
 def _set_identifiers(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
@@ -142,6 +171,7 @@ def _retain(table: LanceTable, kind: str, name: str, a: Mapping[str, Any]) -> No
 
 
 def _create_tag(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
+    check_exclusive(a)
     _retention(a)
     exists = a["tag"] in table.tags.list()
     if exists and a["if_not_exists"]:
@@ -157,6 +187,7 @@ def _update_tag(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> No
 
 
 def _create_branch(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
+    check_exclusive(a)
     _retention(a)
     exists = a["branch"] in table.branches.list()
     if exists and a["if_not_exists"]:
@@ -244,6 +275,7 @@ _CLONED = (
 
 def _create_clone(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> Any:
     """Create a clone of a table. If it replaces an existing table, the rows are copied."""
+    check_exclusive(a)
     catalog = request.catalog
     target = catalog_name(catalog, a["target"], current_namespace(request))
     quoted_target = _quote_name(request, target)
@@ -257,7 +289,9 @@ def _create_clone(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> Any:
     if exists and a["if_not_exists"]:
         return request.spark.createDataFrame([], _CLONED)
     files = _FILES.fullmatch(a["source"])
-    if exists and not a["replace"]:
+    if a["must_exist"] and not exists:
+        raise OptionError(f"there is no table {a['target']} to replace: write CREATE OR REPLACE TABLE")
+    if exists and not (a["replace"] or a["must_exist"]):
         raise OptionError(f"there is a table {a['target']} already: write CREATE OR REPLACE TABLE")
     source = None if files else _find_source(request, a["source"])
     version = None if source is None else _resolve_version(request, source, a)
@@ -443,6 +477,7 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
             IF_NOT_EXISTS,
             Parameter("properties", "string", "TBLPROPERTIES, as in SQL", "NULL"),
             Parameter("location", "string", "not supported", "NULL"),
+            Parameter("must_exist", "boolean", "replace a table that must exist", "false"),
         ),
         "Create a table with the rows of another table.",
         results=(", ".join(column.split()[0] for column in _CLONED.split(", ")),),

@@ -3,6 +3,7 @@ package org.lance.spark.catalog;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.regex.Matcher;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedIdentifier;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
@@ -179,7 +180,8 @@ public final class LanceRelations {
       Seq<String> newName = Seqs.<String>cast((Seq<?>) statement.productElement(1));
       remedy = "ALTER VIEW " + view + " RENAME TO default." + QuotingUtils.quoteIfNeeded((String) newName.last());
     } else if (!kind.equals("CreateView")) {
-      remedy = ((String) child.productElement(1)).replace("...", view) + " ...";
+      // A command such as "ALTER VIEW ... AS".
+      remedy = ((String) child.productElement(1)).replaceFirst("\\.\\.\\.", Matcher.quoteReplacement(view)).replaceFirst("\\s*\\.*$", " ...");
     }
     throw new UnsupportedOperationException("Spark has views in other catalogs from 4.2 on: write " + remedy);
   }

@@ -47,6 +47,10 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   private static final String SNAPSHOT_RETENTION = "(?:\\s+WITH\\s+SNAPSHOT\\s+RETENTION\\s+(\\d+\\s+\\w+(?:\\s+\\d+\\s+\\w+)?))?";
   private static final String INDEX = "(?:\\s+USING\\s+(" + NAME + "))?\\s*\\(([^()]+)\\)(?:\\s+(?:OPTIONS|WITH)\\s*(\\(.*\\)))?";
   private static final String REF = "(IF\\s+NOT\\s+EXISTS\\s+)?(" + NAME + ")" + AT + RETAIN;
+  private static final String TIME = "(?:TIMESTAMP\\s*|DATE\\s*)?(?:'[^']*'|\"[^\"]*\")|\\w+\\s*\\(.*\\)";
+  private static final String CLONE = "\\s+(SHALLOW\\s+|DEEP\\s+)?CLONE\\s+"
+      + NAMES + ")(?:\\s+VERSION\\s+AS\\s+OF\\s+(?:(\\d+)|" + TEXT + "))?(?:\\s+TIMESTAMP\\s+AS\\s+OF\\s+(.+?))?"
+      + "(?:\\s+TBLPROPERTIES\\s*(\\(.+?\\)))?(?:\\s+LOCATION\\s+" + TEXT + ")?";
   // Each row has the pattern of a statement and its procedure. The first group is the table.
   // "procedure:parameter:number" names another parameter or group for the table. Then follow the other arguments in
   // the order of their groups: a name and a kind. The kinds are text (becomes a literal), sql (stays as it is), name
@@ -57,20 +61,22 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     {"OPTIMIZE" + TABLE + "(?:\\s+(FULL))?(?:\\s+WHERE\\s+(.+))?", "compact", "full flag", "where text"},
     {"VACUUM" + TABLE + "(?:\\s+(?:FULL|LITE))?(?:\\s+RETAIN\\s+(\\d+(?:\\.\\d+)?)\\s+HOURS?)?(?:\\s+(DRY\\s+RUN))?",
       "vacuum", "retention_hours sql", "dry_run flag"},
+    {"VACUUM" + TABLE + "(?:\\s+(?:FULL|LITE))?\\s+(DRY\\s+RUN)\\s+RETAIN\\s+(\\d+(?:\\.\\d+)?)\\s+HOURS?",
+      "vacuum", "dry_run flag", "retention_hours sql"},
     {"RESTORE" + TABLE + "\\s+(?:TO\\s+)?VERSION\\s+AS\\s+OF\\s+(?:(\\d+)|" + TEXT + ")", "restore",
       "version text", "version sql"},
-    {"RESTORE" + TABLE + "\\s+(?:TO\\s+)?TIMESTAMP\\s+AS\\s+OF\\s+" + TEXT, "restore", "timestamp sql"},
+    {"RESTORE" + TABLE + "\\s+(?:TO\\s+)?TIMESTAMP\\s+AS\\s+OF\\s+(" + TIME + ")", "restore", "timestamp sql"},
     {"DESC(?:RIBE)?\\s+HISTORY" + TABLE + "(?:\\s+LIMIT\\s+(\\d+))?", "history", "limit sql"},
     {"DESC(?:RIBE)?\\s+DETAIL" + TABLE, "detail"},
     {"ANALYZE\\s+TABLE\\s+" + NAMES + ")(?:\\s+PARTITION\\s*\\((.+?)\\))?\\s+COMPUTE\\s+STATISTICS(?:\\s+NOSCAN)?"
       + "(?:\\s+FOR\\s+(?:ALL\\s+COLUMNS|COLUMNS\\s+(.+)))?", "analyze", "partition text", "columns text"},
     {"ANALYZE\\s+TABLES\\s+(?:FROM|IN)\\s+" + NAMES + ")\\s+COMPUTE\\s+STATISTICS(?:\\s+NOSCAN)?", "analyze_tables:namespace"},
     {"REORG" + TABLE + "(?:\\s+WHERE\\s+(.+?))?\\s+APPLY\\s*\\(\\s*PURGE\\s*\\)", "purge", "where text"},
-    {"CREATE\\s+(OR\\s+REPLACE\\s+)?TABLE\\s+(IF\\s+NOT\\s+EXISTS\\s+)?" + NAMES + ")\\s+(SHALLOW\\s+|DEEP\\s+)?CLONE\\s+"
-      + NAMES + ")(?:\\s+VERSION\\s+AS\\s+OF\\s+(?:(\\d+)|" + TEXT + "))?(?:\\s+TIMESTAMP\\s+AS\\s+OF\\s+(.+?))?"
-      + "(?:\\s+TBLPROPERTIES\\s*(\\(.+?\\)))?(?:\\s+LOCATION\\s+" + TEXT + ")?", "clone_table:target:3",
+    {"CREATE\\s+(OR\\s+REPLACE\\s+)?TABLE\\s+(IF\\s+NOT\\s+EXISTS\\s+)?" + NAMES + ")" + CLONE, "clone_table:target:3",
       "replace flag", "if_not_exists flag", "target skip", "kind text", "source text", "version text", "version sql",
       "timestamp sql", "properties text", "location sql"},
+    {"(REPLACE)\\s+TABLE\\s+" + NAMES + ")" + CLONE, "clone_table:target:2", "must_exist flag", "target skip", "kind text",
+      "source text", "version text", "version sql", "timestamp sql", "properties text", "location sql"},
     {"CONVERT\\s+TO\\s+LANCE\\s+" + NAMES + ")(?:\\s+NO\\s+STATISTICS)?(?:\\s+PARTITIONED\\s+BY\\s*\\((.+)\\))?",
       "convert:source", "partitions text"},
     {"CREATE\\s+(OR\\s+REPLACE\\s+)?INDEX\\s+(IF\\s+NOT\\s+EXISTS\\s+)?(" + NAME + ")\\s+ON\\s+(?:TABLE\\s+)?" + NAMES + ")" + INDEX,
@@ -98,13 +104,16 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       "column text", "type text", "comment sql"},
     {ALTER + "SET\\s+IDENTIFIER\\s+FIELDS\\s+(.+)", "set_identifier_fields", "columns text"},
     {ALTER + "DROP\\s+IDENTIFIER\\s+FIELDS\\s+(.+)", "drop_identifier_fields", "columns text"},
+    {ALTER + "WRITE\\s+(?:LOCALLY\\s+)?ORDERED\\s+BY\\s+(.+?)\\s+(DISTRIBUTED\\s+BY\\s+PARTITION)", "set_sort_order",
+      "columns text", "locally flag"},
     {ALTER + "WRITE\\s+(DISTRIBUTED\\s+BY\\s+PARTITION\\s+(?:LOCALLY\\s+)?|LOCALLY\\s+)?ORDERED\\s+BY\\s+(.+)", "set_sort_order",
       "locally flag", "columns text"},
     {ALTER + "ADD\\s+PARTITION\\s+FIELD\\s+(.+?)(?:\\s+AS\\s+(" + NAME + "))?", "add_partition_field", "field text", "name name"},
     {ALTER + "DROP\\s+PARTITION\\s+FIELD\\s+(.+)", "drop_partition_field", "field text"},
     {ALTER + "REPLACE\\s+PARTITION\\s+FIELD\\s+(.+?)\\s+WITH\\s+(.+?)(?:\\s+AS\\s+(" + NAME + "))?", "replace_partition_field",
       "old text", "field text", "name name"},
-    {ALTER + "WRITE\\s+(?:UNORDERED|DISTRIBUTED\\s+BY\\s+PARTITION)", "set_sort_order"},
+    {ALTER + "WRITE\\s+(?:UNORDERED(?:\\s+DISTRIBUTED\\s+BY\\s+PARTITION)?|DISTRIBUTED\\s+BY\\s+PARTITION(?:\\s+UNORDERED)?)",
+      "set_sort_order"},
   };
   // The beginning of a statement that does not parse as a whole, and the form to write.
   private static final String[][] FORMS = {
@@ -116,9 +125,21 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       "CREATE TABLE other USING iceberg AS SELECT * FROM %s, as it has no metadata of other formats"},
     {"REORG" + TABLE, "REORG TABLE %s [WHERE condition] APPLY (PURGE)"},
     {"GENERATE\\s+\\w+\\s+FOR" + TABLE, "SELECT file_path FROM %s.data_files, as there is no other list of files"},
-    {"CREATE\\s+(?:OR\\s+REPLACE\\s+)?TABLE\\s+(?:IF\\s+NOT\\s+EXISTS\\s+)?" + NAMES + ")\\s+(?:SHALLOW\\s+|DEEP\\s+)?CLONE\\b",
+    {"(?:CREATE\\s+(?:OR\\s+REPLACE\\s+)?|REPLACE\\s+)TABLE\\s+(?:IF\\s+NOT\\s+EXISTS\\s+)?" + NAMES
+      + ")\\s+(?:SHALLOW\\s+|DEEP\\s+)?CLONE\\b",
       "CREATE [OR REPLACE] TABLE [IF NOT EXISTS] %s [SHALLOW | DEEP] CLONE source [VERSION AS OF number | TIMESTAMP AS OF "
         + "'time'] [TBLPROPERTIES (...)]"},
+    {ALTER + "CLUSTER\\s+BY\\b", "ALTER TABLE %s CLUSTER BY (columns), or CLUSTER BY NONE"},
+    {"(?:CREATE\\s+(?:OR\\s+REPLACE\\s+)?|REPLACE\\s+)TABLE\\s+(?:IF\\s+NOT\\s+EXISTS\\s+)?" + NAMES + ").*\\bCLUSTER\\s+BY\\s+AUTO\\b",
+      "CREATE TABLE %s ... CLUSTER BY (columns)"},
+    {ALTER + "WRITE\\b", "ALTER TABLE %s WRITE [LOCALLY] ORDERED BY columns, WRITE DISTRIBUTED BY PARTITION, or WRITE UNORDERED"},
+    {"DESC(?:RIBE)?\\s+HISTORY" + TABLE, "SELECT * FROM %s.history [WHERE condition] [LIMIT number]"},
+    {"DESC(?:RIBE)?\\s+DETAIL" + TABLE, "DESCRIBE DETAIL %s"},
+    {ALTER + "(?:SET|DROP)\\s+IDENTIFIER\\s+FIELDS\\b", "ALTER TABLE %s SET | DROP IDENTIFIER FIELDS column, ..."},
+    {"CONVERT\\s+TO\\s+\\w+\\s+" + NAMES + ")", "CONVERT TO LANCE %s [NO STATISTICS] [PARTITIONED BY (column type, ...)]"},
+    {"CONVERT\\s+TO\\s+\\w+\\s+['\"]([^'\"]+)['\"]", "CONVERT TO LANCE parquet.`%s`"},
+    {"FSCK\\s+REPAIR" + TABLE, "CALL <catalog>.system.verify('%s')"},
+    {"COPY\\s+INTO" + TABLE, "INSERT INTO %s SELECT * FROM parquet.`/path`"},
     {ALTER + "(?:ADD|DROP|REPLACE)\\s+PARTITION\\s+FIELD\\b",
       "ALTER TABLE %1$s ADD PARTITION FIELD transform [AS name], DROP PARTITION FIELD transform, or "
         + "REPLACE PARTITION FIELD transform WITH transform [AS name]"},
@@ -143,6 +164,9 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   private static final String ANALYZE_TABLES = "ANALYZE\\s+TABLES(\\s+COMPUTE\\s+STATISTICS(?:\\s+NOSCAN)?)";
   private static final String DIRECTORY =
       "INSERT\\s+OVERWRITE\\s+(?:LOCAL\\s+)?DIRECTORY\\s+(?:" + TEXT + "\\s+)?USING\\s+`?lance`?(?!\\w)";
+  private static final String OTHER_FORMAT = "\\b(?:delta|iceberg)\\.`(?=[^`]*/)";
+  // The name of the table of an INSERT INTO.
+  private static final String INSERT = "INSERT\\s+(?:INTO\\s+)?(?:TABLE\\s+)?" + NAMES + ")";
   private static final String CATALOG = "org.lance.spark.catalog.LanceCatalog";
   private static final String SESSION_CATALOG = "org.lance.spark.catalog.LanceSessionCatalog";
   // The catalog of sessions that are created from now on.
@@ -234,7 +258,10 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     if (isStatement && isOfSpark(statement)) {
       String call = call(statement);
       if (call != null) {
-        return parseCall(method, arguments, call);
+        return parseCall(method, arguments, call, statement);
+      }
+      if (isOfOtherFormat(statement) && !hasDelta()) {
+        throw new IllegalArgumentException(help(statement));
       }
     }
     try {
@@ -244,7 +271,11 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       if (cause instanceof ParseException && isStatement) {
         String call = call(statement);
         if (call != null) {
-          return parseCall(method, arguments, call);
+          return parseCall(method, arguments, call, statement);
+        }
+        String overwrite = withoutReplaceUsing(statement);
+        if (overwrite != null) {
+          return parseCall(method, arguments, overwrite, statement);
         }
         String help = help(statement);
         if (help != null) {
@@ -336,12 +367,16 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     return matcher("(?:DESC|ANALYZE|(?:CREATE|DROP)\\s+INDEX)", text, ".*").matches();
   }
 
-  private Object parseCall(Method method, Object[] arguments, String call) throws Throwable {
+  private Object parseCall(Method method, Object[] arguments, String call, String statement) throws Throwable {
     Object[] callArguments = (Object[]) arguments.clone();
     callArguments[0] = call;
     try {
       return method.invoke(parser, callArguments);
     } catch (InvocationTargetException problem) {
+      String help = problem.getCause() instanceof ParseException ? help(statement) : null;
+      if (help != null) {
+        throw new IllegalArgumentException(help, problem.getCause());
+      }
       throw problem.getCause();
     }
   }
@@ -385,11 +420,14 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   /** Refuses Delta's settings that keep writes from being repeated, unless the session has Delta Lake. */
   private void refuseSetting(String text) {
     Matcher match = matcher("SET\\s+(spark\\.databricks\\.delta\\.write\\.txn(?:AppId|Version))\\s*=", text, ".*");
-    if (match.matches()
-        && !((SQLConf) SQLConf$.MODULE$.get()).getConfString("spark.sql.extensions", "").contains("delta")) {
+    if (match.matches() && !hasDelta()) {
       throw new IllegalArgumentException("setting " + match.group(1) + " has no effect on Lance tables: write "
           + "df.write.option('txnAppId', 'job').option('txnVersion', 1).mode('append').saveAsTable('t')");
     }
+  }
+
+  private static boolean hasDelta() {
+    return ((SQLConf) SQLConf$.MODULE$.get()).getConfString("spark.sql.extensions", "").contains("delta");
   }
 
   /** Adds WITH SCHEMA EVOLUTION to a MERGE INTO a table of this package, if Delta's setting of the session asks for it. */
@@ -406,8 +444,51 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
         ? text.substring(0, start) + "MERGE WITH SCHEMA EVOLUTION " + match.group(1) : text;
   }
 
+  /**
+   * Returns INSERT OVERWRITE with the option replaceUsing for an INSERT ... REPLACE USING, which is new in Spark 4.2.
+   *
+   * @return null for other statements, and for tables that are no Lance tables, whose rows it would overwrite
+   */
+  private static String withoutReplaceUsing(String text) {
+    Matcher match = matcher(INSERT + "(\\s+BY\\s+NAME)?\\s+REPLACE\\s+USING\\s*\\(([^()]+)\\)(.+)", text, "");
+    if (!match.matches() || !isLanceTable(match.group(1))) {
+      return null;
+    }
+    StringBuilder columns = new StringBuilder();
+    for (String column : match.group(3).split(",(?=(?:[^`]*`[^`]*`)*[^`]*$)")) {
+      String name = column.trim();
+      name = name.startsWith("`") ? name.substring(1, name.length() - 1).replace("``", "`") : name;
+      columns.append(columns.length() == 0 ? "" : ", ").append('"' + name.replace("\\", "\\\\").replace("\"", "\\\"") + '"');
+    }
+    String byName = match.group(2) == null ? "" : " BY NAME";
+    return "INSERT OVERWRITE " + match.group(1) + " WITH ('replaceUsing' = " + literal("[" + columns + "]") + ")" + byName + match.group(4);
+  }
+
+  /** Returns whether a name is certainly of a Lance table, and not of a view or a table of another format. */
+  private static boolean isLanceTable(String name) {
+    SparkSession session = active();
+    if (session == null) {
+      return false;
+    }
+    scala.collection.immutable.Seq parts = null;
+    try {
+      parts = session.sessionState().sqlParser().parseMultipartIdentifier(name);
+    } catch (Exception problem) {
+      return false;
+    }
+    String current = session.sessionState().catalogManager().currentCatalog().name();
+    String first = (String) parts.apply(0);
+    boolean hasCatalog = parts.size() > 1 && session.sessionState().catalogManager().isCatalogRegistered(first);
+    String owner = hasCatalog ? first : current;
+    boolean isView = session.sessionState().catalog().isTempView(parts);
+    return isOurs(owner) && !isView && (!owner.equals("spark_catalog") || isRegistered(name));
+  }
+
   /** Returns the CALL for a statement; null if its table is in no catalog of this package. */
   private String call(String statementText) {
+    if (isOfOtherFormat(statementText)) {
+      return null;
+    }
     String text = withNamespace(statementText);
     for (String[] statement : STATEMENTS) {
       Matcher match = matcher(statement[0], text, "\\s*;?\\s*");
@@ -471,7 +552,22 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'";
   }
 
+  /** Returns whether a statement of Delta Lake names a folder as Delta Lake or Iceberg do, such as delta.`/path`. */
+  private static boolean isOfOtherFormat(String text) {
+    for (String[] statement : STATEMENTS) {
+      Matcher match = matcher(statement[0], text, "\\s*;?\\s*");
+      if (match.matches()) {
+        return matcher(OTHER_FORMAT, match.group(group(statement)), ".*").matches();
+      }
+    }
+    return false;
+  }
+
   private String help(String text) {
+    if (isOfOtherFormat(text)) {
+      return "a folder of Lance is named by the catalog: for a Lance table write "
+          + Pattern.compile(OTHER_FORMAT, Pattern.CASE_INSENSITIVE).matcher(text.trim()).replaceAll(catalog + ".`");
+    }
     for (String[] array : STATEMENTS) {
       Matcher match = matcher(array[0], text, "\\s*;?\\s*");
       if (match.matches() && catalogOf(match.group(group(array))) == null) {
@@ -488,6 +584,10 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       return "WITH SCHEMA EVOLUTION of INSERT is not in the grammar of this release of Spark: write ALTER TABLE " + table
           + " ADD COLUMN name type, and then INSERT " + verb + " " + table + frame;
     }
+    String replaces = replaceHelp(text);
+    if (replaces != null) {
+      return replaces;
+    }
     for (String[] form : FORMS) {
       Matcher match = matcher(form[0], text, ".*");
       if (match.matches()) {
@@ -495,13 +595,34 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
         for (int j = 0; j < parts.length; j++) {
           parts[j] = match.group(j + 1);
         }
-        if (form[1].contains("%s.data_files")) {
+        if (form[1].contains("FROM %s.")) {
           parts[0] = fullName((String) parts[0]);
         }
         return "this statement is not understood: for a Lance table write " + String.format(form[1], parts);
       }
     }
     return null;
+  }
+
+  /** Returns what to write instead of the forms of INSERT ... REPLACE that are new in Spark 4.2; null for others. */
+  private String replaceHelp(String text) {
+    String name = INSERT + "(?:\\s+(?:AS\\s+)?(?!BY\\b|REPLACE\\b)" + NAME + ")?";
+    Matcher match = matcher(name + "(\\s+BY\\s+NAME)?\\s+REPLACE\\s+(USING|ON|WHERE)\\b", text, ".*");
+    if (!match.matches() || isParsed("INSERT INTO t BY NAME REPLACE USING (a) SELECT 1 AS a")) {
+      return null;
+    }
+    String kind = match.group(3).toUpperCase();
+    String byName = match.group(2) == null ? "" : "BY NAME ";
+    boolean isInGrammar = kind.equals("WHERE") && byName.isEmpty();
+    boolean isRewritten = kind.equals("USING") && isLanceTable(match.group(1));
+    if (isInGrammar || isRewritten) {
+      return null; // the error is about another part
+    }
+    String option = kind.equals("USING") ? "'replaceUsing' = 'column, ...'"
+        : kind.equals("ON") ? "'replaceOn' = 't.column = s.column'" : "'replaceWhere' = 'condition'";
+    String aliases = kind.equals("ON") ? ", where t is the table and s has the new rows" : "";
+    return (byName + "REPLACE " + kind) + " is not in the grammar of this release of Spark: for a Lance table write INSERT OVERWRITE "
+        + match.group(1) + " WITH (" + option + ") " + byName + "SELECT ..." + aliases;
   }
 
   private boolean isParsed(String text) {
