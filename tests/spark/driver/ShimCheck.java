@@ -125,7 +125,7 @@ public final class ShimCheck implements Callable {
   private static void callers() {
     check(!Callers.isSavingAsTable() && !Callers.isSavingByPath() && !Callers.isWriter() && !Callers.isCatalogApi(), "nobody writes");
     check(!Callers.isPipeline() && !Callers.namesDefaultFormat() && !Callers.isShowTableExtended(), "nobody creates or shows a table");
-    check(!Callers.isResolvingRelations() && !Callers.isSchemaEvolution(), "nobody analyzes");
+    check(!Callers.isResolvingRelations() && !Callers.isReadingRelations() && !Callers.isSchemaEvolution(), "nobody analyzes");
     check(!Callers.isMicroBatch() && !Callers.isStreaming() && !Callers.isStreamReader(), "nobody streams");
     check(!Callers.isExplaining(), "nobody explains");
   }
