@@ -28,7 +28,14 @@ from tests.spark_sql.inputs import InputFile, input_files
 __all__ = ["COUNTED", "WRONG", "main", "run_files"]
 
 # Outcomes of statements that succeed on Parquet, the same way each time.
-COUNTED = (Outcome.EQUAL, Outcome.ROWS, Outcome.SCHEMA, Outcome.REFUSED, Outcome.ABOUT_TABLES)
+COUNTED = (
+    Outcome.EQUAL,
+    Outcome.ROWS,
+    Outcome.SCHEMA,
+    Outcome.REFUSED,
+    Outcome.FOLLOWS,
+    Outcome.ABOUT_TABLES,
+)
 WRONG = (Outcome.ROWS, Outcome.SCHEMA)
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -24,6 +24,7 @@ from spark_lance.spark.options.options import write_options
 from spark_lance.spark.options.table_properties import (
     CLUSTERING,
     PRIMARY_KEY,
+    SORT_ORDER,
     TABLE_OPTIONS,
     check_setting,
     join_names,
@@ -31,6 +32,7 @@ from spark_lance.spark.options.table_properties import (
     split_names,
 )
 from spark_lance.spark.schema.new_fields import new_field
+from spark_lance.spark.schema.sort_keys import sort_key
 from spark_lance.spark.sink.table_columns import check_known
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog, is_path
 from spark_lance.spark.sql.partition_fields import partitioning
@@ -216,7 +218,7 @@ def _check_same(request: BridgeRequest, uri: str) -> None:
             f"{' '.join(different)}: leave the columns out"
         )
     # Without a list of columns, the names in these clauses cannot be checked.
-    transforms = [text for text in request.body["partitions"] if not _CLUSTER_BY.fullmatch(text)]
+    transforms, _ = _partition_items(request)
     if transforms:
         raise OptionError(
             f"the table at {uri} exists, and CREATE TABLE {name} cannot partition it: leave out PARTITIONED "
@@ -316,8 +318,9 @@ def _constraints(request: BridgeRequest) -> list[Constraint]:
     return result
 
 
-# Spark's name for the clause CLUSTER BY.
+# Spark's names for the clauses CLUSTER BY (...), and CLUSTERED BY (a) SORTED BY (b) INTO 4 BUCKETS.
 _CLUSTER_BY = re.compile(r"cluster_by\((.*)\)", re.DOTALL)
+_SORTED_BUCKET = re.compile(r"sorted_bucket\((.+?), (\d+), (.+)\)", re.DOTALL)
 _BUILDERS = {"create": "create", "create_or_replace": "createOrReplace"}
 
 
@@ -356,6 +359,11 @@ def _split_request_properties(request: BridgeRequest) -> tuple[dict[str, str], d
         settings[CLUSTERING] = join_names(fields[name.lower()] for name in names)
     if spec := _declared_partitions(request):
         settings[PARTITION_FIELDS] = _spec_setting(spec)
+    _, order = _partition_items(request)
+    if order:
+        for key in split_names(order):
+            sort_key(key, _storage_schema(st.StructType.fromJson(json.loads(request.body["schema"]))))
+        settings.setdefault(SORT_ORDER, order)
     return options, settings
 
 
@@ -381,6 +389,19 @@ def _split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], di
     return options, settings
 
 
+def _partition_items(request: BridgeRequest) -> tuple[list[str], str]:
+    """Return the transforms of PARTITIONED BY and CLUSTERED BY, and the columns of SORTED BY."""
+    items: list[str] = []
+    order = ""
+    for text in request.body["partitions"]:
+        if sorted_bucket := _SORTED_BUCKET.fullmatch(text):
+            names, count, order = sorted_bucket.groups()
+            items.append(f"bucket({count}, {names})")
+        elif not _CLUSTER_BY.fullmatch(text):
+            items.append(text)
+    return items, order
+
+
 def _clustering(request: BridgeRequest) -> list[str]:
     """Return the columns of CLUSTER BY."""
     parts = [_CLUSTER_BY.fullmatch(text) for text in request.body["partitions"]]
@@ -395,7 +416,7 @@ def _declared_partitions(request: BridgeRequest) -> PartitionSpec:
         OptionError: a transform does not exist, or uses a column that the table does not have.
         SchemaError: the transform does not support the type of a column.
     """
-    items = [text for text in request.body["partitions"] if not _CLUSTER_BY.fullmatch(text)]
+    items, _ = _partition_items(request)
     spec = PartitionSpec(tuple(parse_transform(item) for item in items))
     schema = st.StructType.fromJson(json.loads(request.body["schema"]))
     fields = {column.name.lower(): column for column in schema.fields}

@@ -42,6 +42,22 @@ def run(session: SparkSession) -> Run:
     return lambda text: [tuple(row) for row in session.sql(text).collect()]
 
 
+def test_buckets_of_hive_are_a_partition_field_and_an_order(session: SparkSession, run: Run) -> None:
+    columns = "(id INT, b STRING) USING lance"
+    run(f"CREATE TABLE lance.t {columns} CLUSTERED BY (id) SORTED BY (b ASC) INTO 4 BUCKETS")
+    run("INSERT INTO lance.t SELECT id, string(100 - id) FROM range(100)")
+    table = spark_lance.LanceTable.forName(session, "lance.t")
+    assert table.config["sort-order"] == "b"
+    assert [field.sql for field in PartitionSpec.of_config(table.config).fields] == ["bucket(4, id)"]
+    assert run("SELECT count(*), sum(id) FROM lance.t") == [(100, 4950)]
+    assert len(run("SELECT * FROM lance.t.partitions")) == 4
+    rows = [row.b for row in session.table("lance.t").collect()]
+    assert sum(one > other for one, other in pairwise(rows)) < 4
+    with pytest.raises(Exception, match=r"\bc\b"):
+        run(f"CREATE TABLE lance.u {columns} CLUSTERED BY (id) SORTED BY (c) INTO 4 BUCKETS")
+    assert run("SHOW TABLES IN lance LIKE 'u'") == []
+
+
 def test_a_declaration_shows_itself_and_changes(session: SparkSession, run: Run) -> None:
     run(
         "CREATE TABLE lance.t (id INT, s STRING, ts TIMESTAMP) PARTITIONED BY (days(ts), bucket(16, id), truncate(2, s))"
