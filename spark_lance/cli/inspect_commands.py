@@ -200,8 +200,8 @@ def inspect(arguments: Arguments) -> int:
         for index in dataset.describe_indices()
         if index.fields
     ]
-    tags = list_tags(dataset.store, snapshot.main_root)
-    branches = Branches(dataset.store, snapshot.main_root).list()
+    tags = list_tags(snapshot.main_line)
+    branches = Branches(snapshot.main_line).list()
     if arguments.json:
         details = {"columns": columns, "indices": indices, "tags": tags, "branches": branches}
         say(as_json({"table": detail, **details}))

@@ -123,11 +123,11 @@ class LanceDataset(TableRefMixin, SpellingHintMixin, Readable):
         return self.manifest.message.branch or None
 
     @property
-    def main_root(self) -> str:
-        """The root path of the main branch, which contains tags and branches."""
-        from spark_lance.table.versions.resolve import main_root
+    def main_line(self) -> TableRef:
+        """The main line of the table, which contains tags and branches."""
+        from spark_lance.table.versions.resolve import main_line
 
-        return main_root(self.root, self.manifest)
+        return main_line(self.table, self.manifest)
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -644,7 +644,7 @@ class LanceDataset(TableRefMixin, SpellingHintMixin, Readable):
         """
         from spark_lance.table.versions.resolve import resolve
 
-        ref = resolve(self.store, self.main_root, version, self.branch)
+        ref = resolve(self.main_line, version, self.branch)
         manifest = load_version(TableRef(self.store, ref.root), ref.version)
         uri = self.uri if ref.root == self.root else self.store.uri(ref.root)
         return replace(self, uri=uri, table=TableRef(self.store, ref.root), manifest=manifest)
@@ -659,14 +659,14 @@ class LanceDataset(TableRefMixin, SpellingHintMixin, Readable):
         from spark_lance.datasets.versions import version_ref
         from spark_lance.table.versions.tags import Tags
 
-        return Tags(self.store, self.main_root, version_ref(self))
+        return Tags(self.main_line, version_ref(self))
 
     @property
     def branches(self) -> Branches:
         """The branches: list them, delete them, and replace their metadata."""
         from spark_lance.table.versions.branches import Branches
 
-        return Branches(self.store, self.main_root)
+        return Branches(self.main_line)
 
     def create_branch(self, branch: str, reference: Reference | None = None) -> LanceDataset:
         """Create a branch and return it; see `datasets.versions.begin_branch`."""

@@ -83,7 +83,7 @@ def changes(dataset: LanceDataset, from_version: Reference, to_version: Referenc
 
 
 def _load_on_branch(dataset: LanceDataset, version: Reference) -> Manifest:
-    place = resolve(dataset.store, dataset.main_root, version, dataset.branch)
+    place = resolve(dataset.main_line, version, dataset.branch)
     if place.root != dataset.root:
         raise OptionError(f"version {version!r} is on another branch: row ids mean other rows there")
     return load_version(dataset.table, place.version)

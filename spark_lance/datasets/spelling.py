@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spark_lance.errors import OptionTypeError
 
 # Public names that only other layers of the package use.
-_INTERNAL = {"aliased", "at", "main_root", "manifest", "max_field_id", "plan_scan", "root", "searcher"}
+_INTERNAL = {"aliased", "at", "main_line", "manifest", "max_field_id", "plan_scan", "root", "searcher"}
 _INTERNAL |= {"snapshot", "store", "table", "writeOptions"}
 
 

@@ -194,7 +194,7 @@ def begin_branch(dataset: LanceDataset, branch: str, reference: Reference | None
         OptionError: the name is not allowed.
         CommitError: the commit failed; see its subclasses.
     """
-    create_branch(dataset.store, dataset.main_root, branch, version_ref(dataset, reference))
+    create_branch(dataset.main_line, branch, version_ref(dataset, reference))
     return dataset.checkout_version((branch, None))
 
 
@@ -227,7 +227,7 @@ def clone(
     store, root = clone_target(dataset, target_path, storage_options)
     if shallow:
         # Cloning a table grants access to its files, with its storage options.
-        source = dataset.store.uri(dataset.main_root)
+        source = dataset.main_line.uri
         store = store.with_bases([source], {source: dataset.store.options})
         store = replace(store, bases=store.bases.and_also(dataset.store.bases))
     make = shallow_clone if shallow else deep_clone
@@ -252,4 +252,4 @@ def version_ref(dataset: LanceDataset, reference: Reference | None = None) -> Ve
     """Resolve a reference to a version. Default: this version."""
     if reference is None:
         return VersionRef(dataset.root, dataset.branch, dataset.version)
-    return resolve(dataset.store, dataset.main_root, reference, dataset.branch)
+    return resolve(dataset.main_line, reference, dataset.branch)

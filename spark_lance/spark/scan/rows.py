@@ -67,7 +67,7 @@ def pin(options: ReadOptions) -> VersionRef:
     table = TableRef(store, root)
     branch = None if options.branch == MAIN else options.branch
     if options.asof is not None:
-        line = resolve(store, root, (branch, None)) if branch else VersionRef(root, None, 0)
+        line = resolve(table, (branch, None)) if branch else VersionRef(root, None, 0)
         return VersionRef(line.root, branch, version_as_of_time(TableRef(store, line.root), options.asof))
     if options.branch is None and options.tag is None:
         # The path can be that of a branch, whose versions continue the numbers of its parent.
@@ -75,7 +75,7 @@ def pin(options: ReadOptions) -> VersionRef:
         version = latest_version(table) if number is None else find_version(table, number)
         return VersionRef(root, None, version.version)
     reference: Reference = options.tag if options.tag is not None else (branch, options.version)
-    ref = resolve(store, root, reference)
+    ref = resolve(table, reference)
     find_version(TableRef(store, ref.root), ref.version)
     return ref
 

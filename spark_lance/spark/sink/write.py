@@ -78,7 +78,7 @@ class LanceWriter(DataSourceArrowWriter):
         store, root = open_store(options.path, options.storage)
         _check_store(store)
         if options.branch is not None:
-            root = resolve(store, root, (options.branch, None)).root
+            root = resolve(TableRef(store, root), (options.branch, None)).root
         self._table = TableRef(store, root)
         self._options = options
         self._job = secrets.token_hex(8)

@@ -25,7 +25,6 @@ from spark_lance.spark.table.maintaining import Optimizing
 from spark_lance.spark.table.staging import ENABLED, wap_branch
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.publish_branch import MAIN, publish_branch
 from spark_lance.table.maintenance.retention import (
     MAX_REF_AGE,
@@ -37,7 +36,7 @@ from spark_lance.table.maintenance.retention import (
 )
 from spark_lance.table.reading.version_changes import FEED_COLUMNS
 from spark_lance.table.schema.keys import primary_key
-from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.branches import Branches, branch_line
 from spark_lance.table.versions.resolve import BranchReader, version_as_of_time
 from spark_lance.table.versions.retention import drop_expired_refs
 from spark_lance.table.versions.versions import latest_version, list_versions
@@ -122,7 +121,7 @@ def _expire_snapshots(request: BridgeRequest, table: LanceTable, a: Mapping[str,
             "retain_versions": max(1, a["retain_last"] or expiry_setting(manifest, MIN_SNAPSHOTS) or 1),
         }
     # Only now, because a refused call must change nothing.
-    drop_expired_refs(dataset.store, dataset.main_root, max_ref_age)
+    drop_expired_refs(dataset.main_line, max_ref_age)
     stats = dataset.cleanup_old_versions(**selection, error_if_tagged_old_versions=False)
     row = (stats.data_files_removed, stats.deletion_files_removed, 0, stats.old_versions, 0, 0)
     return _create_frame(
@@ -366,7 +365,7 @@ def _fast_forward(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any
 
 def _publish(request: BridgeRequest, table: LanceTable, branch: str, target: str) -> DataFrame:
     dataset = table.dataset()
-    versions = publish_branch(dataset.store, dataset.main_root, branch, target)
+    versions = publish_branch(dataset.main_line, branch, target)
     return _create_frame(
         request,
         [(target, versions.before, versions.after)],
@@ -384,7 +383,7 @@ def _publish_changes(request: BridgeRequest, table: LanceTable, a: Mapping[str, 
         )
     dataset = table.dataset()
     # The branch is deleted after its publication, so check first that this is possible.
-    Branches(dataset.store, dataset.main_root).check_unused(branch)
+    Branches(dataset.main_line).check_unused(branch)
     row = _publish(request, table, branch, MAIN).first()
     assert row is not None
     table.branches.delete(branch)
@@ -394,7 +393,7 @@ def _publish_changes(request: BridgeRequest, table: LanceTable, a: Mapping[str, 
 
 def _cherrypick_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     number, dataset = int(a["snapshot_id"]), table.dataset()
-    branches = Branches(dataset.store, dataset.main_root).list()
+    branches = Branches(dataset.main_line).list()
     names = [name for name, record in branches.items() if _has_own_version(dataset, name, record, number)]
     names = [name for name in names if a["branch"] in (None, name)]
     if len(names) > 1:
@@ -409,14 +408,13 @@ def _cherrypick_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[s
             f"no branch has a version {number} of its own: SELECT * FROM {name}.{refs} has their newest. For "
             f"an older one of the table CALL {name}.system.rollback_to_snapshot('{text}', {number})"
         )
-    after = publish_branch(dataset.store, dataset.main_root, names[0], version=number).after
+    after = publish_branch(dataset.main_line, names[0], version=number).after
     return _create_frame(request, [(number, after)], "source_snapshot_id bigint, current_snapshot_id bigint")
 
 
 def _has_own_version(dataset: LanceDataset, branch: str, record: Mapping[str, Any], number: int) -> bool:
     """Return whether a branch has a version that its parent line does not have."""
-    root = branch_root(dataset.main_root, branch)
-    newest = latest_version(TableRef(dataset.store, root)).version
+    newest = latest_version(branch_line(dataset.main_line, branch)).version
     return int(record["parent_version"]) < number <= newest
 
 

@@ -167,7 +167,7 @@ def _retain(table: LanceTable, kind: str, name: str, a: Mapping[str, Any]) -> No
     values = _retention(a)
     if values:
         dataset = table.dataset()
-        set_retention(dataset.store, dataset.main_root, kind, name, values)
+        set_retention(dataset.main_line, kind, name, values)
 
 
 def _create_tag(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
@@ -209,7 +209,7 @@ def _replace_branch(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -
 def _replace(table: LanceTable, a: Mapping[str, Any]) -> None:
     dataset = table.dataset()
     start = version_ref(dataset, number(a["version"]))
-    replace_branch(dataset.store, dataset.main_root, a["branch"], start)
+    replace_branch(dataset.main_line, a["branch"], start)
     _retain(table, "branch", a["branch"], a)
 
 

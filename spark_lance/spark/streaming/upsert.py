@@ -316,7 +316,7 @@ def table_to_upsert(options: WriteOptions) -> Snapshot:
     """Return the newest version of the table that a stream upserts."""
     store, root = open_store(options.path, options.storage)
     if options.branch is not None:
-        root = resolve(store, root, (options.branch, None)).root
+        root = resolve(TableRef(store, root), (options.branch, None)).root
     return indexed_snapshot(TableRef(store, root), load_latest(TableRef(store, root)))
 
 

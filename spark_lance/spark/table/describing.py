@@ -13,7 +13,7 @@ from spark_lance.spark.schema.sort_keys import valid_sort_keys
 from spark_lance.spark.table.base import TableBase
 from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.metadata.detail import table_detail
-from spark_lance.table.versions.branches import branch_root
+from spark_lance.table.versions.branches import branch_line
 from spark_lance.table.versions.resolve import MAIN, Reference
 
 if TYPE_CHECKING:
@@ -180,9 +180,9 @@ class TableBranches(TableRepr):
         """
         dataset = self.table.dataset()
         if branch == MAIN:
-            return replace(self.table, path=dataset.store.uri(dataset.main_root))
+            return replace(self.table, path=dataset.main_line.uri)
         dataset.branches.get(branch)
-        return replace(self.table, path=dataset.store.uri(branch_root(dataset.main_root, branch)))
+        return replace(self.table, path=branch_line(dataset.main_line, branch).uri)
 
     def delete(self, branch: str) -> None:
         """Delete a branch, its versions, and the files that only these versions use.

@@ -436,7 +436,7 @@ def _configured_retention(dataset: LanceDataset) -> tuple[float | None, int | No
     hour = timedelta(hours=1)
     if dataset.branch is not None:
         least = min_retention(dataset.manifest) / hour
-        age, count = branch_retention(dataset.store, dataset.main_root, dataset.branch)
+        age, count = branch_retention(dataset.main_line, dataset.branch)
         if age is not None or count is not None:
             return None if age is None else max(age / hour, least), count
     age, count = table_retention(dataset.manifest)
@@ -466,7 +466,7 @@ def vacuum(table: TableBase, request: VacuumRequest, words: VacuumWords) -> Data
     )
     if not request.dry_run:
         # Only now, because a refused call must change nothing.
-        drop_expired_refs(dataset.store, dataset.main_root, max_ref_age)
+        drop_expired_refs(dataset.main_line, max_ref_age)
     with operation(table.spark, "clean-up", table.path):
         stats = dataset.cleanup_old_versions(
             older_than=age,

@@ -21,7 +21,7 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import DATA_DIR, INDICES_DIR, ManifestNaming, deletion_path, is_detached
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.next_version import CommitContext, finish_version, start_version
-from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.branches import Branches, branch_line
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
 from spark_lance.table.writing.targets import check_location
@@ -112,12 +112,11 @@ def deep_clone(source: Store, ref: VersionRef, target: TableRef) -> Manifest:
     return _commit_clone(source, ref, manifest, target, shallow=False)
 
 
-def create_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Manifest:
+def create_branch(main: TableRef, branch: str, ref: VersionRef) -> Manifest:
     """Create a branch from a version of the table.
 
     Args:
-        store: the table's store.
-        main: the root path of the main line.
+        main: the table's main line.
         branch: the name of the new branch.
         ref: the version with which the branch begins.
 
@@ -132,31 +131,30 @@ def create_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Mani
         OptionError: the name is not allowed.
         CommitError: the commit failed; see its subclasses.
     """
-    branches = Branches(store, main)
+    branches = Branches(main)
     branches.check_new(branch)
-    manifest = _load_cloneable_version(TableRef(store, ref.root), ref.version)
-    root = branch_root(main, branch)
+    manifest = _load_cloneable_version(TableRef(main.store, ref.root), ref.version)
+    line = branch_line(main, branch)
     try:
-        first = _commit_clone(store, ref, manifest, TableRef(store, root), shallow=True, branch=branch)
+        first = _commit_clone(main.store, ref, manifest, line, shallow=True, branch=branch)
     except TableExistsError:
         branches.check_new(branch)
         raise TableExistsError(
-            f"{root} holds files of a branch {branch!r} that is not known: delete that branch first"
+            f"{line.root} holds files of a branch {branch!r} that is not known: delete that branch first"
         ) from None
     # Check again that the version exists: a clean-up that did not see the branch may have deleted it.
-    source = find_version(TableRef(store, ref.root), ref.version)
-    branches.record(branch, ref.branch, ref.version, store.size(source.path))
+    source = find_version(TableRef(main.store, ref.root), ref.version)
+    branches.record(branch, ref.branch, ref.version, main.store.size(source.path))
     return first
 
 
-def replace_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Manifest:
+def replace_branch(main: TableRef, branch: str, ref: VersionRef) -> Manifest:
     """Replace a branch with a new one, and delete the versions of the old one.
 
     If the new branch cannot be created, the old one stays.
 
     Args:
-        store: the table's store.
-        main: the root path of the main line.
+        main: the table's main line.
         branch: the name of the branch.
         ref: the version with which the new branch begins. It cannot be a version of the old branch.
 
@@ -175,9 +173,9 @@ def replace_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Man
             f"branch {branch!r} cannot be replaced by a version of its own, as its versions are deleted: "
             f"restore version {ref.version} of the branch instead"
         )
-    manifest = _load_cloneable_version(TableRef(store, ref.root), ref.version)
+    manifest = _load_cloneable_version(TableRef(main.store, ref.root), ref.version)
     check_writable(manifest.message, manifest.path)
-    return Branches(store, main).replace(branch, lambda: create_branch(store, main, branch, ref))
+    return Branches(main).replace(branch, lambda: create_branch(main, branch, ref))
 
 
 def _load_cloneable_version(table: TableRef, version: int) -> Manifest:

@@ -48,8 +48,6 @@ from spark_lance.errors import (
     RetryableConflictError,
     VersionNotFoundError,
 )
-from spark_lance.io.locations import join
-from spark_lance.io.store import Store
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
@@ -69,7 +67,7 @@ from spark_lance.table.metadata.operations import operation_name
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.branches import Branches, branch_line
 from spark_lance.table.versions.versions import load_latest, load_version
 
 pb = transaction_pb2.Transaction
@@ -91,19 +89,18 @@ class PublishResult:
 class _Lines:
     """The branch, the target line, and the statement's name for the history."""
 
-    store: Store
-    main: str
+    main: TableRef
     branch: str
     target: str
     statement: str
 
     @property
-    def source_root(self) -> str:
-        return branch_root(self.main, self.branch)
+    def source_line(self) -> TableRef:
+        return branch_line(self.main, self.branch)
 
     @property
-    def target_root(self) -> str:
-        return self.main if self.target == MAIN else branch_root(self.main, self.target)
+    def target_line(self) -> TableRef:
+        return self.main if self.target == MAIN else branch_line(self.main, self.target)
 
     def common(self, latest: Manifest) -> _SharedState:
         """Return the state that both lines last shared.
@@ -112,7 +109,7 @@ class _Lines:
             OptionError: the branch did not begin on the target.
             FormatError: the record of the last publication is damaged.
         """
-        branches = Branches(self.store, self.main)
+        branches = Branches(self.main)
         record = branches.get(self.branch)
         begins = (record["parent_branch"] or MAIN) == self.target
         line, _, text = str(record["metadata"].get(PUBLISHED, "")).rpartition(",")
@@ -133,19 +130,15 @@ class _Lines:
             )
         if oldest != int(record["parent_version"]):
             raise FormatError(
-                f"version {oldest} of {self.target} has no record of a publication", self.target_root
+                f"version {oldest} of {self.target} has no record of a publication", self.target_line.root
             )
         return _SharedState(oldest, oldest, is_same=True)
 
     def _published_state(self, latest: Manifest, number: int, identity: str) -> _SharedState | None:
         """Return the state that a version of the target shares with the branch; None if unpublished."""
         try:
-            manifest = (
-                latest
-                if number == latest.version
-                else load_version(TableRef(self.store, self.target_root), number)
-            )
-            transaction = read_transaction(TableRef(self.store, self.target_root), manifest)
+            manifest = latest if number == latest.version else load_version(self.target_line, number)
+            transaction = read_transaction(self.target_line, manifest)
         except VersionNotFoundError:
             return None  # a clean-up deleted the version, or a writer skipped the number
         parts = transaction.properties.get(PUBLISHED, "").split(",")
@@ -155,18 +148,18 @@ class _Lines:
 
     def write_id(self, common: _SharedState) -> IdempotentWrite:
         """Return the job and number that allow only one publication from this state."""
-        identity = Branches(self.store, self.main).identity(self.branch)
+        identity = Branches(self.main).identity(self.branch)
         return IdempotentWrite(f"{PUBLISHED}:{identity}", common.source)
 
     def properties(self, head: Manifest, same: bool) -> dict[str, str]:
         """Return the properties of the transaction that publishes version `head` of the branch."""
-        identity = Branches(self.store, self.main).identity(self.branch)
+        identity = Branches(self.main).identity(self.branch)
         text = f"{identity},{head.version},{'same' if same else 'other'}"
         return {PUBLISHED: text, "spark_lance.branch": self.branch, STATEMENT: self.statement}
 
     def record_publication(self, version: int) -> None:
         """Record in the branch's metadata the version of the target that has its content."""
-        branches = Branches(self.store, self.main)
+        branches = Branches(self.main)
         metadata = branches.get(self.branch)["metadata"]
         branches.replace_metadata(self.branch, {**metadata, PUBLISHED: f"{self.target},{version}"})
 
@@ -196,13 +189,12 @@ def _parse_version(text: str) -> int:
 
 
 def publish_branch(
-    store: Store, main: str, branch: str, target: str = MAIN, version: int | None = None
+    main: TableRef, branch: str, target: str = MAIN, version: int | None = None
 ) -> PublishResult:
     """Publish the content of a branch to the line on which it began.
 
     Args:
-        store: the table's store.
-        main: the root path of the main line.
+        main: the table's main line.
         branch: the branch.
         target: "main" or the branch that gets the content.
         version: publish only this version of the branch, which must be the next version to publish.
@@ -221,13 +213,13 @@ def publish_branch(
         UnsupportedFormatError: the table needs a feature that we cannot write.
     """
     if target != MAIN:
-        Branches(store, main).get(target)
+        Branches(main).get(target)
     statement = "FAST FORWARD" if version is None else "CHERRYPICK"
-    lines = _Lines(store, main, branch, target, statement)
-    source = TableRef(store, lines.source_root)
+    lines = _Lines(main, branch, target, statement)
+    source = lines.source_line
     head = load_latest(source) if version is None else load_version(source, version)
     check_writable(head.message, head.path)
-    latest = load_latest(TableRef(store, lines.target_root))
+    latest = load_latest(lines.target_line)
     common = lines.common(latest)
     if version is not None:
         _check_next(lines, common, version)
@@ -241,7 +233,7 @@ def publish_branch(
             )
         except AlreadyCommittedError as error:
             start = common.source
-            latest = load_latest(TableRef(store, lines.target_root))
+            latest = load_latest(lines.target_line)
             common = lines.common(latest)
             if common.source > start:
                 continue  # Another publisher was first: publish only the remaining versions.
@@ -258,7 +250,7 @@ def publish_branch(
 
 def _publish_content(lines: _Lines, head: Manifest, latest: Manifest, common: _SharedState) -> Manifest:
     """Commit the content of the branch as the version after `latest`."""
-    store, root = lines.store, lines.target_root
+    target = lines.target_line
     _copy_own_files(lines, head)
     message = table_pb2.Manifest()
     message.CopyFrom(head.message)
@@ -270,21 +262,23 @@ def _publish_content(lines: _Lines, head: Manifest, latest: Manifest, common: _S
     message.ClearField("branch")
     if lines.target != MAIN:
         message.branch = lines.target
-    path = detached_path(root, number)
+    path = detached_path(target.root, number)
     if latest.naming is not ManifestNaming.V2:
         raise OptionError(
-            f"the manifests of {root} have names of version V1: call migrate_manifest_paths_v2() of its "
-            "LanceDataset first"
+            f"the manifests of {target.root} have names of version V1: call migrate_manifest_paths_v2() of "
+            "its LanceDataset first"
         )
     for part in ("index_section", "transaction_section", "transaction_section_deprecated"):
         message.ClearField(part)
-    transaction = read_transaction(TableRef(store, lines.source_root), head)
+    transaction = read_transaction(lines.source_line, head)
     packed = transaction.pack()
-    store.put(path, pack_manifest(message, section.SerializeToString() if section.indices else b"", packed))
+    target.store.put(
+        path, pack_manifest(message, section.SerializeToString() if section.indices else b"", packed)
+    )
     try:
         restore = transaction_pb2.Transaction.Restore(version=number)
         return commit_operation(
-            TableRef(store, root),
+            target,
             restore,
             read_version=latest.version,
             properties=lines.properties(head, same=True),
@@ -292,13 +286,13 @@ def _publish_content(lines: _Lines, head: Manifest, latest: Manifest, common: _S
             write_id=lines.write_id(common),
         )
     finally:
-        store.delete(path, root)
+        target.store.delete(path, target.root)
 
 
 def _rebase_references(lines: _Lines, message: table_pb2.Manifest, section: table_pb2.IndexSection) -> None:
     """Make references to the target's folder, which has the files of both lines, relative to the target."""
-    bases = Bases.of(TableRef(lines.store, lines.source_root), message)
-    target_uri = lines.store.uri(lines.target_root)
+    bases = Bases.of(lines.source_line, message)
+    target_uri = lines.target_line.uri
     target_bases = {
         base.id for base in bases.others if base.is_dataset_root and _is_same_location(base.uri, target_uri)
     }
@@ -322,12 +316,12 @@ def _is_same_location(one: str, other: str) -> bool:
 
 def _copy_own_files(lines: _Lines, manifest: Manifest) -> None:
     """Copy the files of a version from the branch's own folder to the target, unless they exist there."""
-    bases = Bases.of(TableRef(lines.store, lines.source_root), manifest.message)
+    bases = Bases.of(lines.source_line, manifest.message)
     for store, path, name in files_to_copy(bases, manifest):
-        if store == lines.store and path.startswith(f"{lines.source_root}/"):
-            target = join(lines.target_root, name)
-            if not lines.store.exists(target):
-                copy_object(store, path, lines.store, target)
+        if store == lines.main.store and path.startswith(f"{lines.source_line.root}/"):
+            target = lines.target_line.path(name)
+            if not lines.main.store.exists(target):
+                copy_object(store, path, lines.main.store, target)
 
 
 def _check_next(lines: _Lines, common: _SharedState, version: int) -> None:
@@ -352,7 +346,7 @@ def _publish_changes(lines: _Lines, head: Manifest, common: _SharedState) -> Man
     operations = list(_read_operations(lines, head, common.source))
     if all(isinstance(operation, pb.Append) for _, operation in operations):
         return _append_rows(lines, head, common, [operation for _, operation in operations])
-    before = load_version(TableRef(lines.store, lines.source_root), common.source)
+    before = load_version(lines.source_line, common.source)
     for manifest, operation in operations:
         if reason := _reason_not_to_replay(operation, head.uses_stable_row_ids and not common.is_same):
             raise _refusal(lines, common, f"{reason} (version {manifest.version})")
@@ -388,7 +382,7 @@ def _append_rows(lines: _Lines, head: Manifest, common: _SharedState, operations
     _copy_own_files(lines, head)
     append = pb.Append(fragments=[fragment for operation in operations for fragment in operation.fragments])
     return commit_operation(
-        TableRef(lines.store, lines.target_root),
+        lines.target_line,
         append,
         read_version=common.target,
         properties=lines.properties(head, same=False),
@@ -401,7 +395,7 @@ def _commit_row_changes(
 ) -> Manifest:
     """Commit the difference of two versions of the branch to the target's newest version."""
     added = _new_fragments(lines, before, head, common, operations)
-    target = TableRef(lines.store, lines.target_root)
+    target = lines.target_line
     at = Snapshot(target, load_version(target, common.target))
     changes = RowChanges(at, RowSet.from_offsets(_deleted_rows(lines, before, head, at, common)))
     updates = [operation for operation in operations if isinstance(operation, pb.Update)]
@@ -471,7 +465,7 @@ def _deleted_rows(
 ) -> dict[int, npt.NDArray[np.uint32]]:
     """Return the rows that the branch deleted between two versions, by fragment id of the target."""
     ids = {_file_names(fragment): fragment.id for fragment in at.fragments}
-    source = Snapshot(TableRef(lines.store, lines.source_root), before)
+    source = Snapshot(lines.source_line, before)
     later = source.at(head)
     new_fragments = {_file_names(fragment): fragment for fragment in head.fragments}
     result = {}
@@ -498,10 +492,8 @@ def _deleted_rows(
 def _read_operations(lines: _Lines, head: Manifest, source_version: int) -> Iterator[tuple[Manifest, object]]:
     """Yield the versions of the branch after `source_version` with their operations, oldest first."""
     for number in range(source_version + 1, head.version + 1):
-        manifest = (
-            head if number == head.version else load_version(TableRef(lines.store, lines.source_root), number)
-        )
-        transaction = read_transaction(TableRef(lines.store, lines.source_root), manifest)
+        manifest = head if number == head.version else load_version(lines.source_line, number)
+        transaction = read_transaction(lines.source_line, manifest)
         if operation_name(transaction) is None:
             raise IncompatibleConflictError(
                 f"version {number} of branch {lines.branch!r} has no record of its operation: repeat its "

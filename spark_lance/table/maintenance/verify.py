@@ -48,7 +48,7 @@ from spark_lance.table.reading.lineage import fragment_lineage
 from spark_lance.table.reading.row_lookup import split_by_blob_bytes
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.branches import Branches, branch_line
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
 from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.versions import (
@@ -204,20 +204,16 @@ class _LineCheck:
 
     def _check_refs(self) -> Iterator[Finding]:
         """Check that the versions of tags and branches exist."""
-        main = self._snapshot.main_root
-        for name, tag in list_tags(self._store, main).items():
-            line = branch_root(main, tag["branch"]) if tag["branch"] else main
-            yield from _check_exists(
-                f"tag {name}", partial(find_version, TableRef(self._store, line), tag["version"])
-            )
-        for name, branch in Branches(self._store, main).list().items():
+        main = self._snapshot.main_line
+        for name, tag in list_tags(main).items():
+            line = branch_line(main, tag["branch"]) if tag["branch"] else main
+            yield from _check_exists(f"tag {name}", partial(find_version, line, tag["version"]))
+        for name, branch in Branches(main).list().items():
             where = f"branch {name}"
-            yield from _check_exists(
-                where, partial(latest_version, TableRef(self._store, branch_root(main, name)))
-            )
+            yield from _check_exists(where, partial(latest_version, branch_line(main, name)))
             parent = branch["parent_branch"]
-            above = branch_root(main, parent) if parent else main
-            begin = partial(find_version, TableRef(self._store, above), branch["parent_version"])
+            above = branch_line(main, parent) if parent else main
+            begin = partial(find_version, above, branch["parent_version"])
             for finding in _check_exists(where, begin):
                 yield Finding("warning", where, f"the version that it begins with is gone: {finding.message}")
 

@@ -26,14 +26,13 @@ from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import PartitionSpec
-from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.metadata.columns import TEXT_MAP, TIME, Column, MetadataTable
 from spark_lance.table.metadata.contents import FILES
 from spark_lance.table.metadata.operations import live_rows
 from spark_lance.table.metadata.partitions import PARTITIONS, fragment_partition
 from spark_lance.table.metadata.versions import VersionRow, version_metrics, version_rows, version_time
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.branches import Branches, branch_line
 from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN_VERSIONS
 from spark_lance.table.versions.versions import latest_version
@@ -135,15 +134,15 @@ class _Ref:
 
 
 def _refs(snapshot: Snapshot) -> Iterator[_Ref]:
-    store, main = snapshot.store, snapshot.main_root
-    yield _Ref("main", "BRANCH", latest_version(TableRef(store, main)).version, {})
-    for name, record in Branches(store, main).list().items():
+    main = snapshot.main_line
+    yield _Ref("main", "BRANCH", latest_version(main).version, {})
+    for name, record in Branches(main).list().items():
         try:
-            newest = latest_version(TableRef(store, branch_root(main, name))).version
+            newest = latest_version(branch_line(main, name)).version
         except TableNotFoundError:
             continue  # the branch has just been deleted
         yield _Ref(name, "BRANCH", newest, record["metadata"])
-    for name, tag in list_tags(store, main).items():
+    for name, tag in list_tags(main).items():
         yield _Ref(name, "TAG", tag["version"], tag["metadata"])
 
 

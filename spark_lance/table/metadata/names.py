@@ -10,12 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import TableNotFoundError
-from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.indices.describe import IndexDescription, describe_indices
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, history_version
 from spark_lance.table.metadata.operations import live_rows
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.branches import Branches, branch_line
 from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.versions import latest_version
 
@@ -23,7 +22,7 @@ _NamedRecord = tuple[str, dict[str, Any]]
 
 
 def _tags(snapshot: Snapshot) -> Iterator[_NamedRecord]:
-    return iter(list_tags(snapshot.store, snapshot.main_root).items())
+    return iter(list_tags(snapshot.main_line).items())
 
 
 def _texts(metadata: dict[str, Any]) -> dict[str, str]:
@@ -53,15 +52,13 @@ class _Branch:
     def latest(self) -> int | None:
         """The newest version; None if the branch has just been deleted."""
         try:
-            return latest_version(
-                TableRef(self.snapshot.store, branch_root(self.snapshot.main_root, self.name))
-            ).version
+            return latest_version(branch_line(self.snapshot.main_line, self.name)).version
         except TableNotFoundError:
             return None
 
 
 def _branches(snapshot: Snapshot) -> Iterator[_Branch]:
-    branches = Branches(snapshot.store, snapshot.main_root).list()
+    branches = Branches(snapshot.main_line).list()
     return (_Branch(snapshot, name, record) for name, record in branches.items())
 
 

@@ -49,7 +49,7 @@ class _Tags:
             if self._names is None:
                 self._names = {}
                 branch = self._snapshot.manifest.message.branch or None
-                for name, tag in list_tags(self._snapshot.store, self._snapshot.main_root).items():
+                for name, tag in list_tags(self._snapshot.main_line).items():
                     if tag["branch"] == branch:
                         self._names.setdefault(tag["version"], []).append(name)
             return self._names.get(version, [])

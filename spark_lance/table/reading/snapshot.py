@@ -24,7 +24,7 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.reading.pruning import Pruner
 from spark_lance.table.reading.scan import Scan
-from spark_lance.table.versions.resolve import main_root
+from spark_lance.table.versions.resolve import main_line
 from spark_lance.table.versions.versions import load_version
 
 
@@ -68,9 +68,9 @@ class Snapshot(TableRefMixin):
         return self.manifest.fragments
 
     @property
-    def main_root(self) -> str:
+    def main_line(self) -> TableRef:
         """The root path of the main line, which holds tags and branches."""
-        return main_root(self.root, self.manifest)
+        return main_line(self.table, self.manifest)
 
     @cached_property
     def bases(self) -> Bases:

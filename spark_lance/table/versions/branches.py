@@ -41,6 +41,7 @@ from spark_lance.table.format.paths import (
     TRANSACTIONS_DIR,
     VERSIONS_DIR,
 )
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.ref_files import Kinds, list_tags, pack_ref, read_ref
 
 _Result = TypeVar("_Result")
@@ -60,9 +61,9 @@ _KINDS: Kinds = {
 }
 
 
-def branch_root(main: str, branch: str) -> str:
-    """Return the root path of a branch of the table whose main line is at `main`."""
-    return join(main, TREE_DIR, branch)
+def branch_line(main: TableRef, branch: str) -> TableRef:
+    """Return the location of a branch of the table with the main line `main`."""
+    return TableRef(main.store, main.path(TREE_DIR, branch))
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,12 +71,15 @@ class Branches(TableRepr):
     """The branches of a table.
 
     Attributes:
-        store: the store of the table.
-        main: the root path of its main line.
+        main: the main line of the table.
     """
 
-    store: Store
-    main: str
+    main: TableRef
+
+    @property
+    def store(self) -> Store:
+        """The store of the table."""
+        return self.main.store
 
     def _repr_rows(self) -> tuple[str, Sequence[str], Iterable[Sequence[object]]]:
         rows = [
@@ -87,7 +91,7 @@ class Branches(TableRepr):
             )
             for name, branch in self.list().items()
         ]
-        return f"branches of {self.main}", ("branch", "from branch", "from version", "created"), rows
+        return f"branches of {self.main.root}", ("branch", "from branch", "from version", "created"), rows
 
     def list(self) -> dict[str, dict[str, Any]]:
         """Return all branches by name, sorted by name.
@@ -154,7 +158,7 @@ class Branches(TableRepr):
         """
         if self.exists(branch):
             raise BranchExistsError(
-                f"branch {branch!r} of {self.main} exists already: use it, or delete it first"
+                f"branch {branch!r} of {self.main.root} exists already: use it, or delete it first"
             )
         self._check_alone(branch, self._names())
 
@@ -180,12 +184,12 @@ class Branches(TableRepr):
             self.store.put_if_absent(self._path(branch), pack_ref(content))
         except FileExistsError:
             raise BranchExistsError(
-                f"branch {branch!r} of {self.main} exists already: use it, or delete it first"
+                f"branch {branch!r} of {self.main.root} exists already: use it, or delete it first"
             ) from None
         # If a delete of the parent did not see this branch, it has deleted the parent's entry before this
         # check.
         if parent is not None and not self.exists(parent):
-            self.store.delete(self._path(branch), self.main)
+            self.store.delete(self._path(branch), self.main.root)
             raise self._not_found_error(parent)
 
     def replace_metadata(self, branch: str, metadata: dict[str, str]) -> None:
@@ -208,7 +212,7 @@ class Branches(TableRepr):
             BranchInUseError: tags or other branches refer to it.
         """
         self._path(branch)  # refuses an invalid name
-        root = branch_root(self.main, branch)
+        root = branch_line(self.main, branch).root
         names = self._names()
         if branch not in names and not self.store.list(join(root, VERSIONS_DIR)):
             raise self._not_found_error(branch)
@@ -216,7 +220,7 @@ class Branches(TableRepr):
         self.check_unused(branch)
         if branch in names:
             self._delete_entry(branch)
-        self.store.delete_many(self._files(branch), self.main)
+        self.store.delete_many(self._files(branch), self.main.root)
 
     def replace(self, branch: str, create: Callable[[], _Result]) -> _Result:
         """Call a function that creates a branch in place of an existing one, and return its result.
@@ -236,22 +240,22 @@ class Branches(TableRepr):
         self._check_alone(branch, self._names())
         self.check_unused(branch)
         entry = self._delete_entry(branch)
-        folder = f"{join(branch_root(self.main, branch), VERSIONS_DIR)}/"
+        folder = f"{join(branch_line(self.main, branch).root, VERSIONS_DIR)}/"
         old_files = self._files(branch)
         manifests: dict[str, bytes] = {}
         try:
             for path in old_files:
                 if path.startswith(folder):
                     manifests[path] = self.store.read(path)
-            self.store.delete_many(manifests, self.main)
+            self.store.delete_many(manifests, self.main.root)
             result = create()
         except BaseException:
-            self.store.delete_many(set(self._files(branch)) - set(old_files), self.main)
+            self.store.delete_many(set(self._files(branch)) - set(old_files), self.main.root)
             for path, content in manifests.items():
                 self.store.put(path, content)
             self.store.put(self._path(branch), entry)
             raise
-        self.store.delete_many([path for path in old_files if path not in manifests], self.main)
+        self.store.delete_many([path for path in old_files if path not in manifests], self.main.root)
         return result
 
     def _delete_entry(self, branch: str) -> bytes:
@@ -262,7 +266,7 @@ class Branches(TableRepr):
         """
         path = self._path(branch)
         content = self.store.read(path)
-        self.store.delete(path, self.main)
+        self.store.delete(path, self.main.root)
         try:
             self.check_unused(branch)
         except BranchInUseError:
@@ -276,11 +280,11 @@ class Branches(TableRepr):
         The branch's directory may have directories of other branches (feat and feat/x, even feat/data), so
         only its own directories are listed.
         """
-        root = branch_root(self.main, branch)
+        root = branch_line(self.main, branch).root
         paths: tuple[str, ...] = ()
         for part in (VERSIONS_DIR, TRANSACTIONS_DIR, DATA_DIR, DELETIONS_DIR, INDICES_DIR):
             folder = join(root, part)
-            objects = self.store.list_to_delete(folder, self.main, recursive=True)
+            objects = self.store.list_to_delete(folder, self.main.root, recursive=True)
             paths += tuple(_exclude_other_branches(folder, [entry.path for entry in objects]))
         return paths
 
@@ -291,7 +295,7 @@ class Branches(TableRepr):
             BranchInUseError: a tag or branch refers to it.
         """
         users = [f"branch {name}" for name, b in self.list().items() if b["parent_branch"] == branch]
-        tags = list_tags(self.store, self.main)
+        tags = list_tags(self.main)
         users += [f"tag {name}" for name, tag in tags.items() if tag["branch"] == branch]
         if users:
             raise BranchInUseError(f"branch {branch!r} is in use by {', '.join(users)}: delete these first")
@@ -302,13 +306,13 @@ class Branches(TableRepr):
         Raises:
             OptionError: the folder belongs to another branch.
         """
-        place = branch_root(self.main, branch)
+        place = branch_line(self.main, branch).root
         # Unlike Path.exists, os.path.exists is False without read permission. The next access raises the
         # error.
         if not self.store.is_local or not os.path.exists(place):  # noqa: PTH110
             return
         for other in names:
-            its = branch_root(self.main, other)
+            its = branch_line(self.main, other).root
             if other != branch and os.path.exists(its) and Path(its).samefile(place):  # noqa: PTH110
                 raise OptionError(
                     f"{branch!r} is another name of branch {other!r} on this disk: use {other!r}"
@@ -318,7 +322,7 @@ class Branches(TableRepr):
         fault = _name_error(branch)
         if fault is not None:
             raise OptionError(f"{branch!r} cannot be a branch: {fault}")
-        return join(self.main, BRANCHES_DIR, f"{quote(branch, safe='')}{_SUFFIX}")
+        return self.main.path(BRANCHES_DIR, f"{quote(branch, safe='')}{_SUFFIX}")
 
     def _read(self, branch: str) -> dict[str, Any]:
         try:
@@ -329,7 +333,7 @@ class Branches(TableRepr):
     def _names(self) -> tuple[str, ...]:
         names = (
             unquote(name.removesuffix(_SUFFIX))
-            for name in self.store.list(join(self.main, BRANCHES_DIR))
+            for name in self.store.list(self.main.path(BRANCHES_DIR))
             if name.endswith(_SUFFIX)
         )
         return tuple(sorted(name for name in names if _name_error(name) is None))
@@ -339,7 +343,7 @@ class Branches(TableRepr):
         names = ", ".join(("main", *there[:_MAX_NAMES]))
         more = f" and {len(there) - _MAX_NAMES} more" if len(there) > _MAX_NAMES else ""
         return BranchNotFoundError(
-            f"branch {branch!r} of {self.main} does not exist; there are: {names}{more}"
+            f"branch {branch!r} of {self.main.root} does not exist; there are: {names}{more}"
             f"{suggestion(branch, ('main', *there))}"
         )
 

@@ -72,7 +72,7 @@ from spark_lance.table.versions.ages import clamped_age, parse_duration
 from spark_lance.table.versions.branches import TREE_DIR, Branches
 from spark_lance.table.versions.publish import finish_latest
 from spark_lance.table.versions.ref_files import list_tags
-from spark_lance.table.versions.resolve import main_root
+from spark_lance.table.versions.resolve import main_line
 from spark_lance.table.versions.versions import VersionFile, read_listed, version_files
 
 logger = logging.getLogger(__name__)
@@ -261,9 +261,7 @@ def cleanup(
     files = [file for file in files if not line.is_kept(file)]
     if dry_run:
         return CleanupStats.of(files, show=True)
-    pace = _BatchDeleter(
-        TableRef(table.store, main_root(table.root, manifest)), delete_rate_limit, len(files)
-    )
+    pace = _BatchDeleter(main_line(table, manifest), delete_rate_limit, len(files))
     manifests = [file for file in files if file.kind == "manifest"]
     # This reads the table again after each part, so it sees all changes before the last deletion.
     deleted = line.delete_versions(manifests, pace)
@@ -321,7 +319,7 @@ class _BranchCleanup:
     ) -> None:
         self._store = table.store
         self._root = table.root
-        self._main = main_root(table.root, manifest)
+        self._main = main_line(table, manifest)
         self._branch = manifest.message.branch or None
         self._from = start
         self._policy = policy
@@ -466,7 +464,7 @@ class _BranchCleanup:
 
     def _entries(self, directory: str) -> Sequence[StoredObject]:
         recursive = directory in (DATA_DIR, INDICES_DIR, COLUMN_JOBS_DIR)
-        return self._store.list_to_delete(join(self._root, directory), self._main, recursive=recursive)
+        return self._store.list_to_delete(join(self._root, directory), self._main.root, recursive=recursive)
 
     def _list(self) -> _Listing:
         """List the objects that other writers may have changed, with concurrent requests.
@@ -480,8 +478,8 @@ class _BranchCleanup:
             partial(below, join(self._root, VERSIONS_DIR)),
             self._list_tagged,
             self._list_branched,
-            partial(below, join(self._main, TREE_DIR), recursive=True),
-            partial(below, join(self._main, VERSIONS_DIR)) if self._main != self._root else list,
+            partial(below, self._main.path(TREE_DIR), recursive=True),
+            partial(below, self._main.path(VERSIONS_DIR)) if self._main.root != self._root else list,
             partial(below, join(self._root, TRANSACTIONS_DIR)) if self._deleted_manifests else list,
         ]
         versions, tagged, branched, tree, main, transactions = run_together(self._store, requests)
@@ -569,12 +567,12 @@ class _BranchCleanup:
 
     def _list_tagged(self) -> set[int]:
         """Return the versions of this branch with tags."""
-        tags = list_tags(self._store, self._main).values()
+        tags = list_tags(self._main).values()
         return {tag["version"] for tag in tags if _is_same_branch(tag["branch"], self._branch)}
 
     def _list_branched(self) -> set[int]:
         """Return the versions of this branch at which another branch starts."""
-        branches = Branches(self._store, self._main).list().values()
+        branches = Branches(self._main).list().values()
         return {b["parent_version"] for b in branches if _is_same_branch(b["parent_branch"], self._branch)}
 
     def _list_restored(self, transactions: Iterable[StoredObject]) -> set[int]:

@@ -21,11 +21,11 @@ from functools import partial
 from typing import Any
 
 from spark_lance.errors import FormatError, OptionError, TagNotFoundError, suggestion
-from spark_lance.io.locations import join
 from spark_lance.io.parallel import run_together
 from spark_lance.io.store import Store
 from spark_lance.io.stored_json import parse_object
 from spark_lance.io.stored_names import check_path
+from spark_lance.table.format.table_ref import TableRef
 
 # Key of an object -> JSON type, and default if the key is missing.
 Kinds = Mapping[str, tuple[type, Any]]
@@ -111,8 +111,8 @@ _KINDS: Kinds = {
 }
 
 
-def tag_path(main: str, tag: str) -> str:
-    """Return the path of a tag's object in the main line at `main`.
+def tag_path(main: TableRef, tag: str) -> str:
+    """Return the path of a tag's object.
 
     Raises:
         OptionError: the tag name is invalid.
@@ -122,10 +122,10 @@ def tag_path(main: str, tag: str) -> str:
             f"{tag!r} cannot be a tag: use letters, digits, '.', '-' and '_', no dot at either end, "
             "no two dots in a row, and no '.lock' at the end"
         )
-    return join(main, TAGS_DIR, f"{tag}{_SUFFIX}")
+    return main.path(TAGS_DIR, f"{tag}{_SUFFIX}")
 
 
-def read_tag(store: Store, main: str, tag: str) -> dict[str, Any]:
+def read_tag(main: TableRef, tag: str) -> dict[str, Any]:
     """Return the stored object of a tag.
 
     Raises:
@@ -135,23 +135,23 @@ def read_tag(store: Store, main: str, tag: str) -> dict[str, Any]:
     """
     path = tag_path(main, tag)
     try:
-        content = read_ref(store, path, _KINDS, "tag")
+        content = read_ref(main.store, path, _KINDS, "tag")
     except FileNotFoundError:
-        raise no_tag(store, main, tag) from None
+        raise no_tag(main, tag) from None
     if not 0 < content.get("version", 0) <= _MAX_U64:
         raise FormatError(f"a tag cannot name the version {content.get('version')}", path=path)
     return content
 
 
-def no_tag(store: Store, main: str, tag: str) -> TagNotFoundError:
+def no_tag(main: TableRef, tag: str) -> TagNotFoundError:
     """Return the error for a missing tag, with the names of existing tags."""
-    names = sorted(name.removesuffix(".json") for name in store.list(join(main, TAGS_DIR)))
+    names = sorted(name.removesuffix(".json") for name in main.store.list(main.path(TAGS_DIR)))
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     choices = f"there are: {', '.join(names[:_MAX_NAMES])}{more}" if names else "the table has none"
-    return TagNotFoundError(f"tag {tag!r} of {main} does not exist; {choices}{suggestion(tag, names)}")
+    return TagNotFoundError(f"tag {tag!r} of {main.root} does not exist; {choices}{suggestion(tag, names)}")
 
 
-def list_tags(store: Store, main: str) -> dict[str, dict[str, Any]]:
+def list_tags(main: TableRef) -> dict[str, dict[str, Any]]:
     """Return all tags by name, sorted by name.
 
     Each is a dict of `branch` (None: the main line), `version`, `created_at`, `updated_at` (UTC, or None if
@@ -161,10 +161,10 @@ def list_tags(store: Store, main: str) -> dict[str, dict[str, Any]]:
         FormatError: a tag is damaged.
     """
     stems = (
-        name.removesuffix(_SUFFIX) for name in store.list(join(main, TAGS_DIR)) if name.endswith(_SUFFIX)
+        name.removesuffix(_SUFFIX) for name in main.store.list(main.path(TAGS_DIR)) if name.endswith(_SUFFIX)
     )
     names = sorted(filter(_is_tag_name, stems))
-    contents = run_together(store, [partial(_read_if_present, store, main, name) for name in names])
+    contents = run_together(main.store, [partial(_read_if_present, main, name) for name in names])
     tags = {}
     for name, content in zip(names, contents, strict=True):
         if content is None:
@@ -181,10 +181,10 @@ def list_tags(store: Store, main: str) -> dict[str, dict[str, Any]]:
     return tags
 
 
-def _read_if_present(store: Store, main: str, tag: str) -> dict[str, Any] | None:
+def _read_if_present(main: TableRef, tag: str) -> dict[str, Any] | None:
     """Return the stored object of a tag; None if the tag was deleted since the directory was listed."""
     try:
-        return read_tag(store, main, tag)
+        return read_tag(main, tag)
     except TagNotFoundError:
         return None
 

@@ -29,12 +29,11 @@ from typing import Union
 from spark_lance.errors import OptionError, TornManifestError, VersionNotFoundError
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.locations import join
-from spark_lance.io.store import Store
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 from spark_lance.table.format.transaction import Transaction, read_transaction
-from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.branches import Branches, branch_line
 from spark_lance.table.versions.ref_files import read_tag
 from spark_lance.table.versions.versions import (
     is_set_aside,
@@ -67,17 +66,17 @@ class VersionRef:
     version: int
 
 
-def main_root(root: str, manifest: Manifest) -> str:
-    """Return the root of the main line to which a version of the table at `root` belongs."""
+def main_line(table: TableRef, manifest: Manifest) -> TableRef:
+    """Return the line with the tags and branches of a table, from a version of any of its lines."""
     ending = join("", "tree", manifest.message.branch) if manifest.message.branch else ""
-    return root.removesuffix(ending) if ending and root.endswith(ending) else root
+    return TableRef(table.store, table.root.removesuffix(ending))
 
 
-def resolve(store: Store, main: str, reference: Reference, branch: str | None = None) -> VersionRef:
+def resolve(main: TableRef, reference: Reference, branch: str | None = None) -> VersionRef:
     """Return the version that a reference names.
 
     Args:
-        main: the root path of the main line.
+        main: the main line of the table.
         branch: the branch of references that are only a number; None for the main line.
 
     Raises:
@@ -90,25 +89,26 @@ def resolve(store: Store, main: str, reference: Reference, branch: str | None = 
     if isinstance(reference, bool):
         raise OptionError(f"{reference!r} names no version")
     if isinstance(reference, int):
-        return VersionRef(_find_root(store, main, branch), branch, reference)
+        return VersionRef(_find_root(main, branch), branch, reference)
     if isinstance(reference, str):
-        tag = read_tag(store, main, reference)
-        return VersionRef(_find_root(store, main, tag.get("branch")), tag.get("branch"), tag["version"])
+        tag = read_tag(main, reference)
+        return VersionRef(_find_root(main, tag.get("branch")), tag.get("branch"), tag["version"])
     try:
         name, number = reference
     except (TypeError, ValueError):
         raise OptionError(f"{reference!r} names no version: give a number, tag or (branch, number)") from None
     name = None if name == MAIN else name
-    root = _find_root(store, main, name)
-    return VersionRef(root, name, latest_version(TableRef(store, root)).version if number is None else number)
+    root = _find_root(main, name)
+    version = latest_version(TableRef(main.store, root)).version if number is None else number
+    return VersionRef(root, name, version)
 
 
-def _find_root(store: Store, main: str, branch: str | None) -> str:
+def _find_root(main: TableRef, branch: str | None) -> str:
     """Return the root path of an existing branch."""
     if branch is None:
-        return main
-    Branches(store, main).get(branch)
-    return branch_root(main, branch)
+        return main.root
+    Branches(main).get(branch)
+    return branch_line(main, branch).root
 
 
 def version_as_of_time(table: TableRef, moment: datetime | str) -> int:

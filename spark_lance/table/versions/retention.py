@@ -13,9 +13,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from spark_lance.errors import FormatError, TableNotFoundError
-from spark_lance.io.store import Store
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.branches import Branches, branch_line
 from spark_lance.table.versions.ref_files import list_tags, pack_ref, read_tag, tag_path
 from spark_lance.table.versions.versions import load_latest
 
@@ -24,11 +23,11 @@ MIN_VERSIONS = "spark_lance.min_versions"
 MAX_AGE_MS = "spark_lance.max_age_ms"
 
 
-def set_retention(store: Store, main: str, kind: str, name: str, values: dict[str, int]) -> None:
+def set_retention(main: TableRef, kind: str, name: str, values: dict[str, int]) -> None:
     """Set the retention of a branch or tag; settings that are not in `values` are removed.
 
     Args:
-        store, main: the store and the root path of the table's main line.
+        main: the table's main line.
         kind: "branch" or "tag".
         name: the name of the branch or tag.
         values: the settings by the keys above.
@@ -39,24 +38,24 @@ def set_retention(store: Store, main: str, kind: str, name: str, values: dict[st
     own = (MAX_REF_AGE_MS, MIN_VERSIONS, MAX_AGE_MS)
     texts = {key: str(number) for key, number in values.items()}
     if kind == "branch":
-        branches = Branches(store, main)
+        branches = Branches(main)
         before = branches.get(name)["metadata"]
         branches.replace_metadata(name, {**{k: v for k, v in before.items() if k not in own}, **texts})
         return
-    content = read_tag(store, main, name)
+    content = read_tag(main, name)
     before = content.get("metadata", {})
     content["metadata"] = {**{k: v for k, v in before.items() if k not in own}, **texts}
-    store.put(tag_path(main, name), pack_ref(content))
+    main.store.put(tag_path(main, name), pack_ref(content))
 
 
-def branch_retention(store: Store, main: str, branch: str) -> tuple[timedelta | None, int | None]:
+def branch_retention(main: TableRef, branch: str) -> tuple[timedelta | None, int | None]:
     """Return the maximum age and the minimum number of a branch's versions; None for a missing setting.
 
     Raises:
         BranchNotFoundError: there is no such branch.
         FormatError: a number is damaged.
     """
-    metadata = Branches(store, main).get(branch)["metadata"]
+    metadata = Branches(main).get(branch)["metadata"]
     age, count = _read_number(metadata, MAX_AGE_MS), _read_number(metadata, MIN_VERSIONS)
     return None if age is None else timedelta(milliseconds=age), count
 
@@ -70,8 +69,7 @@ def _read_number(metadata: dict[str, Any], key: str) -> int | None:
 
 
 def drop_expired_refs(
-    store: Store,
-    main: str,
+    main: TableRef,
     default_ms: int | None = None,
     now: datetime | None = None,
     *,
@@ -82,7 +80,7 @@ def drop_expired_refs(
     Branches to which tags or other branches refer are kept.
 
     Args:
-        store, main: the store and the root path of the table's main line.
+        main: the table's main line.
         default_ms: maximum age (ms) of branches and tags without the setting; None keeps them.
         now: the current time, for tests.
         dry_run: return the names, but drop nothing.
@@ -91,7 +89,7 @@ def drop_expired_refs(
         FormatError: a branch, a tag or an age is damaged.
     """
     moment = now or datetime.now(timezone.utc)
-    tags, branches = list_tags(store, main), Branches(store, main)
+    tags, branches = list_tags(main), Branches(main)
     records = branches.list()
     expired_tags = [
         name
@@ -103,7 +101,7 @@ def drop_expired_refs(
     expired_branches = []
     for name, record in records.items():
         try:
-            newest = load_latest(TableRef(store, branch_root(main, name))).timestamp
+            newest = load_latest(branch_line(main, name)).timestamp
         except TableNotFoundError:
             continue  # another process has deleted it
         if name not in in_use and _is_expired(record["metadata"], default_ms, newest, moment):
@@ -111,7 +109,7 @@ def drop_expired_refs(
     # Only now, because a damaged branch must not leave the tags dropped.
     if not dry_run:
         for name in expired_tags:
-            store.delete(tag_path(main, name), main)
+            main.store.delete(tag_path(main, name), main.root)
         for name in expired_branches:
             branches.delete(name)
     return [*expired_tags, *expired_branches]

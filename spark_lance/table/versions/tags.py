@@ -29,21 +29,24 @@ class Tags(TableRepr):
     """The tags of a table.
 
     Attributes:
-        store: the store of the table.
-        main: the root path of its main line.
+        main: the main line of the table.
         here: the version to tag by default.
     """
 
-    store: Store
-    main: str
+    main: TableRef
     here: VersionRef
+
+    @property
+    def store(self) -> Store:
+        """The store of the table."""
+        return self.main.store
 
     def _repr_rows(self) -> tuple[str, Sequence[str], Iterable[Sequence[object]]]:
         rows = [
             (name, tag["branch"] or "main", f"version {tag['version']}", day_text(tag["created_at"]))
             for name, tag in self.list().items()
         ]
-        return f"tags of {self.main}", ("tag", "branch", "version", "created"), rows
+        return f"tags of {self.main.root}", ("tag", "branch", "version", "created"), rows
 
     def list(self) -> dict[str, dict[str, Any]]:
         """Return all tags by name, sorted by name; see `list_tags`.
@@ -51,7 +54,7 @@ class Tags(TableRepr):
         Raises:
             FormatError: a tag is damaged.
         """
-        return list_tags(self.store, self.main)
+        return list_tags(self.main)
 
     def get_version(self, tag: str) -> int:
         """Return the version number of a tag, on any branch.
@@ -60,7 +63,7 @@ class Tags(TableRepr):
             TagNotFoundError: there is no such tag.
             FormatError: it is damaged.
         """
-        version: int = read_tag(self.store, self.main, tag)["version"]
+        version: int = read_tag(self.main, tag)["version"]
         return version
 
     def create(self, tag: str, reference: Reference | None = None) -> None:
@@ -94,7 +97,7 @@ class Tags(TableRepr):
         try:
             self._manifest_size(ref)
         except VersionNotFoundError:
-            self.store.delete(path, self.main)
+            self.store.delete(path, self.main.root)
             raise
 
     def update(self, tag: str, reference: Reference | None = None) -> None:
@@ -110,7 +113,7 @@ class Tags(TableRepr):
             FormatError: the tag is damaged.
         """
         path = tag_path(self.main, tag)
-        before = read_tag(self.store, self.main, tag)
+        before = read_tag(self.main, tag)
         ref = self._ref(reference)
         target = {"branch": ref.branch, "version": ref.version, "manifestSize": self._manifest_size(ref)}
         self.store.put(path, pack_ref(before | target | {"updatedAt": format_time(time.time_ns())}))
@@ -128,13 +131,13 @@ class Tags(TableRepr):
         """
         path = tag_path(self.main, tag)
         if not self.store.exists(path):
-            raise no_tag(self.store, self.main, tag)
-        self.store.delete(path, self.main)
+            raise no_tag(self.main, tag)
+        self.store.delete(path, self.main.root)
 
     def _ref(self, reference: Reference | None) -> VersionRef:
         if reference is None:
             return self.here
-        return resolve(self.store, self.main, reference, self.here.branch)
+        return resolve(self.main, reference, self.here.branch)
 
     def _manifest_size(self, ref: VersionRef) -> int:
         """Return the size of a version's manifest in bytes, and so check that the version exists.
@@ -145,6 +148,6 @@ class Tags(TableRepr):
         Raises:
             VersionNotFoundError: the version does not exist.
         """
-        if ref.branch is not None and not Branches(self.store, self.main).exists(ref.branch):
-            raise VersionNotFoundError(f"branch {ref.branch!r} of {self.main} does not exist")
+        if ref.branch is not None and not Branches(self.main).exists(ref.branch):
+            raise VersionNotFoundError(f"branch {ref.branch!r} of {self.main.root} does not exist")
         return self.store.size(find_version(TableRef(self.store, ref.root), ref.version).path)

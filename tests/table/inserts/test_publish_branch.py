@@ -38,7 +38,7 @@ def lines(tmp_path: Path) -> tuple[Path, str]:
 
 def publish(main: Path, branch: str = "audit", target: str = "main") -> PublishResult:
     dataset = spark_lance.dataset(main)
-    return publish_branch(dataset.store, dataset.main_root, branch, target)
+    return publish_branch(dataset.main_line, branch, target)
 
 
 def test_a_line_that_has_not_changed_gets_the_content_as_one_version(lines: tuple[Path, str]) -> None:
@@ -74,7 +74,7 @@ def test_the_history_names_what_published(lines: tuple[Path, str]) -> None:
     append(audit, 5)
     append(main, 10)
     dataset = spark_lance.dataset(main)
-    publish_branch(dataset.store, dataset.main_root, "audit", version=3)
+    publish_branch(dataset.main_line, "audit", version=3)
     publish(main)
     spark_lance.dataset(audit).delete("id = 1")
     publish(main)
@@ -182,11 +182,11 @@ def test_single_versions_are_published_in_their_order(lines: tuple[Path, str]) -
     append(audit, 5)
     dataset = spark_lance.dataset(main)
     with pytest.raises(OptionError, match="publish 3 first"):
-        publish_branch(dataset.store, dataset.main_root, "audit", version=4)
-    publish_branch(dataset.store, dataset.main_root, "audit", version=3)
+        publish_branch(dataset.main_line, "audit", version=4)
+    publish_branch(dataset.main_line, "audit", version=3)
     assert ids(main) == [1, 2, 3, 4]
     with pytest.raises(OptionError, match="is in main already"):
-        publish_branch(dataset.store, dataset.main_root, "audit", version=3)
+        publish_branch(dataset.main_line, "audit", version=3)
     publish(main)
     assert ids(main) == [1, 2, 3, 4, 5]
 
@@ -197,7 +197,7 @@ def test_a_publication_that_was_not_noted_is_not_repeated(lines: tuple[Path, str
     append(main, 10)
     publish(main)
     dataset = spark_lance.dataset(main)
-    Branches(dataset.store, dataset.main_root).replace_metadata("audit", {})
+    Branches(dataset.main_line).replace_metadata("audit", {})
     publish(main)
     assert ids(main) == [1, 2, 3, 4, 10]
 
@@ -209,7 +209,7 @@ def test_a_publication_that_was_cleaned_up_is_not_repeated(lines: tuple[Path, st
     version = publish(main).after
     append(main, 11)
     dataset = spark_lance.dataset(main)
-    Branches(dataset.store, dataset.main_root).replace_metadata("audit", {})
+    Branches(dataset.main_line).replace_metadata("audit", {})
     dataset.cleanup_old_versions(versions=[version])
     append(audit, 5)
     with pytest.raises(

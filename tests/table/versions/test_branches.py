@@ -125,7 +125,7 @@ def test_branches_of_pylance(table: str) -> None:
     assert x.checkout_version(3).branch == "feat/x"
     assert x.checkout_version(("main", None)).branch is None
     opened = spark_lance.dataset(f"{table}/tree/feat/x")
-    assert (opened.branch, opened.main_root, rows(opened)) == ("feat/x", ours.root, rows(x))
+    assert (opened.branch, opened.main_line.root, rows(opened)) == ("feat/x", ours.root, rows(x))
     ours.branches.replace_metadata("dev", {"owner": "me"})
     assert main.branches.list()["dev"]["metadata"] == {"owner": "me"}
 
@@ -230,7 +230,7 @@ def test_damaged_branch_objects(table: str) -> None:
     ):
         path.write_bytes(damage)
         with pytest.raises(FormatError):
-            Branches(ours.store, ours.root).list()
+            Branches(ours.table).list()
 
 
 @pytest.mark.parametrize("stable", [False, True])

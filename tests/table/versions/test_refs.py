@@ -181,32 +181,32 @@ def test_a_hint_is_written_in_place(tmp_path: Path) -> None:
 
 def test_clean_ups_drop_refs_that_are_older_than_they_are_kept_for(tmp_path: Path) -> None:
     dataset = spark_lance.write_dataset(pa.table({"id": [1]}), tmp_path / "t")
-    store, main = dataset.store, dataset.main_root
+    main = dataset.main_line
     for name in ("short", "long", "plain"):
         dataset.tags.create(f"{name}_tag", 1)
         dataset.create_branch(f"{name}_branch")
     day = 24 * 3600 * 1000
     for name, days in (("short", 2), ("long", 20)):
         for kind in ("tag", "branch"):
-            set_retention(store, main, kind, f"{name}_{kind}", {MAX_REF_AGE_MS: days * day})
+            set_retention(main, kind, f"{name}_{kind}", {MAX_REF_AGE_MS: days * day})
     later = datetime.now(timezone.utc) + timedelta(days=5)
-    assert drop_expired_refs(store, main) == []
-    assert drop_expired_refs(store, main, now=later, dry_run=True) == ["short_tag", "short_branch"]
-    assert drop_expired_refs(store, main, now=later) == ["short_tag", "short_branch"]
+    assert drop_expired_refs(main) == []
+    assert drop_expired_refs(main, now=later, dry_run=True) == ["short_tag", "short_branch"]
+    assert drop_expired_refs(main, now=later) == ["short_tag", "short_branch"]
     assert sorted(dataset.tags.list()) == ["long_tag", "plain_tag"]
     assert sorted(dataset.branches.list()) == ["long_branch", "plain_branch"]
-    assert drop_expired_refs(store, main, 3 * day, later) == ["plain_tag", "plain_branch"]
+    assert drop_expired_refs(main, 3 * day, later) == ["plain_tag", "plain_branch"]
 
 
 def test_clean_ups_drop_nothing_if_a_branch_is_damaged(tmp_path: Path) -> None:
     dataset = spark_lance.write_dataset(pa.table({"id": [1]}), tmp_path / "t")
-    store, main = dataset.store, dataset.main_root
+    main = dataset.main_line
     dataset.tags.create("old", 1)
-    set_retention(store, main, "tag", "old", {MAX_REF_AGE_MS: 1})
+    set_retention(main, "tag", "old", {MAX_REF_AGE_MS: 1})
     dataset.create_branch("side")
     (file,) = (tmp_path / "t" / "_refs" / "branches").glob("side*")
     file.write_text("{")
     later = datetime.now(timezone.utc) + timedelta(days=5)
     with pytest.raises(FormatError):
-        drop_expired_refs(store, main, now=later)
+        drop_expired_refs(main, now=later)
     assert list(dataset.tags.list()) == ["old"]
