@@ -18,7 +18,7 @@ from spark_lance.io.store import open_store
 from spark_lance.memwal.fresh import ChosenRows, FreshRows, open_fresh
 from spark_lance.spark.options.option_fields import ReadOptions
 from spark_lance.spark.scan import rows
-from spark_lance.spark.scan.partitions import ROW_HEADER_BYTES, share_rows
+from spark_lance.spark.scan.partitions import ROW_HEADER_BYTES, split_row_count
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import with_nullable_system_columns
@@ -120,7 +120,7 @@ class FreshReader(LanceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the partitions of the base, and one partition for each part of a shard."""
         if not self._names and self._condition is None:
-            return share_rows(self._fresh.count())
+            return split_row_count(self._fresh.count())
         shards = [FreshPartition(part) for part in self._fresh.parts(self._condition)]
         return [*super().partitions(), *shards]
 

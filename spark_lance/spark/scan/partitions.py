@@ -117,14 +117,14 @@ def pack_tasks(
     return [LancePartition(tuple(map(TaskFragment.of, group))) for group in packed]
 
 
-def share_rows(rows: int, cores: int | None = None) -> list[LancePartition]:
+def split_row_count(rows: int, cores: int | None = None) -> list[LancePartition]:
     """Return partitions of `rows` rows without columns: one, or up to one per core for very many rows."""
     count = min(cores or os.cpu_count() or 1, math.ceil(rows / _ROWS_WITHOUT_COLUMNS))
     bounds = [rows * i // count for i in range(count + 1)] if count else []
     return [LancePartition((), stop - start) for start, stop in itertools.pairwise(bounds)]
 
 
-def first_rows(tasks: Iterable[ScanTask], limit: int) -> Iterator[ScanTask]:
+def limit_tasks(tasks: Iterable[ScanTask], limit: int) -> Iterator[ScanTask]:
     """Yield the tasks with the first `limit` live rows, and with few other rows if no row is deleted."""
     for task in tasks:
         if limit <= 0:
@@ -138,7 +138,7 @@ def first_rows(tasks: Iterable[ScanTask], limit: int) -> Iterator[ScanTask]:
         limit -= rows
 
 
-def rows_within(tasks: Sequence[ScanTask], budget: int) -> tuple[list[ScanTask], bool]:
+def cut_tasks(tasks: Sequence[ScanTask], budget: int) -> tuple[list[ScanTask], bool]:
     """Return tasks that scan about the first `budget` rows, and whether these are all rows."""
     tasks_to_read: list[ScanTask] = []
     for task in tasks:

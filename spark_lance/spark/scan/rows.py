@@ -28,11 +28,11 @@ from spark_lance.spark.base.compat import KEEPS_ROWS_WITHOUT_COLUMNS
 from spark_lance.spark.options.option_fields import ReadOptions
 from spark_lance.spark.scan.partitions import (
     ROW_HEADER_BYTES,
-    first_rows,
+    cut_tasks,
+    limit_tasks,
     pack_tasks,
     row_bytes,
-    rows_within,
-    share_rows,
+    split_row_count,
 )
 from spark_lance.spark.schema.read_schema import resolve_projection, to_spark_schema
 from spark_lance.spark.worker.process import keep_worker_ready
@@ -266,7 +266,7 @@ class LanceReader(DataSourceReader):
         )
         tasks = [replace(task, fields=self._fields) for task in scan_tasks]
         if self._condition is None and self._limit is not None:
-            return list(first_rows(tasks, self._limit + self._skip))
+            return list(limit_tasks(tasks, self._limit + self._skip))
         return tasks
 
     @property
@@ -361,7 +361,7 @@ class LanceReader(DataSourceReader):
         if self._condition is None and enough is None and rows > most_rows:
             return None
         # The first rows may contain enough rows that meet the condition.
-        tasks, is_all = rows_within(tasks[:files], int(most_bytes / max(self._width, 1.0)))
+        tasks, is_all = cut_tasks(tasks[:files], int(most_bytes / max(self._width, 1.0)))
         is_all = is_all and len(self._tasks) <= files
         if enough is None and not is_all:
             if self._condition is None or len(self._tasks) > files or not self._is_little(most_bytes):
@@ -401,7 +401,7 @@ class LanceReader(DataSourceReader):
         if self._one_task:
             return [LancePartition(tuple(map(TaskFragment.of, self._tasks)))] if self._tasks else []
         if not self._names and self._condition is None and not whole:
-            return share_rows(sum(live_rows(task) for task in self._tasks))
+            return split_row_count(sum(live_rows(task) for task in self._tasks))
         most = self._options.partition_bytes
         return pack_tasks(self._tasks, self._width, most, whole=whole, cores=self._cores)
 

@@ -30,7 +30,7 @@ from spark_lance.spark.options.column_options import (
 from spark_lance.spark.schema.new_fields import ColumnSettings
 
 
-def check_known(column_settings: ColumnSettings, schema: st.StructType) -> None:
+def check_setting_columns(column_settings: ColumnSettings, schema: st.StructType) -> None:
     """Check that each setting refers to one column of the rows, ignoring case.
 
     Raises:
@@ -66,7 +66,7 @@ def _spark_paths(kind: st.DataType, path: str = "") -> Iterator[str]:
         yield from _spark_paths(inner, f"{path}{name}.")
 
 
-def check_columns(table: Schema, column_settings: ColumnSettings, added: Collection[str] = ()) -> None:
+def check_fixed_settings(table: Schema, column_settings: ColumnSettings, added: Collection[str] = ()) -> None:
     """Check that settings match the columns of a table.
 
     Args:

@@ -51,8 +51,8 @@ from spark_lance.spark.schema.types import (
 )
 from spark_lance.spark.schema.variants import without_variants
 from spark_lance.spark.sink.table_columns import (
-    check_columns,
-    check_known,
+    check_fixed_settings,
+    check_setting_columns,
     named_children,
     with_page_settings,
 )
@@ -267,7 +267,7 @@ def _rows_for_table_columns(
         fresh = replace(options, column_settings=_settings_of_rows(options.column_settings, schema))
         new_columns = _rename_columns(_new_schema(schema, fresh, None), names)
         added = _added_paths(new_columns, table)
-    check_columns(table, options.column_settings, added)
+    check_fixed_settings(table, options.column_settings, added)
     return _Rows(arrow, arrow, new_columns)
 
 
@@ -411,7 +411,7 @@ def _check_append_options(table: Manifest, options: WriteOptions) -> None:
 
 def _new_schema(schema: st.StructType, options: WriteOptions, old: Schema | None) -> pa.Schema:
     """Return the Arrow schema of a table that the write creates or overwrites."""
-    check_known(options.column_settings, schema)
+    check_setting_columns(options.column_settings, schema)
     fields, reasons = [], []
     for column in schema:
         try:

@@ -33,7 +33,7 @@ from spark_lance.spark.options.table_properties import (
 )
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.sort_keys import sort_key
-from spark_lance.spark.sink.table_columns import check_known
+from spark_lance.spark.sink.table_columns import check_setting_columns
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog, is_path
 from spark_lance.spark.sql.partition_fields import partitioning
 from spark_lance.spark.sql.properties import key_options
@@ -91,7 +91,7 @@ def stage_table(request: BridgeRequest) -> dict[str, Any]:
         options |= key_options(key)
     catalog = request.catalog
     schema = st.StructType.fromJson(json.loads(request.body["schema"]))
-    check_known(write_options({**options, "path": uri}).column_settings, schema)
+    check_setting_columns(write_options({**options, "path": uri}).column_settings, schema)
     return {
         "display_name": f"{catalog.name}.{'.'.join(request.name)}",
         "schema": schema.json(),
@@ -291,7 +291,7 @@ def _create_table(request: BridgeRequest, mode: str, uri: str) -> None:
         builder.option(key, options[key])
     column_settings = write_options({**options, "path": uri}).column_settings
     schema = st.StructType.fromJson(json.loads(request.body["schema"]))
-    check_known(column_settings, schema)
+    check_setting_columns(column_settings, schema)
     for column in schema.fields:
         arrow = new_field(column, column_settings)
         metadata = {key.decode(): value.decode() for key, value in (arrow.metadata or {}).items()}

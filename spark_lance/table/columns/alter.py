@@ -35,7 +35,7 @@ from spark_lance.table.operations.project import drop_idle_files, project_messag
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.changes import (
     Alteration,
-    Casts,
+    AlteredSchema,
     alter_fields,
     cast_column,
     drop_fields,
@@ -173,7 +173,7 @@ def alter_columns(
     return with_files(files, lambda: retry_operation(snapshot, attempt, reruns, env))
 
 
-def _check_not_indexed(version: Manifest, altered: Casts) -> None:
+def _check_not_indexed(version: Manifest, altered: AlteredSchema) -> None:
     """Check that no index uses a field that is replaced."""
     dropped_ids = {field.id for field in version.schema.walk()} - {
         field.id for field in altered.schema.walk()
@@ -241,7 +241,7 @@ def _execute_locally(files: ColumnFiles) -> Execute:
 
 
 def _cast_fragments(
-    files: ColumnFiles, snapshot: Snapshot, altered: Casts, execute: Execute
+    files: ColumnFiles, snapshot: Snapshot, altered: AlteredSchema, execute: Execute
 ) -> list[table_pb2.DataFragment]:
     """Write the new values of all fragments and return the fragments with the new files."""
     version = snapshot.manifest

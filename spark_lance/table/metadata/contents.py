@@ -35,7 +35,7 @@ class _Names:
     snapshot: Snapshot
 
     @cached_property
-    def tops(self) -> dict[int, str]:
+    def top_columns(self) -> dict[int, str]:
         """Field id -> name of its top-level column."""
         return {
             node.id: column.name for column in self.snapshot.manifest.schema.fields for node in column.walk()
@@ -69,8 +69,8 @@ def _fragment_bytes(row: _Fragment) -> int | None:
 
 def _stored_columns(row: _Fragment) -> list[str]:
     """Return the top-level columns that are stored in the fragment; other columns are null in it."""
-    tops = row.names.tops
-    names = {tops[number] for file in row.message.files for number in file.fields if number in tops}
+    columns = row.names.top_columns
+    names = {columns[number] for file in row.message.files for number in file.fields if number in columns}
     return [column.name for column in row.names.snapshot.manifest.schema.fields if column.name in names]
 
 
@@ -82,10 +82,10 @@ def _deletion_file(row: _Fragment) -> str | None:
 
 def _row_ids(row: _Fragment) -> tuple[int | None, int | None]:
     """Return the lowest and the highest row id; None if ids are in a data file or there are no rows."""
-    arm = row.message.WhichOneof("row_id_sequence")
-    if arm == "column_row_ids" or not row.physical_rows:
+    storage = row.message.WhichOneof("row_id_sequence")
+    if storage == "column_row_ids" or not row.physical_rows:
         return None, None
-    if arm is None:
+    if storage is None:
         first = row_address(row.message.id, 0)
         bounds = (first, first + row.physical_rows - 1)
     else:
@@ -132,7 +132,7 @@ class _File:
 
     Attributes:
         role: "manifest", "transaction", "data", "overlay", "deletion" or "index".
-        place: returns the store and the path of the file.
+        locate: returns the store and the path of the file.
         fragment: the id of its fragment.
         message: its message in the manifest; None for some roles.
         names: the column names.
@@ -141,7 +141,7 @@ class _File:
     """
 
     role: str
-    place: Callable[[], tuple[Store, str]]
+    locate: Callable[[], tuple[Store, str]]
     fragment: int | None = None
     message: Any = None
     names: _Names | None = None
@@ -182,8 +182,8 @@ def _fragment_files(fragment: table_pb2.DataFragment, bases: Bases, names: _Name
     parts = [("data", file) for file in fragment.files]
     parts += [("overlay", overlay.data_file) for overlay in fragment.overlays]
     for role, file in parts:
-        place = _defer(bases.data_file, file)
-        yield _File(role, place, fragment.id, file, names, size=file.file_size_bytes or None)
+        locate = _defer(bases.data_file, file)
+        yield _File(role, locate, fragment.id, file, names, size=file.file_size_bytes or None)
     if fragment.HasField("deletion_file"):
         entry = fragment.deletion_file
         yield _File("deletion", _defer(bases.deletion_file, fragment.id, entry), fragment.id, entry)
@@ -194,25 +194,25 @@ def _index_files(entry: table_pb2.IndexMetadata, bases: Bases, names: _Names) ->
     files: list[tuple[str, int | None]] = [(file.path, file.size_bytes) for file in entry.files]
     for path, size in files or [("", None)]:
 
-        def place(path: str = path) -> tuple[Store, str]:
+        def locate(path: str = path) -> tuple[Store, str]:
             store, directory = bases.index_dir(entry)
             return store, join(directory, path) if path else directory
 
-        yield _File("index", place, None, entry, names, entry.name, size)
+        yield _File("index", locate, None, entry, names, entry.name, size)
 
 
 def _defer(find: Callable[..., tuple[Store, str]], *arguments: Any) -> Callable[[], tuple[Store, str]]:
     return lambda: find(*arguments)
 
 
-def _uri(place: tuple[Store, str]) -> str:
-    store, path = place
+def _uri(location: tuple[Store, str]) -> str:
+    store, path = location
     return store.uri(path)
 
 
 FILES = MetadataTable(
     (
-        Column("path", pa.string(), lambda row: _uri(row.place()), "URI of the file"),
+        Column("path", pa.string(), lambda row: _uri(row.locate()), "URI of the file"),
         Column(
             "role",
             pa.string(),

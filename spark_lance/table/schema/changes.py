@@ -129,7 +129,7 @@ class Alteration:
 
 
 @dataclass(frozen=True)
-class Casts:
+class AlteredSchema:
     """A new schema, and its fields with a new type.
 
     Attributes:
@@ -156,15 +156,15 @@ def new_field_ids(manifest: Manifest) -> Iterator[int]:
 def schema_protos(schema: Schema, manifest: Manifest) -> list[file_pb2.Field]:
     """Return a schema's field messages; they keep unknown fields of the manifest's messages."""
     protos = {field.id: field for field in manifest.message.fields}
-    out = []
+    messages = []
     for message in schema.to_protos():
         if message.id in protos:
             copy = file_pb2.Field()
             copy.CopyFrom(protos[message.id])
             copy.name, copy.nullable, copy.parent_id = message.name, message.nullable, message.parent_id
             message = copy
-        out.append(message)
-    return out
+        messages.append(message)
+    return messages
 
 
 def add_fields(manifest: Manifest, arrow: pa.Schema) -> tuple[Schema, tuple[Field, ...]]:
@@ -310,7 +310,7 @@ def _drop_below(field: Field, dropped_ids: Collection[int]) -> Field | None:
     )
 
 
-def alter_fields(manifest: Manifest, alterations: Sequence[Alteration]) -> Casts:
+def alter_fields(manifest: Manifest, alterations: Sequence[Alteration]) -> AlteredSchema:
     """Return a version's schema after the alterations; new ids are in the order of the alterations.
 
     Raises:
@@ -343,7 +343,9 @@ def alter_fields(manifest: Manifest, alterations: Sequence[Alteration]) -> Casts
     _check_names(manifest.schema, schema, {field.name for field in changed.values()})
     check_keys(schema)
     check_same_keys(manifest.schema, schema, replaced=replaced)
-    return Casts(schema, {number: _find_field(schema, field.id) for number, field in replaced.items()})
+    return AlteredSchema(
+        schema, {number: _find_field(schema, field.id) for number, field in replaced.items()}
+    )
 
 
 def _change_type(field: Field, kind: pa.DataType, ids: Iterator[int]) -> Field:

@@ -18,7 +18,7 @@ import spark_lance
 from spark_lance.errors import SchemaError
 from spark_lance.io.cache import CACHE
 from spark_lance.spark.options.options import read_options
-from spark_lance.spark.scan.partitions import share_rows
+from spark_lance.spark.scan.partitions import split_row_count
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.worker.read import LancePartition, TaskRows
@@ -150,9 +150,9 @@ def test_json_columns_are_text(tmp_path: Path) -> None:
 
 
 def test_rows_without_columns_are_shared_by_cores_if_there_are_many() -> None:
-    assert share_rows(0) == []
-    assert [part.rows for part in share_rows(5, 4)] == [5]
-    parts = share_rows(10**9, 4)
+    assert split_row_count(0) == []
+    assert [part.rows for part in split_row_count(5, 4)] == [5]
+    parts = split_row_count(10**9, 4)
     assert len(parts) == 4
     assert sum(part.rows for part in parts) == 10**9
 
