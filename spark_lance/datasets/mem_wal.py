@@ -306,9 +306,9 @@ class DatasetWal:
         compacted = compacted_generations(at) or {}
         result = []
         for shard in resolve_shards(at):
-            paths = ShardPaths(at.root, shard)
-            manifest = load_shard(at.store, paths) or ShardManifest(current_generation=1)
-            tail = read_tail(at.store, paths, manifest.replay_after_wal_entry_position, at.schema)
+            paths = ShardPaths(at.table, shard)
+            manifest = load_shard(paths) or ShardManifest(current_generation=1)
+            tail = read_tail(paths, manifest.replay_after_wal_entry_position, at.schema)
             result.append(
                 ShardInfo(
                     str(shard),

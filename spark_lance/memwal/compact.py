@@ -182,11 +182,11 @@ def compact_shard(
     snapshot: Snapshot, shard: uuid.UUID, *, flush: bool = False, max_bytes: int = _FOLD_BYTES
 ) -> WalCompaction:
     """Compact the SSTables of one shard into the table; arguments and errors are as in `compact_wal`."""
-    store, paths = snapshot.store, ShardPaths(snapshot.root, shard)
-    at = snapshot.at(load_latest(TableRef(store, snapshot.root)))
+    paths = ShardPaths(snapshot.table, shard)
+    at = snapshot.at(load_latest(snapshot.table))
     if flush:
         flush_log(at, shard)
-    manifest = load_shard(store, paths)
+    manifest = load_shard(paths)
     result = WalCompaction(at.version)
     if manifest is None:
         return result
@@ -205,7 +205,7 @@ def compact_shard(
             parts = [
                 p
                 for entry in run
-                for p in open_sstable(TableRef(store, paths.sstable(entry.path)), at.schema)
+                for p in open_sstable(TableRef(paths.store, paths.sstable(entry.path)), at.schema)
             ]
         except FileNotFoundError as error:
             raise FormatError(
@@ -216,7 +216,7 @@ def compact_shard(
         try:
             after, upserted, deleted = _fold(at, parts, mark)
         except IncompatibleConflictError:
-            newest = at.at(load_latest(TableRef(store, snapshot.root)))
+            newest = at.at(load_latest(snapshot.table))
             if (compacted_generations(newest) or {}).get(shard, 0) < mark.generation:
                 raise
             # Another compaction of the shard was first, and does the rest of the work, too.
@@ -237,8 +237,8 @@ def flush_log(snapshot: Snapshot, shard: uuid.UUID) -> None:
         WriterFencedError: a writer claimed the shard during every attempt.
         WalHoleError, WalEntryError: the log is damaged.
     """
-    store, paths = snapshot.store, ShardPaths(snapshot.root, shard)
-    target = last_logged_rows(store, paths, snapshot.schema)
+    paths = ShardPaths(snapshot.table, shard)
+    target = last_logged_rows(paths, snapshot.schema)
     for wait in (*_FLUSH_RETRIES.delays(random.random), None):
         if not target:
             return
@@ -246,7 +246,7 @@ def flush_log(snapshot: Snapshot, shard: uuid.UUID) -> None:
             with ShardWriter(snapshot, shard, only_flushes=True):
                 return
         except WriterFencedError:
-            manifest = load_shard(store, paths)
+            manifest = load_shard(paths)
             if manifest is not None and manifest.replay_after_wal_entry_position >= target:
                 return
             if wait is None:
@@ -267,7 +267,7 @@ def drain(snapshot: Snapshot, paths: ShardPaths) -> None:
         message.sstables.MergeFrom(copies.sstables)
         return True
 
-    change_shard(snapshot.store, paths, change)
+    change_shard(paths, change)
 
 
 def _fold(at: Snapshot, parts: Sequence[SstablePart], mark: CompactedSsTable) -> tuple[Manifest, int, int]:
@@ -349,7 +349,7 @@ def collect_wal(
     limit = datetime.now(timezone.utc) - clamped_age(older_than)
     result = WalCollection()
     for shard in resolve_shards(latest, shards):
-        shard_result = _collect_shard(latest, ShardPaths(latest.root, shard), limit)
+        shard_result = _collect_shard(latest, ShardPaths(latest.table, shard), limit)
         result = result.and_also(shard_result)
     result = result.and_also(_collect_stages(latest, limit))
     if not dry_run:
@@ -360,13 +360,13 @@ def collect_wal(
 
 def _collect_shard(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalCollection:
     store = at.store
-    manifest = load_shard(store, paths)
+    manifest = load_shard(paths)
     if manifest is None:
         return WalCollection()
     versions = _files_by_number(at.table, paths.manifests)
     old_versions = [version for version, item in versions.items() if _is_old(item, limit)]
     # Readers may still use the manifest that was the newest at `limit`, and every newer manifest.
-    oldest_used = read_shard(store, paths, old_versions[-1]) if old_versions else None
+    oldest_used = read_shard(paths, old_versions[-1]) if old_versions else None
     if oldest_used is None:
         return WalCollection()
     compacted_generation = (compacted_generations(at) or {}).get(paths.shard, 0)
@@ -444,7 +444,7 @@ def _remove_empty(snapshot: Snapshot, paths: Iterable[str]) -> None:
     """Remove empty directories of a local store, except those that an active writer has just created."""
     folders = {path.rpartition("/")[0] for path in paths}
     folders |= {folder.rpartition("/")[0] for folder in folders}
-    folders -= {ShardPaths(snapshot.root, shard).directory for shard in list_shards(snapshot.table)}
+    folders -= {ShardPaths(snapshot.table, shard).directory for shard in list_shards(snapshot.table)}
     for folder in sorted(folders, key=len, reverse=True):
         if folder.startswith(f"{snapshot.root}/"):
             snapshot.store.remove_empty(folder, snapshot.root)

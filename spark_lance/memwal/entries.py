@@ -33,7 +33,6 @@ from spark_lance.arrow.texts import check_texts
 from spark_lance.errors import FormatError, OptionError, SchemaError, WalEntryError, WalHoleError
 from spark_lance.file.base.limits import check_arrow_stream
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.io.store import Store
 from spark_lance.memwal.names import ShardPaths, parse_numbers
 from spark_lance.memwal.shard_manifest import load_shard
 from spark_lance.table.writing.align import Aligner
@@ -138,12 +137,11 @@ def pack_sentinel(epoch: int, mark: str, *, flush: bool = False) -> bytes:
     return bytes(sink.getvalue())
 
 
-def read_entry(store: Store, paths: ShardPaths, position: int, schema: Schema) -> WalEntry:
+def read_entry(paths: ShardPaths, position: int, schema: Schema) -> WalEntry:
     """Read an entry.
 
     Args:
-        store: the table's store.
-        paths: the paths of the shard.
+        paths: the shard.
         position: the position of the entry.
         schema: the table's schema, to which the rows are converted.
 
@@ -152,7 +150,7 @@ def read_entry(store: Store, paths: ShardPaths, position: int, schema: Schema) -
         WalEntryError: the entry is truncated, damaged, or has no epoch.
     """
     path = paths.entry(position)
-    data = store.read(path)
+    data = paths.store.read(path)
     try:
         check_arrow_stream(data)
         with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
@@ -257,14 +255,11 @@ class Tail:
     lost: bool = False
 
 
-def read_tail(
-    store: Store, paths: ShardPaths, after: int, schema: Schema, *, accept_loss: bool = False
-) -> Tail:
+def read_tail(paths: ShardPaths, after: int, schema: Schema, *, accept_loss: bool = False) -> Tail:
     """Read all entries after a position.
 
     Args:
-        store: the table's store.
-        paths: the paths of the shard.
+        paths: the shard.
         after: the last position whose rows are in SSTables.
         schema: the table's schema.
         accept_loss: whether to skip missing or damaged entries that have later entries.
@@ -277,9 +272,9 @@ def read_tail(
 
     def read(position: int) -> WalEntry | None:
         try:
-            return read_entry(store, paths, position, schema)
+            return read_entry(paths, position, schema)
         except FileNotFoundError:
-            _check_collected(store, paths, position)
+            _check_collected(paths, position)
             return None
         except WalEntryError:
             if accept_loss:
@@ -287,12 +282,12 @@ def read_tail(
             raise
 
     has_loss = False
-    numbers = [number for number in parse_numbers(list(store.list(paths.entries))) if number > after]
+    numbers = [number for number in parse_numbers(list(paths.store.list(paths.entries))) if number > after]
     missing = _first_missing(numbers, after + 1)
     while missing <= (numbers[-1] if numbers else 0):
         # A listing is not atomic: an entry that it lacks may have been created during the listing.
-        if not store.exists(paths.entry(missing)):
-            _check_collected(store, paths, missing)
+        if not paths.store.exists(paths.entry(missing)):
+            _check_collected(paths, missing)
             later = [number for number in numbers if number > missing]
             if all((entry := read(number)) is not None and entry.rows is None for number in later):
                 numbers = [number for number in numbers if number < missing]
@@ -303,7 +298,7 @@ def read_tail(
             break
         numbers = sorted({*numbers, missing})
         missing = _first_missing(numbers, missing)
-    with ThreadPoolExecutor(1 if store.is_local else _PARALLEL_READS) as pool:
+    with ThreadPoolExecutor(1 if paths.store.is_local else _PARALLEL_READS) as pool:
         entries = [entry for entry in pool.map(read, numbers) if entry is not None]
     has_loss |= len(entries) < len(numbers)
     position = (numbers[-1] if numbers else after) + 1
@@ -333,8 +328,8 @@ class TailMovedError(Exception):
     """Entries to read were written to an SSTable and collected: the read must start again."""
 
 
-def _check_collected(store: Store, paths: ShardPaths, position: int) -> None:
-    newest = load_shard(store, paths)
+def _check_collected(paths: ShardPaths, position: int) -> None:
+    newest = load_shard(paths)
     if newest is not None and newest.replay_after_wal_entry_position >= position:
         raise TailMovedError(
             f"log entry {position} of shard {paths.shard} was written to an SSTable during the read"

@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 
 from spark_lance.file.base.schema import Schema
-from spark_lance.io.store import Store
 from spark_lance.memwal.entries import FLUSH, WalEntry, read_entry
 from spark_lance.memwal.names import ShardPaths, parse_numbers
 from spark_lance.memwal.shard_manifest import load_shard
@@ -28,13 +27,12 @@ _FLUSH_SECONDS = 20.0
 
 
 def await_flush(
-    store: Store, paths: ShardPaths, schema: Schema, *, epoch: int, position: int, last_rows: int
+    paths: ShardPaths, schema: Schema, *, epoch: int, position: int, last_rows: int
 ) -> int | None:
     """Wait for the compactions that displaced a writer, and return the epoch of the newest one.
 
     Args:
-        store: the table's store.
-        paths: the paths of the shard.
+        paths: the shard.
         schema: the table's schema.
         epoch: the epoch of the displaced writer.
         position: the log position of the writer's next entry.
@@ -46,10 +44,10 @@ def await_flush(
     start = time.monotonic()
     flushes: set[int] = set()
     while True:
-        manifest = load_shard(store, paths)
+        manifest = load_shard(paths)
         if manifest is None:
             return None
-        while (entry := _read(store, paths, position, schema)) is not None:
+        while (entry := _read(paths, position, schema)) is not None:
             position += 1
             if entry.epoch > epoch:
                 if entry.rows is not None or FLUSH not in entry.metadata:
@@ -64,26 +62,26 @@ def await_flush(
         time.sleep(_PAUSE_SECONDS)
 
 
-def _read(store: Store, paths: ShardPaths, position: int, schema: Schema) -> WalEntry | None:
+def _read(paths: ShardPaths, position: int, schema: Schema) -> WalEntry | None:
     try:
-        return read_entry(store, paths, position, schema)
+        return read_entry(paths, position, schema)
     except FileNotFoundError:
         return None
 
 
-def last_logged_rows(store: Store, paths: ShardPaths, schema: Schema) -> int:
+def last_logged_rows(paths: ShardPaths, schema: Schema) -> int:
     """Return the last log position whose rows are not in an SSTable; 0 if there is none.
 
     Raises:
         WalEntryError: an entry is damaged.
     """
-    manifest = load_shard(store, paths)
+    manifest = load_shard(paths)
     after = 0 if manifest is None else manifest.replay_after_wal_entry_position
     generation = 0 if manifest is None else manifest.current_generation
-    for position in reversed(parse_numbers(list(store.list(paths.entries)))):
+    for position in reversed(parse_numbers(list(paths.store.list(paths.entries)))):
         if position <= after:
             break
-        entry = _read(store, paths, position, schema)
+        entry = _read(paths, position, schema)
         if entry is None or entry.rows is None:
             continue  # collected, or a sentinel
         if entry.generation is None or entry.generation >= generation:

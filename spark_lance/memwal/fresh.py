@@ -71,7 +71,7 @@ class Shard:
     """The rows of a shard that are not in the base version.
 
     Attributes:
-        paths: the paths of the shard.
+        paths: the shard.
         manifest: the shard's manifest.
         parts: the parts with rows, oldest first.
         next_position: the first free position of its log at the time of the read.
@@ -360,7 +360,7 @@ def open_fresh(table: TableRef, *, accept_loss: bool = False) -> FreshRows:
         if compacted is None:
             return FreshRows(base, ())
         try:
-            _check_generations(table, before, compacted)
+            _check_generations(before, compacted)
             shards = [
                 _open_shard(base, paths, manifest, compacted.get(paths.shard, 0), accept_loss)
                 for paths, manifest in before
@@ -378,8 +378,8 @@ def open_fresh(table: TableRef, *, accept_loss: bool = False) -> FreshRows:
 def _load_shards(table: TableRef) -> list[tuple[ShardPaths, ShardManifest]]:
     result = []
     for shard in list_shards(table):
-        paths = ShardPaths(table.root, shard)
-        manifest = load_shard(table.store, paths)
+        paths = ShardPaths(table, shard)
+        manifest = load_shard(paths)
         if manifest is None:
             # A log without a manifest is replayed from its start.
             manifest = ShardManifest(current_generation=1)
@@ -402,7 +402,7 @@ def _open_shard(
         if entry.generation > compacted:
             parts += open_sstable(TableRef(base.store, paths.sstable(entry.path)), schema)
     after = manifest.replay_after_wal_entry_position
-    tail = read_tail(base.store, paths, after, schema, accept_loss=accept_loss)
+    tail = read_tail(paths, after, schema, accept_loss=accept_loss)
     entries = [
         entry
         for _, generation_entries in group_by_generation(tail.entries, manifest.current_generation)
@@ -411,14 +411,14 @@ def _open_shard(
     rows = entries_to_table(entries, schema)
     if rows.num_rows:
         positions = tuple(entry.position for entry in entries)
-        parts.append(LogPart(base.store, paths, positions, schema, rows.num_rows, [rows]))
+        parts.append(LogPart(paths, positions, schema, rows.num_rows, [rows]))
     if parts and any(node.is_blob for node in schema.walk()):
         raise UnsupportedFormatError("reading rows of a MemWAL of a table with blobs", path=paths.directory)
     return Shard(paths, manifest, tuple(parts), tail.next_position)
 
 
 def _check_generations(
-    table: TableRef, before: Sequence[tuple[ShardPaths, ShardManifest]], compacted: Mapping[uuid.UUID, int]
+    before: Sequence[tuple[ShardPaths, ShardManifest]], compacted: Mapping[uuid.UUID, int]
 ) -> None:
     """Check that the base has no rows that the loaded manifests leave to the logs.
 
@@ -429,7 +429,7 @@ def _check_generations(
     """
     for paths, manifest in before:
         if compacted.get(paths.shard, 0) >= manifest.current_generation:
-            newest = load_shard(table.store, paths)
+            newest = load_shard(paths)
             # A branch has the compacted generations of its source, but not the shards.
             if newest is not None and newest.current_generation > manifest.current_generation:
                 raise TailMovedError(f"shard {paths.shard} was compacted during the read")

@@ -26,7 +26,6 @@ from pyroaring import BitMap
 from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import FormatError
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.io.store import Store
 from spark_lance.memwal.entries import TOMBSTONE, entries_to_table, read_entry, wal_fields
 from spark_lance.memwal.names import ShardPaths
 from spark_lance.proto import table_pb2
@@ -165,14 +164,13 @@ class LogPart:
     """The end of a shard's log, or a part of it.
 
     Attributes:
-        store, paths: the table's store, and the paths of the shard.
+        paths: the shard.
         positions: the positions of the entries.
         schema: the table's schema, to which rows are converted.
         num_rows: the number of rows.
         rows: the rows of all entries, oldest first; read again after unpickling.
     """
 
-    store: Store
     paths: ShardPaths
     positions: tuple[int, ...]
     schema: Schema
@@ -180,7 +178,7 @@ class LogPart:
     _rows: list[pa.Table] = field(default_factory=list, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return LogPart, (self.store, self.paths, self.positions, self.schema, self.num_rows)
+        return LogPart, (self.paths, self.positions, self.schema, self.num_rows)
 
     @property
     def rows(self) -> pa.Table:
@@ -191,7 +189,7 @@ class LogPart:
             WalEntryError: an entry is damaged.
         """
         if not self._rows:
-            entries = [read_entry(self.store, self.paths, place, self.schema) for place in self.positions]
+            entries = [read_entry(self.paths, place, self.schema) for place in self.positions]
             self._rows.append(entries_to_table(entries, self.schema))
         return self._rows[0]
 

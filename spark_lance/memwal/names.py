@@ -21,7 +21,7 @@ from datetime import timedelta
 
 from spark_lance.errors import OptionError
 from spark_lance.io.locations import join
-from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef, TableRefMixin
 
 MEM_WAL_DIR = "_mem_wal"
 # Longer than a reader takes to open the files that it has listed, and than a writer goes without checking its
@@ -61,21 +61,21 @@ def parse_shard_id(text: str | uuid.UUID) -> uuid.UUID:
 
 
 @dataclass(frozen=True)
-class ShardPaths:
-    """The paths of a shard's files.
+class ShardPaths(TableRefMixin):
+    """A shard of a table, and the paths of its files.
 
     Attributes:
-        root: the root path of the table.
+        table: the table.
         shard: the shard's id.
     """
 
-    root: str
+    table: TableRef
     shard: uuid.UUID
 
     @property
     def directory(self) -> str:
         """The directory of the shard."""
-        return join(self.root, MEM_WAL_DIR, str(self.shard))
+        return self.table.path(MEM_WAL_DIR, str(self.shard))
 
     @property
     def manifests(self) -> str:

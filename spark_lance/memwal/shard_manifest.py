@@ -98,7 +98,7 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 50
 
 
-def load_shard(store: Store, paths: ShardPaths) -> ShardManifest | None:
+def load_shard(paths: ShardPaths) -> ShardManifest | None:
     """Return the newest manifest of a shard, by listing; None if it has none. The hint is not used.
 
     Raises:
@@ -106,10 +106,10 @@ def load_shard(store: Store, paths: ShardPaths) -> ShardManifest | None:
             outside the shard.
     """
     for _ in range(_ATTEMPTS):
-        versions = parse_numbers(list(store.list(paths.manifests)))
+        versions = parse_numbers(list(paths.store.list(paths.manifests)))
         if not versions:
             return None
-        message = read_shard(store, paths, versions[-1])
+        message = read_shard(paths, versions[-1])
         if message is not None:  # else collected after the listing, because a newer one exists
             return message
     raise FormatError(
@@ -118,7 +118,7 @@ def load_shard(store: Store, paths: ShardPaths) -> ShardManifest | None:
     )
 
 
-def read_shard(store: Store, paths: ShardPaths, version: int) -> ShardManifest | None:
+def read_shard(paths: ShardPaths, version: int) -> ShardManifest | None:
     """Return one version of a shard's manifest; None if it does not exist.
 
     Raises:
@@ -127,7 +127,7 @@ def read_shard(store: Store, paths: ShardPaths, version: int) -> ShardManifest |
     """
     path = paths.manifest(version)
     try:
-        message = ShardManifest.FromString(store.read(path))
+        message = ShardManifest.FromString(paths.store.read(path))
     except FileNotFoundError:
         return None
     except DecodeError as error:
@@ -142,14 +142,11 @@ def read_shard(store: Store, paths: ShardPaths, version: int) -> ShardManifest |
     return message
 
 
-def publish_shard(
-    store: Store, paths: ShardPaths, message: ShardManifest, *, unique: bool, sync: bool = False
-) -> bool:
+def publish_shard(paths: ShardPaths, message: ShardManifest, *, unique: bool, sync: bool = False) -> bool:
     """Create a version of a shard's manifest; return False if another writer was first.
 
     Args:
-        store: the table's store.
-        paths: the paths of the shard.
+        paths: the shard.
         message: the manifest.
         unique: whether no other writer can write the same message, see `put_new`.
         sync: whether to sync the file to disk if the store is local.
@@ -158,24 +155,21 @@ def publish_shard(
         CommitOutcomeUnknownError: the version may exist, or may appear later.
     """
     data = message.SerializeToString()
-    if not put_new(store, paths.manifest(message.version), data, unique=unique, sync=sync):
+    if not put_new(paths.store, paths.manifest(message.version), data, unique=unique, sync=sync):
         return False
     try:
         hint = json.dumps({"version": message.version}, separators=(",", ":"))
-        store.put_hint(paths.hint, hint.encode())
+        paths.store.put_hint(paths.hint, hint.encode())
     except OSError as error:
         logger.debug("no version hint written for shard %s: %s", paths.shard, error)
     return True
 
 
-def create_shard(
-    store: Store, paths: ShardPaths, spec_id: int, entries: dict[str, bytes] | None = None
-) -> None:
+def create_shard(paths: ShardPaths, spec_id: int, entries: dict[str, bytes] | None = None) -> None:
     """Create a shard without a writer; an existing shard is not changed.
 
     Args:
-        store: the table's store.
-        paths: the paths of the shard.
+        paths: the shard.
         spec_id: the id of the sharding spec; 0 for shards that users choose.
         entries: field id of the spec -> value of this shard, as bytes.
     """
@@ -183,17 +177,16 @@ def create_shard(
     message.shard_id.uuid = paths.shard.bytes
     for field_id, value in (entries or {}).items():
         message.shard_field_entries.add(field_id=field_id, value=value)
-    publish_shard(store, paths, message, unique=False)
+    publish_shard(paths, message, unique=False)
 
 
 def claim_shard(
-    store: Store, paths: ShardPaths, spec_id: int, sync: bool = False, *, after: int | None = None
+    paths: ShardPaths, spec_id: int, sync: bool = False, *, after: int | None = None
 ) -> tuple[ShardManifest, bool]:
     """Become the only writer of a shard by raising its epoch.
 
     Args:
-        store: the table's store.
-        paths: the paths of the shard.
+        paths: the shard.
         spec_id: the id of the sharding spec of a new shard.
         sync: whether to sync the manifest to disk if the store is local.
         after: claim the shard only if its epoch is this one; None claims it in any case.
@@ -207,7 +200,7 @@ def claim_shard(
         RetriesExhaustedError: another writer claimed the shard in every attempt.
     """
     for _ in range(_ATTEMPTS):
-        newest = load_shard(store, paths)
+        newest = load_shard(paths)
         message = ShardManifest(current_generation=1, shard_spec_id=spec_id)
         message.shard_id.uuid = paths.shard.bytes
         if newest is not None:
@@ -223,7 +216,7 @@ def claim_shard(
             )
         message.version += 1
         message.writer_epoch += 1
-        if publish_shard(store, paths, message, unique=False, sync=sync):
+        if publish_shard(paths, message, unique=False, sync=sync):
             return message, newest is not None
     raise RetriesExhaustedError(
         f"other writers claimed shard {paths.shard} of {paths.root} first in {_ATTEMPTS} attempts"
@@ -231,7 +224,6 @@ def claim_shard(
 
 
 def change_shard(
-    store: Store,
     paths: ShardPaths,
     change: Callable[[ShardManifest], bool],
     *,
@@ -240,8 +232,7 @@ def change_shard(
     """Write the next version of a shard's manifest, retrying if other writers are first.
 
     Args:
-        store: the table's store.
-        paths: the paths of the shard.
+        paths: the shard.
         change: changes the message and returns True; False if nothing has to be changed.
         sync: whether to sync the file to disk if the store is local.
 
@@ -253,7 +244,7 @@ def change_shard(
         RetriesExhaustedError: another writer was first in every attempt.
     """
     for _ in range(_ATTEMPTS):
-        newest = load_shard(store, paths)
+        newest = load_shard(paths)
         if newest is None:
             raise FormatError("the shard has no manifest", path=paths.manifests)
         message = ShardManifest()
@@ -262,7 +253,7 @@ def change_shard(
             return newest
         message.version = newest.version + 1
         # Even if another writer writes the same bytes, the effect is the same.
-        if publish_shard(store, paths, message, unique=True, sync=sync):
+        if publish_shard(paths, message, unique=True, sync=sync):
             return message
     raise RetriesExhaustedError(
         f"other writers changed shard {paths.shard} of {paths.root} first in {_ATTEMPTS} attempts"

@@ -242,7 +242,7 @@ class Router:
         """Return value -> shard for the shards with a value in their manifest; the first of several wins."""
         result: dict[bytes, uuid.UUID] = {}
         for shard in list_shards(table):
-            manifest = load_shard(table.store, ShardPaths(table.root, shard))
+            manifest = load_shard(ShardPaths(table, shard))
             if manifest is None or manifest.status == ShardManifest.SEALED:
                 continue
             entries = {entry.field_id: entry.value for entry in manifest.shard_field_entries}
@@ -264,7 +264,7 @@ class Router:
         if value in present:
             return present[value]
         shard = uuid.uuid5(_NAMESPACE, f"{self.spec_id}/{self.transform}/{self.num_buckets}/{value.hex()}")
-        create_shard(table.store, ShardPaths(table.root, shard), self.spec_id, {_FIELD: value})
+        create_shard(ShardPaths(table, shard), self.spec_id, {_FIELD: value})
         return shard
 
 

@@ -246,12 +246,12 @@ def append_staged(
         CommitError, FormatError, OSError: see `ShardWriter`.
     """
     limits = {"max_memtable_rows": _STREAM_ROWS, **(settings or {})}
-    paths = ShardPaths(snapshot.root, shard)
+    paths = ShardPaths(snapshot.table, shard)
     for wait in (*_CLAIM_RETRIES.delays(random.random), None):
         try:
             writer = ShardWriter(snapshot, shard, limits)
             try:
-                if write_id is not None and _is_logged(snapshot.store, paths, write_id):
+                if write_id is not None and _is_logged(paths, write_id):
                     return 0
                 return _append_tables(writer, _read_pieces(store or snapshot.store, pieces), write_id)
             finally:
@@ -260,7 +260,7 @@ def append_staged(
             if write_id is None:
                 raise
             # Another process may have done the same work, and its log entries may be collected already.
-            if has_epoch(snapshot.table, write_id) or _is_logged(snapshot.store, paths, write_id):
+            if has_epoch(snapshot.table, write_id) or _is_logged(paths, write_id):
                 return 0
             if wait is None:
                 raise
@@ -323,13 +323,13 @@ def _read_batches(data: pa.Buffer, path: str) -> Iterator[pa.RecordBatch]:
             raise FormatError(f"staged rows are damaged: {error}", path) from error
 
 
-def _is_logged(store: Store, paths: ShardPaths, write_id: WriteId) -> bool:
+def _is_logged(paths: ShardPaths, write_id: WriteId) -> bool:
     """Return whether the log of a shard has all of a write; searches backwards to the query's last entry."""
-    for position in reversed(parse_numbers(list(store.list(paths.entries)))):
+    for position in reversed(parse_numbers(list(paths.store.list(paths.entries)))):
         path = paths.entry(position)
         try:
-            size = store.size(path)
-            (head,) = store.read_ranges(path, [(0, min(size, _HEAD_BYTES))])
+            size = paths.store.size(path)
+            (head,) = paths.store.read_ranges(path, [(0, min(size, _HEAD_BYTES))])
         except FileNotFoundError:
             continue
         try:

@@ -192,7 +192,6 @@ def check_loggable(snapshot: Snapshot) -> MemWalIndexDetails:
 
 
 def place_sentinel(
-    snapshot: Snapshot,
     paths: ShardPaths,
     position: int,
     epoch: int,
@@ -209,19 +208,19 @@ def place_sentinel(
         CommitOutcomeUnknownError: the store did not confirm the write.
     """
     data = pack_sentinel(epoch, entry_mark(), flush=flush)
-    while not put_new(snapshot.store, paths.entry(position), data, unique=True, sync=sync):
-        check_epoch(snapshot, paths, epoch)
+    while not put_new(paths.store, paths.entry(position), data, unique=True, sync=sync):
+        check_epoch(paths, epoch)
         position += 1
     return position
 
 
-def check_epoch(snapshot: Snapshot, paths: ShardPaths, epoch: int) -> None:
+def check_epoch(paths: ShardPaths, epoch: int) -> None:
     """Check that a shard still has the epoch of its writer.
 
     Raises:
         WriterFencedError: another writer has claimed the shard.
     """
-    newest = load_shard(snapshot.store, paths)
+    newest = load_shard(paths)
     stored_epoch = 0 if newest is None else newest.writer_epoch
     if stored_epoch != epoch:
         raise WriterFencedError(
@@ -256,7 +255,7 @@ class ShardWriter:
         self._details = details
         self._only_flushes = only_flushes
         self._store, self._schema = snapshot.store, snapshot.schema
-        self._paths = ShardPaths(snapshot.root, shard)
+        self._paths = ShardPaths(snapshot.table, shard)
         self._config = WriterConfig.of(details, config or {})
         self._spec_id = details.sharding_specs[0].spec_id if details.sharding_specs else 0
         self._arrow = log_schema(self._schema)
@@ -307,17 +306,16 @@ class ShardWriter:
                 after = self._await_flush(error)
 
     def _claim(self, after: int | None) -> None:
-        manifest, existed = claim_shard(self._store, self._paths, self._spec_id, self._sync, after=after)
+        manifest, existed = claim_shard(self._paths, self._spec_id, self._sync, after=after)
         self._epoch = manifest.writer_epoch
         self._last_epoch_check = time.monotonic()
         self._last_rows = after = manifest.replay_after_wal_entry_position
         self._next = after + 1
-        tail = read_tail(self._store, self._paths, after, self._schema, accept_loss=self._config.accept_loss)
+        tail = read_tail(self._paths, after, self._schema, accept_loss=self._config.accept_loss)
         entries = list(tail.entries)
         self._next = tail.next_position
         if existed or entries:
             sentinel_position = place_sentinel(
-                self._snapshot,
                 self._paths,
                 self._next,
                 self._epoch,
@@ -326,7 +324,7 @@ class ShardWriter:
             )
             # The previous writer may have added entries after the log was read: they are valid, too.
             entries += [
-                read_entry(self._store, self._paths, position, self._schema)
+                read_entry(self._paths, position, self._schema)
                 for position in range(self._next, sentinel_position)
             ]
             self._next = sentinel_position + 1
@@ -351,7 +349,6 @@ class ShardWriter:
         epoch = None
         if not (self._is_displaced or self._only_flushes):
             epoch = await_flush(
-                self._store,
                 self._paths,
                 self._schema,
                 epoch=self._epoch,
@@ -376,7 +373,7 @@ class ShardWriter:
             message.replay_after_wal_entry_position = self._next - 1
             return True
 
-        change_shard(self._store, self._paths, change, sync=self._sync)
+        change_shard(self._paths, change, sync=self._sync)
 
     def _record_last_position(self, position: int) -> None:
         """Record the last position of the log in the shard's manifest."""
@@ -387,7 +384,7 @@ class ShardWriter:
             message.wal_entry_position_last_seen = position
             return True
 
-        change_shard(self._store, self._paths, change, sync=self._sync)
+        change_shard(self._paths, change, sync=self._sync)
 
     def _replay(self, entries: Sequence[WalEntry], manifest: ShardManifest) -> None:
         """Read rows of the log into memory; all generations except the newest are written to SSTables."""
@@ -507,8 +504,8 @@ class ShardWriter:
         """
         self._check_epoch_sometimes()
         while not put_new(self._store, self._paths.entry(self._next), data, unique=True, sync=self._sync):
-            check_epoch(self._snapshot, self._paths, self._epoch)
-            entry = read_entry(self._store, self._paths, self._next, self._schema)
+            check_epoch(self._paths, self._epoch)
+            entry = read_entry(self._paths, self._next, self._schema)
             if entry.rows is not None or entry.epoch >= self._epoch:
                 raise CommitError(
                     f"log position {self._next} of shard {self._paths.shard} is taken, but no other writer "
@@ -524,7 +521,7 @@ class ShardWriter:
 
     def _check_epoch_sometimes(self) -> None:
         if time.monotonic() - self._last_epoch_check > _EPOCH_CHECK_SECONDS:
-            check_epoch(self._snapshot, self._paths, self._epoch)
+            check_epoch(self._paths, self._epoch)
             self._last_epoch_check = time.monotonic()
 
     def _freeze(self) -> None:
@@ -583,7 +580,7 @@ class ShardWriter:
             )
             return True
 
-        change_shard(self._store, self._paths, change, sync=self._sync)
+        change_shard(self._paths, change, sync=self._sync)
         with self._lock:
             self.stats.sstables += 1
             self.stats.sstable_rows += full.rows

@@ -97,8 +97,8 @@ def compact(path: str, log: str) -> None:
 def compact_by_pylance(path: str, shard: uuid.UUID) -> bool:
     """Merge the oldest SSTable of a shard, unless it has deleted rows, which pylance cannot merge."""
     dataset = spark_lance.dataset(path)
-    paths = ShardPaths(dataset.root, shard)
-    manifest = load_shard(dataset.store, paths)
+    paths = ShardPaths(dataset.table, shard)
+    manifest = load_shard(paths)
     done = (compacted_generations(dataset.snapshot) or {}).get(shard, 0)
     waiting = [] if manifest is None else [entry for entry in manifest.sstables if entry.generation > done]
     if not waiting:

@@ -73,7 +73,7 @@ def by_pylance(path: Path | str) -> Rows:
     ours = spark_lance.dataset(path)
     shots = []
     for shard in list_shards(ours.table):
-        manifest = load_shard(ours.store, ShardPaths(ours.root, shard))
+        manifest = load_shard(ShardPaths(ours.table, shard))
         assert manifest is not None
         shot = ShardSnapshot(str(shard)).with_spec_id(manifest.shard_spec_id)
         shot = shot.with_current_generation(manifest.current_generation)

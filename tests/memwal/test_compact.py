@@ -203,7 +203,7 @@ def test_what_is_collected(tmp_path: Path) -> None:
     assert would.sstables == 2
     done = dataset.wal.collect(older_than=timedelta(0))
     assert done.paths == would.paths
-    paths = ShardPaths(dataset.root, SHARD)
+    paths = ShardPaths(dataset.table, SHARD)
     left = parse_numbers(list(dataset.store.list(paths.entries)))
     assert left[-1] == 4, "the entry that is in no SSTable"
     assert dataset.store.list_directories(paths.directory) in (["manifest", "wal"], ["wal", "manifest"])
@@ -220,7 +220,7 @@ def test_what_is_collected(tmp_path: Path) -> None:
 def test_left_over_sstables_are_collected_after_the_next_flush(tmp_path: Path) -> None:
     dataset = make(tmp_path, (1, "a"))
     generations(tmp_path, SHARD, {1: "b"}, {2: "c"})
-    paths = ShardPaths(dataset.root, SHARD)
+    paths = ShardPaths(dataset.table, SHARD)
     # Two failed flushes of the generation that another writer has flushed, and a flush that is still active.
     for name in ("00000000_gen_1", "00000000_gen_2", "00000000_gen_3"):
         dataset.store.put(f"{paths.sstable(name)}/data/x.lance", b"rows")
@@ -241,7 +241,7 @@ def test_left_over_sstables_are_collected_after_the_next_flush(tmp_path: Path) -
 def test_readers_can_use_a_shard_manifest_during_the_grace_period(tmp_path: Path) -> None:
     dataset = make(tmp_path, (1, "a"))
     generations(tmp_path, SHARD, {1: "b"}, {2: "c"})
-    paths = ShardPaths(dataset.root, SHARD)
+    paths = ShardPaths(dataset.table, SHARD)
 
     def make_older(hours: float) -> None:
         for file in (tmp_path / "_mem_wal").rglob("*"):

@@ -26,7 +26,7 @@ def flushed(path: Path) -> int:
 
 def epoch_of(path: Path) -> int:
     dataset = spark_lance.dataset(path)
-    manifest = load_shard(dataset.store, ShardPaths(dataset.root, SHARD))
+    manifest = load_shard(ShardPaths(dataset.table, SHARD))
     assert manifest is not None
     return manifest.writer_epoch
 
@@ -106,7 +106,7 @@ def test_a_compaction_that_dies_before_its_sentinel(tmp_path: Path, monkeypatch:
     dataset = make(tmp_path)
     log = dataset.mem_wal_writer(SHARD)
     log.put(rows((1, "a")))
-    claim_shard(dataset.store, ShardPaths(dataset.root, SHARD), 0)
+    claim_shard(ShardPaths(dataset.table, SHARD), 0)
     log.put(rows((2, "a")))
     for _ in range(2):
         with pytest.raises(WriterFencedError):
@@ -171,7 +171,7 @@ def test_a_task_that_is_fenced_claims_again(tmp_path: Path, monkeypatch: pytest.
     def displaced(log: ShardWriter, tables: Any, once: Any) -> int:
         calls.append(log)
         if len(calls) == 1:
-            claim_shard(dataset.store, ShardPaths(dataset.root, SHARD), 0)
+            claim_shard(ShardPaths(dataset.table, SHARD), 0)
             monkeypatch.setattr(writer, "_EPOCH_CHECK_SECONDS", -1.0)
         return real(log, tables, once)
 

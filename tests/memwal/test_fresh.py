@@ -389,7 +389,7 @@ def test_an_sstable_that_is_gone_is_told(tmp_path: Path) -> None:
     import shutil
 
     dataset = layers(tmp_path)
-    manifest = load_shard(dataset.store, ShardPaths(dataset.root, SHARD))
+    manifest = load_shard(ShardPaths(dataset.table, SHARD))
     assert manifest is not None
     shutil.rmtree(tmp_path / "_mem_wal" / str(SHARD) / manifest.sstables[0].path)
     with pytest.raises(FormatError, match="does not exist"):

@@ -204,11 +204,11 @@ def test_a_compacted_sstable_that_is_still_listed_hides_nothing(tmp_path: Path) 
     dataset = make(tmp_path / "t", (1, "a"))
     with dataset.mem_wal_writer(SHARD) as writer:
         writer.put(rows((1, "b")))
-    paths = ShardPaths(dataset.root, SHARD)
-    listed = load_shard(dataset.store, paths)
+    paths = ShardPaths(dataset.table, SHARD)
+    listed = load_shard(paths)
     assert listed is not None
     dataset.wal.compact()
-    drained = load_shard(dataset.store, paths)
+    drained = load_shard(paths)
     assert drained is not None
     assert not drained.sstables
     # As after a crash between the commit and the change of the shard's manifest.

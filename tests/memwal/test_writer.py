@@ -24,16 +24,18 @@ from spark_lance.errors import (
     WalHoleError,
     WriterFencedError,
 )
+from spark_lance.io.store import open_store
 from spark_lance.memwal import flush_claims, sstables, writer
 from spark_lance.memwal.names import ShardPaths
 from spark_lance.memwal.shard_manifest import change_shard, load_shard
 from spark_lance.memwal.sstables import encoded_keys
 from spark_lance.proto.index_pb2 import ShardManifest
+from spark_lance.table.format.table_ref import TableRef
 from tests.memwal.tables import KEY, SCHEMA, SHARD, by_pylance, files, make, plain, rows, seen
 
 
 def paths_of(path: Path) -> ShardPaths:
-    return ShardPaths(str(path), SHARD)
+    return ShardPaths(TableRef(*open_store(path)), SHARD)
 
 
 def test_the_bytes_of_an_entry(tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ def test_a_flush_of_a_displaced_writer_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(WriterFencedError):
         first.flush()
     second.close()
-    manifest = load_shard(dataset.store, paths_of(tmp_path))
+    manifest = load_shard(paths_of(tmp_path))
     assert manifest is not None
     assert [entry.generation for entry in manifest.sstables] == [1]
     assert seen(tmp_path) == by_pylance(tmp_path) == {1: "a"}
@@ -121,7 +123,7 @@ def test_a_sealed_shard_takes_no_rows(tmp_path: Path) -> None:
         message.status = ShardManifest.SEALED
         return True
 
-    change_shard(dataset.store, paths_of(tmp_path), seal)
+    change_shard(paths_of(tmp_path), seal)
     with pytest.raises(ShardSealedError):
         dataset.mem_wal_writer(SHARD)
     assert dataset.wal.shards()[0].status == "sealed"

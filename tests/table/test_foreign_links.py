@@ -116,8 +116,8 @@ def test_logs_stay_inside(tmp_path: Path, victim: Path, link: str) -> None:
         unsharded=True
     )
     shard = uuid.uuid4()
-    paths = ShardPaths(str(tmp_path / "t"), shard)
-    create_shard(table.store, paths, 1)
+    paths = ShardPaths(TableRef(table.store, str(tmp_path / "t")), shard)
+    create_shard(paths, 1)
     for number in range(1, 4):
         (victim / f"{number:064b}.arrow").write_text("precious")
     (victim / str(shard)).mkdir()
@@ -186,13 +186,13 @@ def test_hints_are_not_written_through_links(tmp_path: Path) -> None:
 
 def test_hints_of_shards_are_not_written_through_links(tmp_path: Path) -> None:
     store, root = open_store(str(tmp_path))
-    paths = ShardPaths(root, uuid.uuid4())
-    create_shard(store, paths, 1)
+    paths = ShardPaths(TableRef(store, root), uuid.uuid4())
+    create_shard(paths, 1)
     precious = tmp_path / "precious"
     precious.write_text("precious")
     Path(paths.hint).unlink()
     Path(paths.hint).symlink_to(precious)
-    claim_shard(store, paths, 1)
+    claim_shard(paths, 1)
     assert precious.read_text() == "precious"
     assert Path(paths.hint).read_text() == '{"version":2}'
 

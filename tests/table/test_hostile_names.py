@@ -305,16 +305,16 @@ def test_names_in_records_of_column_jobs(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_in_manifests_of_shards(folder: Path, name: str) -> None:
     store, root = open_store(folder / "t")
-    paths = ShardPaths(root, UUID(int=7))
+    paths = ShardPaths(TableRef(store, root), UUID(int=7))
     message = ShardManifest(version=1, current_generation=1)
     message.shard_id.uuid = paths.shard.bytes
     message.sstables.add(generation=1, path=name)
     Path(paths.manifests).mkdir(parents=True)
     Path(paths.manifest(1)).write_bytes(message.SerializeToString())
     with pytest.raises(FormatError, match=r"(?s)SSTable path .*binpb"):
-        load_shard(store, paths)
+        load_shard(paths)
     with pytest.raises(FormatError, match=r"(?s)SSTable path .*binpb"):
-        change_shard(store, paths, lambda _: True)
+        change_shard(paths, lambda _: True)
 
 
 def test_the_file_of_a_reuse_history() -> None:

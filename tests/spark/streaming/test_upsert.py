@@ -51,9 +51,9 @@ def entries(path: Path) -> list[tuple[str, str, int]]:
     dataset = spark_lance.dataset(path)
     results = []
     for shard in list_shards(dataset.table):
-        paths = ShardPaths(dataset.root, shard)
+        paths = ShardPaths(dataset.table, shard)
         for position in parse_numbers(list(dataset.store.list(paths.entries))):
-            entry = read_entry(dataset.store, paths, position, dataset.snapshot.schema)
+            entry = read_entry(paths, position, dataset.snapshot.schema)
             if entry.rows is not None and b"spark_lance.epoch" in entry.metadata:
                 results.append(
                     (str(shard), entry.metadata[b"spark_lance.epoch"].decode(), entry.rows.num_rows)
