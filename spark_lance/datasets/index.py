@@ -220,8 +220,8 @@ class DatasetIndices(TableRepr):
             train: False creates an empty index, which `optimize.optimize_indices` fills later.
             options: options of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language`
                 ("English"), `max_token_length` (40), `lower_case` (True), `stem` (True), `remove_stop_words`
-                (True), `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines
-                find phrases only in an index with positions).
+                (True), `ascii_folding` (True), `custom_stop_words` (instead of the language's stop words),
+                `with_position` (False; other engines find phrases only in an index with positions).
 
         Raises:
             SchemaError, OptionError, CommitError: as for `create_index`.

@@ -294,8 +294,8 @@ def _make_tokenizer(options: Mapping[str, Any]) -> Tokenizer:
     renamed = {_OPTIONS[name]: value for name, value in options.items()}
     if renamed.get("base") == "ngram":
         renamed = {"stem": False, "stops": False, **renamed}
-    if "own_stops" in renamed:
-        renamed["own_stops"] = tuple(renamed["own_stops"] or ())
+    if renamed.get("own_stops") is not None:
+        renamed["own_stops"] = tuple(renamed["own_stops"])
     assert set(renamed) <= {field.name for field in fields(Tokenizer)}
     if renamed.get("language", "English") not in LANGUAGES:
         raise OptionError(

@@ -351,7 +351,7 @@ class Tokenizer:
         language: language of stemming and stop words.
         max_length: words of this many bytes or more are dropped; None keeps all.
         lower, stem, stops, fold: whether to lowercase, stem, drop stop words, and fold to ASCII.
-        own_stops: additional stop words.
+        own_stops: stop words instead of the language's; None for the language's.
         positions: whether the index stores word positions.
         shortest, longest, prefix_only: for "ngram": minimum and maximum letters of a run, and whether only
             runs at the beginning of a text count.
@@ -365,7 +365,7 @@ class Tokenizer:
     stem: bool = True
     stops: bool = True
     fold: bool = True
-    own_stops: tuple[str, ...] = ()
+    own_stops: tuple[str, ...] | None = None
     positions: bool = False
     shortest: int = 3
     longest: int = 3
@@ -397,6 +397,7 @@ class Tokenizer:
             values = params.get("lance_tokenizer")
             if unsupported or values not in ("text", "json", None):
                 raise UnsupportedFormatError("an index of text that is cut in an unknown way")
+            own_stops = params.get("custom_stop_words")
             return cls(
                 base=params.get("base_tokenizer", "simple"),
                 language=params.get("language", "English"),
@@ -405,7 +406,7 @@ class Tokenizer:
                 stem=bool(params.get("stem", False)),
                 stops=bool(params.get("remove_stop_words", False)),
                 fold=bool(params.get("ascii_folding", False)),
-                own_stops=tuple(params.get("custom_stop_words") or ()),
+                own_stops=None if own_stops is None else tuple(own_stops),
                 positions=bool(params.get("with_position", False)),
                 shortest=int(params.get("min_ngram_length", 3)),
                 longest=int(params.get("max_ngram_length", 3)),
@@ -426,7 +427,7 @@ class Tokenizer:
             "lower_case": self.lower,
             "stem": self.stem,
             "remove_stop_words": self.stops,
-            "custom_stop_words": list(self.own_stops) or None,
+            "custom_stop_words": None if self.own_stops is None else list(self.own_stops),
             "ascii_folding": self.fold,
             "min_ngram_length": self.shortest,
             "max_ngram_length": self.longest,
@@ -524,7 +525,9 @@ class Tokenizer:
 
     @cached_property
     def _stop_words(self) -> frozenset[str]:
-        return frozenset([*(stop_words(self.language) if self.stops else ()), *self.own_stops])
+        if not self.stops:
+            return frozenset()
+        return stop_words(self.language) if self.own_stops is None else frozenset(self.own_stops)
 
     @cached_property
     def _stemmer(self) -> Any:

@@ -163,3 +163,29 @@ def test_other_binary_has_no_words(tmp_path: Path) -> None:
     ds = spark_lance.write_dataset(pa.table({"b": pa.array([b"x"], pa.large_binary())}), tmp_path / "t")
     with pytest.raises(ColumnTypeError):
         ds.create_scalar_index("b", "INVERTED")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"custom_stop_words": ["alpha", "runs"]},
+        {"custom_stop_words": []},
+        {"custom_stop_words": ["alpha"], "remove_stop_words": False},
+        {"custom_stop_words": ["Alpha", "run"], "stem": True},
+        {"custom_stop_words": ["Alpha"], "lower_case": False, "stem": False},
+    ],
+)
+def test_own_stop_words_replace_those_of_the_language(tmp_path: Path, options: dict[str, Any]) -> None:
+    texts = pa.table({"t": ["the Alpha runs", "beta and run", "alpha", "running zeta"]})
+    path = str(tmp_path / "t")
+    spark_lance.write_dataset(texts, path).create_scalar_index("t", "INVERTED", **options)
+    answers = []
+    for writer in (spark_lance, lance):
+        ours, theirs = spark_lance.dataset(path), lance.dataset(path)
+        for query in ("the", "alpha", "Alpha", "runs", "run", "running", "and", "beta"):
+            result = ours.to_table(full_text_query={"query": query, "columns": ["t"]})["t"].to_pylist()
+            assert sorted(result) == sorted(theirs.to_table(full_text_query=query)["t"].to_pylist())
+            answers.append((query, sorted(result)))
+        if writer is spark_lance:
+            theirs.create_scalar_index("t", "INVERTED", replace=True, **options)
+    assert answers[:8] == answers[8:]
