@@ -9,16 +9,16 @@ condition (full_coverage.py).
     leading_rows    a superset of the first n rows in column order; read them to find the exact rows
     null_count      exact
     value_counts    exact; BITMAP only
-    column_bounds       bounds of all values; the bounds themselves may no longer occur
+    column_bounds   bounds of all values; the bounds themselves may no longer occur
 
 Zone maps answer leading_rows (as whole zones), null_count and column_bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,8 @@ from spark_lance.table.reading.snapshot import Snapshot
 
 # If more than this fraction of the table would have to be read, the index does not answer.
 MOST_SHARE = 0.5
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -240,13 +242,16 @@ def leading_rows(
     Raises:
         FormatError: the index is damaged.
     """
-    for index in full_coverage_indices(snapshot, path, _STATISTICS):
-        if not index.names_addresses:
-            continue
-        result = _STATISTICS[index.kind].leading(index, Order(count, descending, nulls, within))
-        if result is not None:
-            return result
-    return None
+    order = Order(count, descending, nulls, within)
+    indices = full_coverage_indices(snapshot, path, _STATISTICS)
+    return _first_answer(
+        _STATISTICS[index.kind].leading(index, order) for index in indices if index.names_addresses
+    )
+
+
+def _first_answer(answers: Iterable[_Answer | None]) -> _Answer | None:
+    """Return the first answer of an index; None if no index can answer."""
+    return next((answer for answer in answers if answer is not None), None)
 
 
 def null_count(snapshot: Snapshot, path: Sequence[str]) -> int | None:
@@ -255,11 +260,8 @@ def null_count(snapshot: Snapshot, path: Sequence[str]) -> int | None:
     Raises:
         FormatError: the index is damaged.
     """
-    for index in full_coverage_indices(snapshot, path, _STATISTICS):
-        result = _STATISTICS[index.kind].nulls(index)
-        if result is not None:
-            return result
-    return None
+    indices = full_coverage_indices(snapshot, path, _STATISTICS)
+    return _first_answer(_STATISTICS[index.kind].nulls(index) for index in indices)
 
 
 def value_counts(
@@ -283,11 +285,12 @@ def value_counts(
     Raises:
         FormatError: the index is damaged.
     """
-    for index in full_coverage_indices(snapshot, path, _STATISTICS):
-        counts = _STATISTICS[index.kind].counts
-        if counts is not None and (result := counts(index, most_values, most_bytes, within)) is not None:
-            return result
-    return None
+    indices = full_coverage_indices(snapshot, path, _STATISTICS)
+    return _first_answer(
+        counts(index, most_values, most_bytes, within)
+        for index in indices
+        if (counts := _STATISTICS[index.kind].counts) is not None
+    )
 
 
 def column_bounds(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
@@ -296,11 +299,8 @@ def column_bounds(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
     Raises:
         FormatError: the index is damaged.
     """
-    for index in full_coverage_indices(snapshot, path, _STATISTICS):
-        result = _STATISTICS[index.kind].bounds(index)
-        if result is not None:
-            return result
-    return None
+    indices = full_coverage_indices(snapshot, path, _STATISTICS)
+    return _first_answer(_STATISTICS[index.kind].bounds(index) for index in indices)
 
 
 # B-trees
