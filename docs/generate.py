@@ -223,6 +223,7 @@ def procedures() -> Iterator[str]:
     yield ""
     yield from sorted(shared.values())
     yield ""
+    first_with: dict[str, str] = {}
     for name, procedure in useful.items():
         yield f"### `{name}`"
         yield ""
@@ -236,7 +237,11 @@ def procedures() -> Iterator[str]:
         for comment, label in _NO_EFFECT.items():
             if without := [f"`{one.name}`" for one in own if one.comment == comment]:
                 yield f"- {label}: {', '.join(without)}."
-        results = [_results(result) for result in procedure.results if result != "done"]
+        results = [
+            _results(result, first_with.setdefault(result, name), name)
+            for result in procedure.results
+            if result != "done"
+        ]
         if results:
             yield f"- Returns {', or '.join(results)}."
         if own or results:
@@ -265,11 +270,13 @@ _USELESS = ("Do nothing", "Not supported", "Check the name")
 _NO_EFFECT = {"does nothing": "No effect", "not supported": "Not supported"}
 
 
-def _results(columns: str) -> str:
-    """Return the columns of a result, or a link to the metadata table with these columns."""
+def _results(columns: str, first: str, procedure: str) -> str:
+    """Return the columns of a result, or a link to the first place with these columns."""
     for name, table in METADATA_TABLES.items():
         if ", ".join(table.schema.names) == columns:
             return f"the columns of the metadata table [`{name}`](metadata.md#{name})"
+    if first != procedure and columns.count(",") > 1:
+        return f"the columns of [`{first}`](#{first})"
     return f"`{columns}`"
 
 

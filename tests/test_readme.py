@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import re
 from pathlib import Path
@@ -66,6 +67,24 @@ def test_blocks_of_output_follow_code() -> None:
         assert text.count("```output") == len(re.findall(r"```py\n[^`]*```\s*```output", text)) + sum(
             output is not None for _, output in steps_of(text)
         ), page
+
+
+def test_the_program_for_pytorch_uses_names_that_exist() -> None:
+    """`make test-torch` runs it; without PyTorch only its names and arguments can be checked."""
+    (block,) = re.findall(r"```py\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), flags=re.DOTALL)
+    module = ast.parse((ROOT / "spark_lance" / "training" / "torch.py").read_text())
+    classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
+    calls = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]
+    own = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in classes]
+    assert own
+    for call in own:
+        functions = {
+            each.name: each for each in classes[call.func.id].body if isinstance(each, ast.FunctionDef)
+        }  # type: ignore[attr-defined]
+        arguments = functions["__init__"].args
+        names = {each.arg for each in (*arguments.args, *arguments.kwonlyargs)}
+        assert {keyword.arg for keyword in call.keywords} <= names
+        assert "set_epoch" in functions
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: str(path.relative_to(ROOT / "docs")))
