@@ -70,7 +70,7 @@ _HOMES = {
     "write_dataset": "spark_lance.datasets.dataset",
     "write_fragments": "spark_lance.datasets.building",
 }
-_MODULES = {"errors": "spark_lance.errors", "query": "spark_lance.query"}
+_MODULES = {name: f"spark_lance.{name}" for name in ("compat", "errors", "query")}
 
 
 def __getattr__(name: str) -> Any:
@@ -79,8 +79,16 @@ def __getattr__(name: str) -> Any:
         return import_module(_MODULES[name])
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_hint(name)}")
     return getattr(import_module(home), name)
+
+
+def _hint(name: str) -> str:
+    if name.startswith("_"):
+        return ""
+    from spark_lance.errors import suggestion
+
+    return {"open": ": write spark_lance.dataset(path)"}.get(name) or suggestion(name, __all__)
 
 
 def __dir__() -> list[str]:

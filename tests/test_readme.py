@@ -75,16 +75,15 @@ def test_the_program_for_pytorch_uses_names_that_exist() -> None:
     module = ast.parse((ROOT / "spark_lance" / "training" / "torch.py").read_text())
     classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
     calls = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]
-    own = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in classes]
-    assert own
-    for call in own:
-        functions = {
-            each.name: each for each in classes[call.func.id].body if isinstance(each, ast.FunctionDef)
-        }  # type: ignore[attr-defined]
-        arguments = functions["__init__"].args
-        names = {each.arg for each in (*arguments.args, *arguments.kwonlyargs)}
-        assert {keyword.arg for keyword in call.keywords} <= names
-        assert "set_epoch" in functions
+    own = [(call, classes.get(call.func.id)) for call in calls if isinstance(call.func, ast.Name)]
+    assert any(owner for _, owner in own)
+    for call, owner in own:
+        if owner is not None:
+            functions = {each.name: each for each in owner.body if isinstance(each, ast.FunctionDef)}
+            arguments = functions["__init__"].args
+            names = {each.arg for each in (*arguments.args, *arguments.kwonlyargs)}
+            assert {keyword.arg for keyword in call.keywords} <= names
+            assert "set_epoch" in functions
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: str(path.relative_to(ROOT / "docs")))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_lance.errors import FormatError, OptionError, OptionTypeError, SchemaError
+from spark_lance.errors import FormatError, OptionError, OptionTypeError, SchemaError, suggestion
 from spark_lance.file.base.limits import check_arrow_stream, decoding
 from spark_lance.table.columns.alter import alter_columns, drop_columns
 from spark_lance.table.columns.evolve import add_columns, add_null_columns
@@ -166,10 +166,7 @@ class DatasetColumns:
             ExpressionError: an expression cannot be evaluated on the columns.
             CommitError: the commit conflicts with other writers; see its subclasses.
         """
-        if isinstance(transforms, str):
-            raise OptionTypeError(
-                f"new columns are a dict from names to SQL, such as {{'x': 'a + 1'}}, not {transforms!r}"
-            )
+        _check_expressions(transforms)
         if isinstance(transforms, pa.Field):
             transforms = [transforms]
         if isinstance(transforms, list) and transforms and isinstance(transforms[0], pa.Field):
@@ -320,6 +317,24 @@ def sample_row(snapshot: Snapshot, columns: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], scan.arrow_schema)
 
 
+def _check_expressions(transforms: object) -> None:
+    """Check that new columns are not text, and their values not numbers.
+
+    Raises:
+        OptionTypeError: they are.
+    """
+    if isinstance(transforms, str):
+        raise OptionTypeError(
+            f"new columns are a dict from names to SQL, such as {{'x': 'a + 1'}}, not {transforms!r}"
+        )
+    if isinstance(transforms, Mapping):
+        for name, value in transforms.items():
+            if isinstance(value, bool | int | float | None):
+                raise OptionTypeError(
+                    f"the values of column {name!r} are SQL text, such as '{value}', not {value!r}"
+                )
+
+
 _KEYS = {"path", "name", "nullable", "data_type"}
 
 
@@ -329,12 +344,21 @@ def read_alteration(alteration: Mapping[str, Any]) -> Alteration:
     Raises:
         OptionError: the dict has other keys, or only the key "path".
     """
+    if not isinstance(alteration, Mapping):
+        raise OptionTypeError(
+            f"an alteration is a dict, such as {{'path': 'a', 'name': 'b'}}, not {alteration!r}"
+        )
     if unknown := alteration.keys() - _KEYS:
+        name = min(unknown)
         raise OptionError(
-            f"an alteration has no {', '.join(sorted(unknown))}; use {', '.join(sorted(_KEYS))}"
+            f"an alteration has no key {name!r}; use {', '.join(sorted(_KEYS))}{suggestion(name, _KEYS)}"
         )
     if "path" not in alteration or len(alteration) < 2:
-        raise OptionError("an alteration needs a path, and a name, nullable or data_type")
+        raise OptionError(
+            "an alteration needs a path, and a name, nullable or data_type, as in {'path': 'a', 'name': 'b'}"
+        )
+    if not isinstance(alteration.get("nullable"), bool | None):
+        raise OptionTypeError(f"nullable of an alteration is True or False, not {alteration['nullable']!r}")
     kind = alteration.get("data_type")
     if kind is not None and not isinstance(kind, pa.DataType):
         raise OptionTypeError(f"data_type is a type of pyarrow, such as pyarrow.int32(), not {kind!r}")

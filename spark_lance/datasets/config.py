@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_lance.errors import ConstraintError, OptionTypeError
+from spark_lance.errors import ConstraintError, OptionTypeError, suggestion
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
@@ -112,9 +113,19 @@ class DatasetSettings:
         schema = self.dataset.lance_schema
         arrow = pa.schema([field.read_field() for field in schema.fields])
         if own_condition(expression, arrow) is None:
+            words = re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^']*'", "", expression))
+            near = next(
+                (
+                    hint
+                    for word in words
+                    if word not in arrow.names and (hint := suggestion(word, arrow.names))
+                ),
+                "",
+            )
             raise ConstraintError(
                 f"constraint {name} ({expression}) is no condition on {', '.join(arrow.names)} that is "
                 "evaluated without Spark: compare columns with literals, or use LanceTable.addConstraint"
+                f"{near}"
             )
         columns = column_names(expression, arrow.names)
         return self.add(Constraint(name, CHECK, expression, columns, enforced=True))
@@ -151,8 +162,11 @@ class DatasetSettings:
         if existing is None and if_exists:
             return self.dataset
         if existing is None:
-            names = ", ".join(one.name for one in self.constraints) or "none"
-            raise ConstraintError(f"{self.dataset.uri} has no constraint {name}; there are: {names}")
+            names = [one.name for one in self.constraints]
+            others = (
+                f"there are: {', '.join(names)}{suggestion(name, names)}" if names else "the table has none"
+            )
+            raise ConstraintError(f"{self.dataset.uri} has no constraint {name}; {others}")
         return self._commit_update(config_updates=text_updates({constraint_setting(existing)[0]: None}))
 
     def update_metadata(self, values: Texts, *, replace: bool = False) -> LanceDataset:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spark_lance.datasets.lance_dataset import LanceDataset
 from spark_lance.datasets.read import LanceFragment
+from spark_lance.datasets.spelling import suggest_arguments
 from spark_lance.errors import (
     LanceError,
     OptionError,
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 _SMALL_BYTES = 1 << 20
 
 
+@suggest_arguments(tag="version='my-tag'", branch="version=('my-branch', None)", path="uri=...")
 def dataset(
     uri: str | os.PathLike[str],
     version: Reference | None = None,
@@ -95,6 +97,7 @@ def dataset(
     return result if version is None or isinstance(version, int) else result.checkout_version(version)
 
 
+@suggest_arguments(branch="the branch as uri: dataset(uri, ('my-branch', None))", path="uri=...")
 def write_dataset(
     data: Any,
     uri: str | os.PathLike[str] | LanceDataset,

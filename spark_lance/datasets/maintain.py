@@ -182,6 +182,8 @@ class DatasetOptimizer:
         """
         if older_than is not None and not isinstance(older_than, timedelta):
             raise OptionTypeError(f"older_than is a timedelta, as in timedelta(days=14), not {older_than!r}")
+        if retain_versions is not None and not hasattr(retain_versions, "__index__"):
+            raise OptionTypeError(f"retain_versions is a whole number, such as 3, not {retain_versions!r}")
         policy = CleanupPolicy(
             older_than, retain_versions, versions, delete_unverified, error_if_tagged_old_versions
         )

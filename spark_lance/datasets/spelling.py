@@ -6,12 +6,14 @@ camelCase names, like Delta's `DeltaTable`.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from spark_lance.errors import OptionTypeError
+from spark_lance.errors import OptionTypeError, suggestion
 
 # Public names that only other layers of the package use.
 _INTERNAL = {"aliased", "at", "main_line", "manifest", "max_field_id", "plan_scan", "root", "searcher"}
@@ -31,6 +33,8 @@ _ELSEWHERE = {
     "collect": ("toDF().collect()", "to_table()"),
     "toPandas": ("toDF().toPandas()", "to_pandas()"),
     "append": ("insert(rows)",),
+    "search": ("to_table(nearest={'column': 'v', 'q': [0.1, 0.2], 'k': 10})",),
+    "vacuum": ("cleanup_old_versions()",),
     "rollback": ("restoreToVersion(1)", "checkout_version(1).restore()"),
 }
 
@@ -67,6 +71,34 @@ def _similar_names(kind: type, name: str) -> str:
     longer = [each for each in names if each.startswith(name)]
     near = longer or get_close_matches(name, names, 3)
     return f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def suggest_arguments(**advice: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator for functions: unknown keyword arguments raise an error with the right name.
+
+    Args:
+        advice: what to write instead of an argument that has another name here.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        names = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name not in names:
+                    remedy = f": write {advice[name]}" if name in advice else suggestion(name, names)
+                    remedy = remedy or f"; use {', '.join(names)}"
+                    raise OptionTypeError(f"{function.__name__}() has no argument {name!r}{remedy}")
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 def snake_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_lance.datasets.show import HISTORY_COLUMNS, history_rows
+from spark_lance.errors import OptionTypeError
 from spark_lance.io.base_options import Location
 from spark_lance.io.display import TableRepr
 from spark_lance.io.locations import uri_text
@@ -91,6 +92,10 @@ class DatasetHistory(TableRepr):
         Args:
             limit: number of versions to return. Default: all.
         """
+        if limit is not None and not hasattr(limit, "__index__"):
+            raise OptionTypeError(
+                f"limit is a whole number, such as 10 for the newest ten versions, not {limit!r}"
+            )
         return metadata_table("history").to_arrow(self.dataset.snapshot, limit=limit)
 
     def _repr_rows(self) -> tuple[str, Sequence[str], Iterable[Sequence[object]]]:

@@ -233,7 +233,7 @@ def _lists(value: Value) -> Any:
     value = typed(value)
     kind = value.type
     if not is_list(kind):
-        raise ExpressionError(f"a list is needed here, not {kind}")
+        raise ExpressionError(f"functions of lists need a column of lists, not of {kind}: compare it with =")
     if isinstance(value, pa.Scalar):
         return pa.array([value.as_py()], kind)
     if isinstance(value, pa.ChunkedArray):

@@ -238,7 +238,10 @@ def _parse_condition(sql: str) -> Expression:
 def _check_condition(condition: Condition, empty: pa.Table) -> Condition:
     kind = condition.mask(empty).type
     if kind != pa.bool_():
-        raise ExpressionError(f"{condition.text} is not a condition: its values are of type {kind}")
+        raise ExpressionError(
+            f"{condition.text} is not a condition, because its values are of type {kind}: compare it, as in "
+            f"{condition.text} = ..., or write {condition.text} is not null"
+        )
     return condition
 
 

@@ -262,10 +262,23 @@ def _problem(error: Exception) -> str:
     problems = error.errors if isinstance(error, ParseError) else []
     if not problems:
         return " ".join(str(error).split())
-    what = str(problems[0]["description"])
+    what = str(problems[0]["description"]).partition("/")[0].strip()
+    mark = str(problems[0]["highlight"])
+    place = f"{mark!r}, line {problems[0]['line']}, column {problems[0]['col']}"
+    if mark in _SYNTAX_HINTS:
+        return f"{place} is not understood: {_SYNTAX_HINTS[mark]}"
     if "<" in what:
         what = "something is missing"
-    return f"{what} at {problems[0]['highlight']!r}, line {problems[0]['line']}, column {problems[0]['col']}"
+    return f"{what} at {place}"
+
+
+# The text at an error of syntax -> what to write.
+_SYNTAX_HINTS = {
+    "&&": "write `and`",
+    "||": "write `or`",
+    ",": "write one condition, and a list in parentheses, as in `id in (1, 2)`",
+}
+_TYPE_NAMES = ("int", "bigint", "smallint", "float", "double", "string", "boolean", "date", "timestamp")
 
 
 def _convert(node: Any) -> Expression:
@@ -410,7 +423,9 @@ def _type(node: exp.DataType) -> pa.DataType:
     if name == "DECIMAL" and len(sizes) in (1, 2):
         return pa.decimal128(sizes[0], sizes[1] if len(sizes) == 2 else 0)
     if name not in SQL_TYPES:
-        raise ExpressionError(f"the type {node.sql()} is not supported")
+        name = node.sql()
+        hint = suggestion(name, _TYPE_NAMES) or "; use a type such as int, bigint, double, string or date"
+        raise ExpressionError(f"the type {name} is not supported{hint}")
     return SQL_TYPES[name]
 
 

@@ -281,6 +281,10 @@ def _remedy(kind: pa.DataType, literal: Any) -> str:
         return f": write a text in quotes, '{literal}'"
     if isinstance(literal, str) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         return ": write a number without quotes"
+    if pa.types.is_fixed_size_list(kind):
+        return ": search vectors by nearest={'column': ..., 'q': [...]}"
+    if is_list(kind):
+        return ": write array_has(column, value) to find a value in a list"
     return ": write a value of that type, or use cast()"
 
 

@@ -26,6 +26,8 @@ def uri_text(value: object) -> str:
         OptionTypeError: the value is neither text nor a path.
     """
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if text == "":
+        raise OptionTypeError("the path of the table is empty: write a path or URI, such as /data/t")
     if isinstance(text, str):
         return text
     # A mapping may be storage options in the wrong place.

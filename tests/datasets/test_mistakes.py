@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import spark_lance
 from spark_lance import commit_options, dataset, errors, write_dataset
 from spark_lance.cli.main import main
 from spark_lance.errors import CommitOutcomeUnknownError, LanceError, OptionTypeError, TableNotFoundError
@@ -238,6 +240,44 @@ MISTAKES = [
     ("dataset('s3x://bucket/t')", "use a local path, s3://"),
     ("write_dataset(None, path + '4')", "give an Arrow table or stream"),
     ("write_dataset(pa.table({'a.b': [1]}), path + '5')", "rename the column"),
+    ("ds.to_table(columns=['Order_Id'])", "did you mean 'order_id'?"),
+    ("ds.to_table(columns=['order_id', 'order_id'])", "columns has 'order_id' twice: leave one out"),
+    ("ds.to_table(filter='order_id = 1 && order_id = 2')", "is not understood: write `and`"),
+    ("ds.to_table(filter='order_id in 1,2')", "a list in parentheses, as in `id in (1, 2)`"),
+    ("ds.to_table(filter='order_id')", "compare it, as in order_id = ..."),
+    ("ds.to_table(filter='v > 1')", "search vectors by nearest="),
+    ("ds.to_table(filter=\"array_has(customer, 'a')\")", "need a column of lists, not of string"),
+    ("ds.to_table(filter='cast(customer as itn) = 1')", "did you mean 'int'?"),
+    ("ds.to_table(nearest={'q': [0.0] * 4, 'k': 1})", "nearest needs column, as in {'column'"),
+    ("ds.to_table(nearest={'column': 'v', 'q': 'abc'})", "must be a list of numbers or a list of such lists"),
+    ("ds.to_table(nearest={'column': 'v', 'q': [1, 2, None, 3]})", "contains NaN, infinity or a null"),
+    ("ds.to_table(nearest={'column': 'customer', 'q': [0.0]})", "search a column of vectors"),
+    ("ds.to_table(full_text_query={'column': 'customer'})", "as in {'query': 'words', 'column': 'title'}"),
+    ("ds.create_scalar_index('address.cty', 'BTREE')", "did you mean 'city'?"),
+    ("ds.create_index('v', 'BTREE')", "write create_scalar_index(column, 'BTREE')"),
+    ("ds.tags.create('x', 99)", "version 99 of PATH does not exist (available: 1, 2)"),
+    ("dataset('')", "the path of the table is empty"),
+    ("dataset(path + '/data')", "it is a folder inside a table: open PATH"),
+    ("dataset(path, tag='checked')", "dataset() has no argument 'tag': write version='my-tag'"),
+    ("dataset(path, storage_optons={})", "did you mean 'storage_options'?"),
+    ("write_dataset(rows, path + '6', max_rows_per_fil=5)", "did you mean 'max_rows_per_file'?"),
+    ("write_dataset(rows, path + '7', compression='gzip')", "use one of zstd, lz4, fsst, none"),
+    ("write_dataset(pa.table({'v': [[1.0, 2.0]]}), path, mode='append')", "cast it to"),
+    ("write_dataset(pa.table({'address': [{'cty': 'x'}]}), path, mode='append')", "column 'address.cty'"),
+    ("write_dataset([1, 2], path + '8')", "it must give record batches, tables, DataFrames or dicts"),
+    ("ds.add_columns({'x': 5})", "the values of column 'x' are SQL text, such as '5', not 5"),
+    ("ds.add_columns(lambda batch: {'x': [1]})", "<lambda> returned dict: return a record batch"),
+    ("ds.alter_columns('customer')", "an alteration is a dict, such as {'path': 'a', 'name': 'b'}"),
+    ("ds.alter_columns({'path': 'customer', 'nam': 'c'})", "did you mean 'name'?"),
+    ("ds.alter_columns({'path': 'customer', 'nullable': 'x'})", "is True or False, not 'x'"),
+    ("ds.drop_columns(['order_id', 'customer', 'address', 'v'])", "keep one, or delete the table"),
+    ("ds.update({'order_id': \"'x'\"})", "column 'order_id': a value of type string cannot become int64"),
+    ("ds.merge_insert([]).when_matched_update_all().execute(rows)", "as in merge_insert('id')"),
+    ("ds.merge(pa.table({'ordr_id': [1], 'z': [1]}), 'order_id')", "did you mean 'ordr_id'?"),
+    ("ds.cleanup_old_versions(retain_versions='3')", "is a whole number, such as 3, not '3'"),
+    ("ds.history('x')", "limit is a whole number, such as 10 for the newest ten versions, not 'x'"),
+    ("ds.settings.add_constraint('p', 'ordr_id > 0')", "did you mean 'order_id'?"),
+    ("ds.settings.drop_constraint('p')", "has no constraint p; the table has none"),
     ("commit_options(retry=3).__enter__()", "as in RetryPolicy(attempts=50), not 3"),
 ]  # fmt: skip
 
@@ -281,6 +321,7 @@ COMMANDS = [
 GRADED_B = {
     "ds.to_table(filter='order_id = ')",
     "ds.take_blobs('v', [0])",
+    "ds.update({'order_id': \"'x'\"})",
 }
 
 
@@ -308,6 +349,30 @@ def test_messages_of_mistakes(mistake: str, part: str, names_of_mistakes: dict[s
     assert part in message
     assert "_rowid" not in message
     assert "\n" not in message
+
+
+def test_names_that_the_package_and_its_tables_lack(names_of_mistakes: dict[str, Any]) -> None:
+    for mistake, part in (
+        ("spark_lance.datset", "did you mean 'dataset'?"),
+        ("spark_lance.open", "write spark_lance.dataset(path)"),
+        ("ds.search", "write to_table(nearest={'column': 'v'"),
+        ("ds.to_tabel", "did you mean 'to_table'?"),
+    ):
+        with pytest.raises(AttributeError) as error:
+            eval(mistake, {**names_of_mistakes, "spark_lance": spark_lance})
+        assert part in str(error.value)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have notes since Python 3.11")
+def test_an_error_of_a_function_names_the_function_and_its_batch(names_of_mistakes: dict[str, Any]) -> None:
+    def divide(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ZeroDivisionError("division by zero")
+
+    with pytest.raises(ZeroDivisionError) as error:
+        names_of_mistakes["ds"].add_columns(divide, read_columns=["order_id"])
+    assert getattr(error.value, "__notes__", None) == [
+        "in divide, called with a batch (rows: 1, columns: order_id)"
+    ]
 
 
 @pytest.mark.parametrize(("command", "part"), COMMANDS, ids=[line[0] for line in COMMANDS])

@@ -489,7 +489,7 @@ def _check_names(fields: Sequence[Field]) -> None:
         if "." in top.name:
             raise SchemaError(f"column name {top.name!r} has a dot, which Lance reserves; rename the column")
         if top.name in names:
-            raise SchemaError(f"column name {top.name!r} occurs twice")
+            raise SchemaError(f"column name {top.name!r} occurs twice: choose another name for one of them")
         names.add(top.name)
 
 

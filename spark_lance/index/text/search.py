@@ -130,8 +130,14 @@ def parse_text_query(manifest: Manifest, request: Mapping[str, Any], k: int | No
     unknown = sorted(set(request) - _REQUEST_KEYS)
     if unknown or not isinstance(request.get("query"), str):
         similar = suggestion(unknown[0], _REQUEST_KEYS) if unknown else ""
+        if unknown:
+            raise OptionError(
+                f"full_text_query has no key {', '.join(unknown)}; "
+                f"use {', '.join(sorted(_REQUEST_KEYS))}{similar}"
+            )
         raise OptionError(
-            f"a text query needs the text `query`, and has no {', '.join(unknown) or 'other'}{similar}"
+            "full_text_query needs the text `query`, as in {'query': 'words', 'column': 'title'}, "
+            f"not {request.get('query')!r}"
         )
     columns = [request["column"]] if request.get("column") else list(request.get("columns") or ())
     columns = columns or indexed_text_columns(manifest)

@@ -85,7 +85,10 @@ class VectorQuery:
             )
         missing = [key for key in ("column", "q") if nearest.get(key) is None]
         if missing:
-            raise OptionTypeError(f"nearest needs {' and '.join(missing)}")
+            raise OptionTypeError(
+                f"nearest needs {' and '.join(missing)}, "
+                "as in {'column': 'vector', 'q': [0.1, 0.2], 'k': 10}"
+            )
         _check_types(nearest)
         options: dict[str, Any] = {key: nearest[key] for key in _PASSED_KEYS if nearest.get(key) is not None}
         if nearest.get("nprobes") is not None:
@@ -112,7 +115,8 @@ class VectorQuery:
         kind = vector_kind(kind)
         if not pa.types.is_fixed_size_list(kind):
             raise OptionTypeError(
-                f"column {self.column!r} must be a vector, and is {kind}: it holds no vectors of one length"
+                f"column {self.column!r} is {kind}, which holds no vectors of one length: search a column of "
+                "vectors"
                 f"{as_vectors_hint(kind, self.vectors.shape[1])}"
             )
         dim = kind.list_size
@@ -129,7 +133,7 @@ class VectorQuery:
             if not np.array_equal(vectors, self.vectors):
                 raise OptionError("a query for vectors of bytes must have whole numbers from 0 to 255")
         elif not np.isfinite(vectors).all():
-            raise OptionError("the query contains NaN or infinity")
+            raise OptionError(f"q of nearest, for column {self.column!r}, contains NaN, infinity or a null")
         else:
             vectors = vectors.astype(np.float64 if kind.value_type == pa.float64() else np.float32)
         return VectorQuery(**{**self.__dict__, "vectors": vectors})
@@ -170,7 +174,11 @@ def _as_matrix(value: Any) -> Vectors:
             raise OptionError(
                 f"All query vectors must have the same length, not {', '.join(map(str, sorted(lengths)))}"
             ) from error
-        raise OptionError(f"a query must be numbers, one list or a list of lists: {error}") from error
+        text = repr(value)
+        text = text if len(text) < 60 else f"{text[:60]}..."
+        raise OptionError(
+            f"q of nearest must be a list of numbers or a list of such lists, as in [0.1, 0.2], not {text}"
+        ) from error
     if array.ndim == 1:
         array = array[None]
     if array.ndim != 2 or not array.size:

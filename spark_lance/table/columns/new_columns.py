@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import join, make_filterable
-from spark_lance.errors import SchemaError
+from spark_lance.errors import SchemaError, suggestion
 from spark_lance.expressions.predicate import compile_expression
 
 
@@ -174,10 +174,10 @@ def function(
     """
     schema = getattr(call, "output_schema", None)
     if schema is None:
-        schema = _as_batch(call(sample())).schema.remove_metadata()
+        schema = _as_batch(_called(call, sample()), call).schema.remove_metadata()
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
-        result = _as_batch(call(batch), schema)
+        result = _as_batch(_called(call, batch), call, schema)
         if result.schema.names != schema.names:
             raise SchemaError(
                 "Output schema of function does not match the expected schema: it gave "
@@ -188,7 +188,26 @@ def function(
     return Computation(schema, tuple(columns), compute, any_order=False)
 
 
-def _as_batch(result: Any, schema: pa.Schema | None = None) -> pa.RecordBatch:
+def _called(call: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> Any:
+    """Return the result of a user's function; an error of it also names the function and its batch."""
+    try:
+        return call(batch)
+    except Exception as error:
+        if hasattr(error, "add_note"):  # since Python 3.11
+            columns = ", ".join(batch.schema.names)
+            error.add_note(
+                f"in {_name(call)}, called with a batch (rows: {batch.num_rows}, columns: {columns})"
+            )
+        raise
+
+
+def _name(call: Any) -> str:
+    return str(
+        getattr(call, "__name__", None) or getattr(getattr(call, "func", call), "__name__", "the function")
+    )
+
+
+def _as_batch(result: Any, call: Any, schema: pa.Schema | None = None) -> pa.RecordBatch:
     if isinstance(result, pa.RecordBatch):
         return result
     if isinstance(result, pa.Table):
@@ -196,7 +215,10 @@ def _as_batch(result: Any, schema: pa.Schema | None = None) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(arrays, schema=result.schema)
     if hasattr(result, "iloc"):
         return pa.RecordBatch.from_pandas(result, schema=schema, preserve_index=False)
-    raise SchemaError(f"the function gave {type(result).__name__}, not a record batch")
+    raise SchemaError(
+        f"{_name(call)} returned {type(result).__name__}: return a record batch, as in "
+        "pyarrow.record_batch({'x': values})"
+    )
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
@@ -226,7 +248,10 @@ class Join:
             SchemaError: the column does not exist, or its values cannot be cast to this type.
         """
         if key not in data.column_names:
-            raise SchemaError(f"column {key!r} is not in the data; it has {', '.join(data.column_names)}")
+            raise SchemaError(
+                f"column {key!r} is not in the data; it has {', '.join(data.column_names)}"
+                f"{suggestion(key, data.column_names)}"
+            )
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
         keys = _one_array(data[key])

@@ -82,7 +82,8 @@ class Scan(TableRefMixin):
         ]
         names = [name for name in names if name not in flags] + flags
         if len(set(names)) != len(names):
-            raise SchemaError(f"a column is named twice in {', '.join(names)}")
+            twice = next(name for name in names if names.count(name) > 1)
+            raise SchemaError(f"columns has {twice!r} twice: leave one out")
         system = system_names(field.name for field in manifest.schema.fields)
         for name in names:
             if name not in system:

@@ -575,7 +575,9 @@ def _key_fields(schema: Schema, on: Sequence[str]) -> tuple[Field, ...]:
     else:
         keys = primary_key(schema)
         if not keys:
-            raise SchemaError("a merge needs key columns, because the table has no primary key")
+            raise SchemaError(
+                "a merge needs key columns, as in merge_insert('id'), because the table has no primary key"
+            )
     for key in keys:
         if key not in schema.fields:
             raise SchemaError(f"the key column {key.name!r} is inside another column")

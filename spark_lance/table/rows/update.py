@@ -235,7 +235,10 @@ def _cast_to_field(values: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     if pa.types.is_null(values.type):
         return pa.chunked_array([pa.nulls(len(values), target)])
     if not pa.types.is_dictionary(target):
-        return cast(values, target)
+        try:
+            return cast(values, target)
+        except ExpressionError as error:
+            raise ExpressionError(f"column {field.name!r}: {error}") from error
     plain = cast(values, target.value_type).combine_chunks()
     encoded = plain.dictionary_encode()
     indices = cast(encoded.indices, target.index_type)

@@ -390,6 +390,10 @@ def _path_hint(place: Path) -> str:
     if place.is_dir():
         inside = sorted(_tables_in(place))
         more = f" and {len(inside) - _MAX_NAMES} more" if len(inside) > _MAX_NAMES else ""
+        if not inside and (
+            table := next((up for up in place.parents[:2] if (up / VERSIONS_DIR).is_dir()), None)
+        ):
+            return f"it is a folder inside a table: open {table}"
         return f"the folder holds the tables {', '.join(inside[:_MAX_NAMES])}{more}" if inside else ""
     near = get_close_matches(place.name, _tables_in(place.parent), 1)
     if near:

@@ -33,7 +33,7 @@ SELECT count(*) FROM vector_search('lance.s', 'v', array(7, 1), 3, map('far', '1
 SELECT count(*) FROM vector_search('lance.s', 'v', array(7, 1));
 ! missing: k
 SELECT count(*) FROM vector_search('lance.s', 'id', array(7, 1), 1);
-! it holds no vectors
+! holds no vectors
 SELECT count(*) FROM text_search('lance.s', 'id', 'fox', 3);
 ! holds no text
 SELECT count(*) FROM vector_search('not a name', 'v', array(7, 1), 3);
