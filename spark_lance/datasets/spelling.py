@@ -93,7 +93,9 @@ def suggest_arguments(**advice: str) -> Callable[[Callable[P, R]], Callable[P, R
                 if name not in names:
                     remedy = f": write {advice[name]}" if name in advice else suggestion(name, names)
                     remedy = remedy or f"; use {', '.join(names)}"
-                    raise OptionTypeError(f"{function.__name__}() has no argument {name!r}{remedy}")
+                    raise OptionTypeError(
+                        f"{function.__name__}() got an unexpected keyword argument {name!r}{remedy}"
+                    )
             return function(*args, **kwargs)
 
         return call

@@ -5,10 +5,13 @@ It imports the SQL catalog (sql/, which uses `LanceTable`), so no other module o
 
 from __future__ import annotations
 
+import os
+
 from pyspark.errors import AnalysisException
 from pyspark.sql.session import SparkSession
 
-from spark_lance.errors import OptionError
+from spark_lance.datasets.spelling import suggest_arguments
+from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.spark.base.compat import SESSION_CATALOG, avoid_waiting_udfs, has_jvm
 from spark_lance.spark.driver.arguments import check_running, check_session
 from spark_lance.spark.driver.interpreters import check_workers
@@ -19,6 +22,7 @@ from spark_lance.spark.sql.register import enable_request, enable_save_modes, lo
 __all__ = ["enable"]
 
 
+@suggest_arguments(path="root='/tables'", warehouse="root='/tables'", name="catalog='lance'")
 def enable(
     spark: SparkSession,
     *,
@@ -55,6 +59,8 @@ def enable(
     """
     check_session(spark, "enable(spark)")
     check_running(spark)
+    if not isinstance(root, str | os.PathLike | None):
+        raise OptionTypeError(f"root is the path or URI of a folder, such as '/tables', not {root!r}")
     catalog = SESSION_CATALOG if catalog.lower() == SESSION_CATALOG else catalog
     if catalog == SESSION_CATALOG and root is not None:
         raise OptionError(

@@ -258,7 +258,7 @@ MISTAKES = [
     ("ds.tags.create('x', 99)", "version 99 of PATH does not exist (available: 1, 2)"),
     ("dataset('')", "the path of the table is empty"),
     ("dataset(path + '/data')", "it is a folder inside a table: open PATH"),
-    ("dataset(path, tag='checked')", "dataset() has no argument 'tag': write version='my-tag'"),
+    ("dataset(path, tag='checked')", "keyword argument 'tag': write version='my-tag'"),
     ("dataset(path, storage_optons={})", "did you mean 'storage_options'?"),
     ("write_dataset(rows, path + '6', max_rows_per_fil=5)", "did you mean 'max_rows_per_file'?"),
     ("write_dataset(rows, path + '7', compression='gzip')", "use one of zstd, lz4, fsst, none"),

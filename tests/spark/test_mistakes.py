@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
@@ -124,6 +125,33 @@ MISTAKES = [
     ("table.restoreToTag('cheked')", "A", "did you mean 'checked'?"),
     ("LanceTable.forName(session, 'lance.ordrs')", "A", "did you mean 'orders'?"),
     ("table.vacuum('7 days')", "A", "such as 168 for 7 days, not '7 days'"),
+    ("SELECT * FROM table_changes('lance.ordrs', 1)", "A", "did you mean 'orders'?"),
+    ("SELECT * FROM vector_search('lance.ordrs', 'v', array(1f), 2)", "A", "did you mean 'orders'?"),
+    ("SELECT * FROM vector_search('lance.orders', 'customer', array(1f), 2)", "A", "a column of vectors"),
+    ("CALL lance.system.fast_forward('orders', 'main', 'audt')", "A", "did you mean 'audit'?"),
+    ("CALL lance.system.rollback_to_snapshot('orders', 99)", "A", "does not exist (available: 1, 2, 3)"),
+    ("CALL lance.system.rewrite_data_files('orders', strategy => 'srt')", "A", "must be binpack or sort"),
+    ("ALTER TABLE lance.orders ADD PARTITION FIELD dys(order_id)", "A", "did you mean 'days'?"),
+    ("ALTER TABLE lance.orders WRITE ORDERED BY custmer", "A", "did you mean 'customer'?"),
+    ("CREATE INDEX i ON lance.ordrs USING BTREE (order_id)", "A", "did you mean 'orders'?"),
+    ("DESCRIBE HISTORY lance.ordrs", "A", "did you mean 'orders'?"),
+    ("append(rows.selectExpr('order_id', 'array(1D) AS v'))", "A", "write cast(v AS array<float>)"),
+    ("append(rows, **{'custmer.lance.encoding': 'blob'})", "A", "did you mean 'customer'?"),
+    ("append(rows, partitionBy='ordr_id')", "A", "did you mean 'order_id'?"),
+    ("read(readChangeFeed='true', startingVersion=3, endingVersion=1)", "A", "is after the last version, 1"),
+    ("table.addColumns(fail, inputs=['order_id'], schema=schema)", "B", "in fail, called with a batch"),
+    ("table.addColumns(rows, on='ordr_id')", "A", "did you mean 'order_id'?"),
+    ("table.search([1.0], 'v', nprobe=2)", "A", "did you mean 'nprobes'?"),
+    ("table.addConstraint('p', 'ordr_id > 0')", "A", "did you mean 'order_id'?"),
+    (
+        "table.alias('t').merge(rows.alias('s'), 't.order_id = s.order_id')"
+        ".whenMatchedUpdate({'customer': 's.customer'})",
+        "A",
+        "write set= as a dict from columns to values",
+    ),
+    ("LanceTable.forName(session, 'orders')", "A", "such as lance.orders"),
+    ("LanceTable.create(session).location('/x').addColumn('a', 'bigit')", "A", "type 'bigit' is not known"),
+    ("spark_lance.enable(session, rot='/x')", "A", "did you mean 'root'?"),
     ("LanceTable.forPath(path, session)", "A", "write LanceTable.forPath(spark, path)"),
 ]  # fmt: skip
 
@@ -146,6 +174,9 @@ def names(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict
     def append(frame: Any, **options: Any) -> None:
         frame.write.format("lance").mode("append").options(**options).save(path)
 
+    def fail(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("bad value 7")
+
     def stream(**options: Any) -> None:
         session.readStream.format("lance").options(**options).load(path)
 
@@ -154,6 +185,9 @@ def names(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict
         "path": path,
         "table": table,
         "LanceTable": LanceTable,
+        "spark_lance": spark_lance,
+        "fail": fail,
+        "schema": pa.schema([("y", pa.int32())]),
         "rows": session.createDataFrame([(3, "c")], "order_id bigint, customer string"),
         "read": lambda **options: session.read.format("lance").options(**options).load(path).collect(),
         "append": append,

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from spark_lance.errors import OptionError
 from spark_lance.spark.base.compat import has_jvm, java_context
 from spark_lance.spark.driver.interpreters import missing_package_error
-from spark_lance.spark.worker.failures import from_tasks, one_line
+from spark_lance.spark.worker.failures import from_tasks, hide_own_frames, one_line
 from spark_lance.spark.worker.process import forget_archives, keep_worker_ready
 from spark_lance.table.commits.commit_options import APPLICATION, APPLICATION_NAME, COMMIT_MESSAGE, USER
 
@@ -70,8 +70,12 @@ def collect_answers(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_line():
             keep_worker_ready()
-            for answer in work(iter(batches)):
-                yield pa.record_batch([pa.array([pickle.dumps(answer)], pa.binary())], schema=_ANSWER)
+            try:
+                for answer in work(iter(batches)):
+                    yield pa.record_batch([pa.array([pickle.dumps(answer)], pa.binary())], schema=_ANSWER)
+            except Exception as error:
+                hide_own_frames(error)
+                raise
             forget_archives()
 
     try:

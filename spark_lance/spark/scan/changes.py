@@ -163,7 +163,7 @@ def _range(walk: BranchReader, options: ReadOptions, ref: VersionRef) -> tuple[i
     if first > ref.version:
         raise VersionNotFoundError(f"{walk.root} has no version {first} yet; its newest is {ref.version}")
     if first > last:
-        raise OptionError(f"the range from version {first} to {last} is empty")
+        raise OptionError(f"the first version, {first}, is after the last version, {last}: swap them")
     return first, last
 
 

@@ -141,8 +141,9 @@ def resolve_projection(table: Schema, projection: st.StructType) -> tuple[tuple[
         else:
             fields.append(narrow(field.as_descriptor(), column.dataType))
     if unknown:
-        there = ", ".join(field.name for field in table.fields)
-        reasons.append(f"there is no column {', '.join(unknown)}, but {there}")
+        there = [field.name for field in table.fields]
+        similar = suggestion(unknown[0], there)
+        reasons.append(f"there is no column {', '.join(unknown)}, but {', '.join(there)}{similar}")
     if reasons:
         raise SchemaError(f"the schema does not fit the table: {'; '.join(reasons)}")
     duplicates = sorted({name for name in names if names.count(name) > 1})

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyspark.sql.types as st
 
-from spark_lance.errors import OptionError
+from spark_lance.errors import OptionError, suggestion
 from spark_lance.expressions.geo_functions import extension_name
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.options.column_options import (
@@ -84,7 +84,10 @@ def check_fixed_settings(table: Schema, column_settings: ColumnSettings, added: 
         field = table_fields.get(column)
         for name, value in settings.items():
             if field is None:
-                raise OptionError(f"option '{column}.{name}': the table has no column {column!r}")
+                raise OptionError(
+                    f"option '{column}.{name}': the table has no column {column!r}; it has "
+                    f"{', '.join(table_fields)}{suggestion(column, table_fields)}"
+                )
             matches = _MATCHES.get(name)
             if matches is not None and not matches(field, value):
                 raise OptionError(

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyspark.sql.types as st
 
-from spark_lance.errors import OptionError, SchemaError
+from spark_lance.errors import OptionError, SchemaError, suggestion
 from spark_lance.expressions.expressions import Expression
 from spark_lance.file.base.pages import PAGE_FORMATS
 from spark_lance.file.base.schema import Field, Schema
@@ -165,6 +165,7 @@ def _plan_partitions(
             raise OptionError(
                 f"option 'partitionBy' names {source!r}, and the table has "
                 f"{', '.join(column.name for column in schema.fields)}: name one of these"
+                f"{suggestion(source, names)}"
             )
     requested = requested.bound(schema)
     if table is None:
@@ -300,6 +301,8 @@ def _difference_text(difference: str | TypeDifference) -> str:
         return str(difference)
     if not difference.is_castable:
         return text
+    if difference.path.endswith("[]") and difference.path.count("[]") == 1 and "." not in difference.path:
+        return f"{text}: write cast({difference.path.removesuffix('[]')} AS array<{target}>)"
     inside = "." in difference.path or "[]" in difference.path
     return f"{text}: cast its column" if inside else f"{text}: write cast({difference.path} AS {target})"
 

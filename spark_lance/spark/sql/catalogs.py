@@ -102,7 +102,8 @@ class OpenCatalog:
         if unknown and impl is None:
             raise OptionError(
                 f"spark.sql.catalog.{name}.{unknown[0]} is not known: there are root, impl, paths, "
-                "case_sensitive, allowed_bases, storage_for, storage.*"
+                "case_sensitive, allowed_bases, storage_for, storage.*; run RESET "
+                f"spark.sql.catalog.{name}.{unknown[0]}"
             )
         if name == SESSION_CATALOG and _CASE_SENSITIVE in folded:
             raise OptionError(

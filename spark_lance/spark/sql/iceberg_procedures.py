@@ -365,6 +365,9 @@ def _fast_forward(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any
 
 def _publish(request: BridgeRequest, table: LanceTable, branch: str, target: str) -> DataFrame:
     dataset = table.dataset()
+    for name in (branch, target):
+        if name != MAIN:
+            Branches(dataset.main_line).get(name)
     versions = publish_branch(dataset.main_line, branch, target)
     return _create_frame(
         request,

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.errors import OptionError
+from spark_lance.errors import OptionError, suggestion
 from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.sql.partition_fields import partition_text
 from spark_lance.spark.sql.procedure import Parameter, Procedure
@@ -139,7 +139,10 @@ def _find_field(spec: PartitionSpec, text: str) -> PartitionField:
     by_name = spec.find(text.strip().strip("`"))
     if by_name is None:
         names = ", ".join(field.sql for field in spec.fields) or "none"
-        raise OptionError(f"{text.strip()} is no partition field of the table; its partition fields: {names}")
+        similar = suggestion(text.strip(), [field.sql for field in spec.fields])
+        raise OptionError(
+            f"{text.strip()} is no partition field of the table; its partition fields: {names}{similar}"
+        )
     return by_name
 
 

@@ -22,7 +22,7 @@ from spark_lance.catalog.names import display_name
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.hybrid import HybridQuery
 from spark_lance.datasets.searching import DISTANCE
-from spark_lance.errors import OptionError, UnsupportedFormatError, suggestion
+from spark_lance.errors import OptionError, TableNotFoundError, UnsupportedFormatError, suggestion
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
@@ -42,7 +42,7 @@ from spark_lance.spark.sql.search_functions import (
     TEXT_KEYS,
     VECTOR_KEYS,
 )
-from spark_lance.spark.sql.tables import resolve_table
+from spark_lance.spark.sql.tables import resolve_table, similar_table
 from spark_lance.spark.table.batch_search import (
     TextSearchPlan,
     search_each_text,
@@ -200,7 +200,7 @@ def search(request: BridgeRequest) -> dict[str, Any]:
     if body["function"] in CHANGE_FUNCTIONS:
         return _table_changes(request)
     arguments = _arguments(body["function"], body["arguments"][1:], body["named"], body["each"])
-    store_options, metadata = resolve_table(request.catalog, request.name)
+    store_options, metadata = _resolved_table(request)
     if metadata:
         raise UnsupportedFormatError(
             f"{display_name(request.name)} is a metadata table and cannot be searched: search its table"
@@ -214,6 +214,18 @@ def search(request: BridgeRequest) -> dict[str, Any]:
     return _relation(f"{request.catalog.name}.{display_name(request.name)}", options, arguments["k"])
 
 
+def _resolved_table(request: BridgeRequest) -> tuple[dict[str, str], str | None]:
+    """Return the options of the table of a function, and the name of a metadata table.
+
+    Raises:
+        OptionError: there is no such table. Spark's own error for missing tables would not suggest a name.
+    """
+    try:
+        return resolve_table(request.catalog, request.name)
+    except TableNotFoundError as error:
+        raise OptionError(f"{error}{similar_table(request, request.name)}") from error
+
+
 def _table_changes(request: BridgeRequest) -> dict[str, Any]:
     """Return the relation of the rows that a range of versions changed.
 
@@ -223,7 +235,7 @@ def _table_changes(request: BridgeRequest) -> dict[str, Any]:
     """
     body = request.body
     bounds = _arguments(body["function"], body["arguments"][1:], body["named"], ())
-    store_options, metadata = resolve_table(request.catalog, request.name)
+    store_options, metadata = _resolved_table(request)
     if metadata:
         name = display_name(request.name)
         raise UnsupportedFormatError(

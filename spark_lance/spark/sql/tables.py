@@ -102,7 +102,7 @@ _ROW_VERBS = frozenset({"truncate_table", "delete_where", "delete_partitions"})
 _CHANGES_TABLE = "changes"
 
 
-def _similar_table(request: BridgeRequest, name: Name) -> str:
+def similar_table(request: BridgeRequest, name: Name) -> str:
     """Return "; did you mean 'x'?" with the most similar table of the namespace, or ""."""
     if is_path(name) or not name or not request.catalog.has_names:
         return ""
@@ -350,7 +350,7 @@ def open_writable_table(request: BridgeRequest, name: Name | None = None) -> Lan
     try:
         options, table = resolve_table(request.catalog, wanted_name)
     except TableNotFoundError as error:
-        raise TableNotFoundError(f"{error}{_similar_table(request, wanted_name)}") from None
+        raise TableNotFoundError(f"{error}{similar_table(request, wanted_name)}") from None
     if request.body["verb"] in _ROW_VERBS and not table and "tag" not in options:
         options = staged_options(options, request.body.get("staging"))
     if "tag" in options:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 import pyspark.sql.types as st
-from pyspark.errors import PySparkException
+from pyspark.errors import ParseException, PySparkException
 
 from spark_lance.errors import (
     OptionError,
@@ -482,7 +482,13 @@ class TableBuilder(Generic[Table]):
 
     def _parse_type(self, text: str) -> st.DataType:
         """Return the type that Spark parses from SQL such as `array<float>`."""
-        return self.spark.createDataFrame([], f"c {text}").schema[0].dataType
+        try:
+            return self.spark.createDataFrame([], f"c {text}").schema[0].dataType
+        except ParseException as error:
+            raise SchemaError(
+                f"the type {text!r} is not known: write a type of Spark's SQL, such as bigint, string or "
+                "array<float>"
+            ) from error
 
 
 def column_builder(*arguments: object) -> ColumnBuilder:
@@ -532,8 +538,11 @@ def locate_table(spark: SparkSession, name: str) -> tuple[str, dict[str, str]]:
                 f"spark.table({name!r})"
             ) from error
         message = str(error).splitlines()[0]
+        if message.startswith("[TABLE_OR_VIEW_NOT_FOUND]"):
+            # The name leads to no Lance catalog, so Spark took DETAIL for the name of a table.
+            message = f"write a name with a catalog of spark_lance.enable, such as lance.{name}"
         raise OptionError(
-            f"{name} is no Lance table in a catalog of this session: {message}. Write "
+            f"{name} is no Lance table in a catalog of this session: {message}. Or write "
             "LanceTable.forPath(spark, path), or call spark_lance.enable(spark, root=...) first"
         ) from error
     assert row is not None

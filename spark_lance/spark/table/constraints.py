@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyspark.sql.types as st
 
-from spark_lance.errors import ConstraintError, ExpressionError, SchemaError
+from spark_lance.errors import ConstraintError, ExpressionError, SchemaError, suggestion
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.base.compat import is_stopped
 from spark_lance.spark.schema.convert import BatchConverter
@@ -80,7 +80,11 @@ def _check_columns(spark: SparkSession, schema: Schema, name: str, expression: s
     selection = tuple(field for field in fields if field.name in columns)
     if not selection:
         names = ", ".join(field.name for field in fields)
-        raise ConstraintError(f"constraint {name} ({expression}) names no column of the table: {names}")
+        words = re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^']*'", "", expression))
+        similar = next((hint for word in words if (hint := suggestion(word, names.split(", ")))), "")
+        raise ConstraintError(
+            f"constraint {name} ({expression}) names no column of the table: {names}{similar}"
+        )
     _check_condition(spark, name, expression, selection)
     return columns
 

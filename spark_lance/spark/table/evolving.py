@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from spark_lance.datasets.columns import read_alteration, sample_row
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.spelling import SpellingHintMixin
-from spark_lance.errors import OptionError, SchemaError
+from spark_lance.errors import OptionError, SchemaError, suggestion
 from spark_lance.spark.options.column_options import VECTOR_SIZE
 from spark_lance.spark.schema.blobs import holds_descriptions
 from spark_lance.spark.schema.new_fields import ColumnSettings, new_field, without_defaults
@@ -491,6 +491,7 @@ class TableColumns(SpellingHintMixin):
             if source_name.lower() not in by_lower:
                 raise SchemaError(
                     f"there is no column {source_name!r} in the data; it has {', '.join(names)}"
+                    f"{suggestion(source_name, names)}"
                 )
             column = target_name if target_name in system else find_column(table, target_name).name
             keys[column] = by_lower[source_name.lower()]

@@ -484,7 +484,7 @@ def _declared_key(manifest: Manifest) -> tuple[str, ...]:
 
 def _check_values(values: Mapping[str, Expression] | None, name: str) -> Mapping[str, Expression]:
     if not values:
-        raise OptionError(f'give {name} as a dict from columns to values, such as {{"a": "s.a"}}')
+        raise OptionError(f'write {name}= as a dict from columns to values, such as {name}={{"a": "s.a"}}')
     return dict(values)
 
 

@@ -20,6 +20,7 @@ import pyspark.sql.types as st
 
 from spark_lance.datasets.hybrid import RELEVANCE, HybridQuery, fuse
 from spark_lance.datasets.searching import DISTANCE, SCORE
+from spark_lance.datasets.spelling import suggest_arguments
 from spark_lance.index.base.search_rows import allowed_rows
 from spark_lance.index.fusion import RANK_CONSTANT
 from spark_lance.index.text.search import TextQuery, TextSearch, TextTopK, parse_text_query
@@ -308,6 +309,7 @@ class SearchableTable(TableBase):
         """Vector, full-text and hybrid search."""
         return TableSearches(self)
 
+    @suggest_arguments()
     def search(
         self,
         vector: Sequence[float] | Sequence[Sequence[float]],
@@ -340,6 +342,7 @@ class SearchableTable(TableBase):
             useIndex=useIndex,
         )
 
+    @suggest_arguments()
     def searchBatch(
         self,
         queries: DataFrame,
@@ -372,6 +375,7 @@ class SearchableTable(TableBase):
             useIndex=useIndex,
         )
 
+    @suggest_arguments()
     def textSearch(
         self,
         query: str,
@@ -396,6 +400,7 @@ class SearchableTable(TableBase):
             fastSearch=fastSearch,
         )
 
+    @suggest_arguments()
     def hybridSearch(
         self,
         vector: Sequence[float],

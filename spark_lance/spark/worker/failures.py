@@ -38,6 +38,10 @@ _HIDDEN = "SPARK_HIDE_TRACEBACK"
 _STREAM_RUNNERS = ("pyspark.sql.streaming.python_streaming_source_runner",)
 
 
+# The function of `spark_lance/table/columns/new_columns.py` that calls a user's function.
+USER_CALL = "call_user_function"
+
+
 @contextmanager
 def one_line() -> Iterator[None]:
     """Hide the worker's traceback of errors of this package that the block raises."""
@@ -47,6 +51,17 @@ def one_line() -> Iterator[None]:
         if _SIMPLIFIED in os.environ or _serves_a_stream():
             os.environ[_HIDDEN] = "1"
         raise
+
+
+def hide_own_frames(error: Exception) -> None:
+    """Let the traceback of an error of a user's function begin in the function, not in this package."""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        trace = trace.tb_next
+        if code.co_name == USER_CALL and trace is not None:
+            error.__traceback__ = trace
+            return
 
 
 def _serves_a_stream() -> bool:

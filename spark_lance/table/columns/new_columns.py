@@ -174,10 +174,10 @@ def function(
     """
     schema = getattr(call, "output_schema", None)
     if schema is None:
-        schema = _as_batch(_called(call, sample()), call).schema.remove_metadata()
+        schema = _as_batch(call_user_function(call, sample()), call).schema.remove_metadata()
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
-        result = _as_batch(_called(call, batch), call, schema)
+        result = _as_batch(call_user_function(call, batch), call, schema)
         if result.schema.names != schema.names:
             raise SchemaError(
                 "Output schema of function does not match the expected schema: it gave "
@@ -188,7 +188,7 @@ def function(
     return Computation(schema, tuple(columns), compute, any_order=False)
 
 
-def _called(call: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> Any:
+def call_user_function(call: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> Any:
     """Return the result of a user's function; an error of it also names the function and its batch."""
     try:
         return call(batch)

@@ -36,7 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.arrow.murmur3 import hash64, hash_bytes
-from spark_lance.errors import OptionError, SchemaError
+from spark_lance.errors import OptionError, SchemaError, suggestion
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.io.stored_json import parse_json
 
@@ -466,7 +466,7 @@ def parse_transform(text: str) -> PartitionField:
     if transform is None:
         raise OptionError(
             f"PARTITIONED BY has no transform {name!r}: write a column, or years, months, days, hours, "
-            "bucket or truncate of one"
+            f"bucket or truncate of one{suggestion(name, _ALIASES)}"
         )
     if len(columns) != 1 or len(widths) != (transform in _WITH_WIDTH):
         form = f"{name}(16, column)" if transform in _WITH_WIDTH else f"{name}(column)"

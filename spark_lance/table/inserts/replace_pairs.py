@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.arrow.arrays import pick_rows
-from spark_lance.errors import ExpressionError
+from spark_lance.errors import ExpressionError, suggestion
 from spark_lance.expressions.expressions import Call, Cast, Column, Expression, walk
 from spark_lance.expressions.predicate import Condition, compile_tree
 from spark_lance.expressions.sql import as_condition, parse_sql
@@ -156,7 +156,9 @@ def _resolve_name(name: str, names: Sequence[str], text: str) -> str:
         [name] if name in names else [candidate for candidate in names if candidate.lower() == name.lower()]
     )
     if len(alike) != 1:
-        raise ExpressionError(f"{text}: there is no column {name!r}; there are {', '.join(names)}")
+        raise ExpressionError(
+            f"{text}: there is no column {name!r}; there are {', '.join(names)}{suggestion(name, names)}"
+        )
     return alike[0]
 
 

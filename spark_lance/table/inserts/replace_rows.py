@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.errors import ExpressionError, OptionError, SchemaError
+from spark_lance.errors import ExpressionError, OptionError, SchemaError, suggestion
 from spark_lance.expressions.expressions import Expression
 from spark_lance.expressions.predicate import Condition, compile_predicate, compile_tree
 from spark_lance.file.base.schema import Schema
@@ -132,7 +132,7 @@ class KeyMatch:
             if len(alike) != 1 or alike[0] not in source:
                 raise OptionError(
                     f"the rows to replace are named by column {name!r}, which must be a column of the table "
-                    f"and of the new rows: write one of {', '.join(sorted(source))}"
+                    f"and of the new rows: write one of {', '.join(sorted(source))}{suggestion(name, source)}"
                 )
             if alike[0] in columns:
                 raise OptionError(f"the rows to replace are named by column {name!r} twice: write it once")

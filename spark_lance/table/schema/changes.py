@@ -259,7 +259,7 @@ def drop_fields(schema: Schema, paths: Sequence[str]) -> Schema:
         remaining for field in schema.fields if (remaining := _drop_below(field, dropped_ids)) is not None
     )
     if not fields:
-        raise SchemaError("a table needs at least one column: keep one, or delete the table")
+        raise SchemaError("a table cannot lose all its columns: keep one, or delete the table")
     smaller = Schema(fields, schema.metadata)
     check_same_keys(schema, smaller, may_vanish=True)
     return smaller

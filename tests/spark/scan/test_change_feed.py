@@ -260,7 +260,7 @@ def test_times_choose_versions(path: Path) -> None:
         ({"startingVersion": "latest"}, OptionError, "for streams"),
         ({"startingVersion": "7"}, VersionNotFoundError, "no version 7 yet; its newest is 6"),
         ({"startingVersion": "1", "endingVersion": "9"}, VersionNotFoundError, "no version 9 yet"),
-        ({"startingVersion": "3", "endingVersion": "2"}, OptionError, "from version 3 to 2 is empty"),
+        ({"startingVersion": "3", "endingVersion": "2"}, OptionError, "3, is after the last version, 2"),
         ({"startingVersion": "1", "version": "2"}, OptionError, "names one version"),
         ({"startingVersion": "1", "columns": "a,_rowoffset"}, SchemaError, "counts the rows of one version"),
     ],

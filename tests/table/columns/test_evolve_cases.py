@@ -236,7 +236,7 @@ def test_what_does_not_fit_changes_nothing(tmp_path: Path) -> None:
             "came back",
             lambda: dataset.add_columns(lambda b: pa.record_batch({"n": b["a"][:1]}), ["a"]),
         ),
-        (SchemaError, "not a record batch", lambda: dataset.add_columns(lambda b: b["a"], ["a"])),
+        (SchemaError, "return a record batch", lambda: dataset.add_columns(lambda b: b["a"], ["a"])),
         (OptionError, "schema", lambda: dataset.add_columns(iter([]))),
         (OptionError, "batch_size", lambda: dataset.add_columns({"n": "a"}, batch_size=0)),
         (SchemaError, "no column", lambda: dataset.drop_columns(["zz"])),
