@@ -120,8 +120,7 @@ class IndexParams:
 
 
 def _supports_bits(kind: str) -> bool:
-    name, has_graph = INDEX_TYPES[kind]
-    return QUANTIZERS[name].keeps_bits and not has_graph
+    return QUANTIZERS[INDEX_TYPES[kind][0]].keeps_bits
 
 
 @dataclass(frozen=True)
