@@ -63,7 +63,7 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
         return column
     if column.num_chunks == 1:
         return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
 def numbers_to_arrow(numbers: npt.NDArray[Any]) -> pa.Array:
@@ -84,6 +84,34 @@ def flags_to_arrow(flags: npt.NDArray[np.bool_]) -> pa.BooleanArray:
     return pa.Array.from_buffers(pa.bool_(), len(flags), [None, pa.py_buffer(bits)])
 
 
+def texts_to_arrow(texts: Sequence[str], kind: pa.DataType) -> pa.Array:
+    """Return texts as an array of a string type; see `numbers_to_arrow`."""
+    data = [text.encode() for text in texts]
+    offsets = np.zeros(len(data) + 1, np.int64)
+    np.cumsum([len(text) for text in data], out=offsets[1:])
+    if pa.types.is_string(kind):
+        if offsets[-1] > np.iinfo(np.int32).max:
+            raise pa.ArrowCapacityError(f"{offsets[-1]} bytes of text do not fit into an array of {kind}")
+        offsets = offsets.astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
+    return pa.Array.from_buffers(kind, len(data), buffers)
+
+
+def to_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """Return a value as `pa.scalar` does, which would import pandas for common values, too."""
+    if type(value) is bool and pa.types.is_boolean(kind):
+        return flags_to_arrow(np.array([value]))[0]
+    if type(value) is float and pa.types.is_float64(kind):
+        return numbers_to_arrow(np.array([value]))[0]
+    if type(value) is int and pa.types.is_integer(kind):
+        dtype = numpy_type(kind)
+        if np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+            return numbers_to_arrow(np.array([value], dtype))[0]
+    if type(value) is str and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return texts_to_arrow([value], kind)[0]
+    return pa.scalar(value, kind)
+
+
 def empty_text(arrow: pa.DataType) -> pa.Array:
     """Return an array of one empty value of a string or binary type; see `numbers_to_arrow`."""
     return pa.Array.from_buffers(arrow, 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])
@@ -98,6 +126,19 @@ def flags_to_numpy(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     packed = np.frombuffer(buffer, np.uint8)[first : (array.offset + len(array) + 7) // 8]
     skip = array.offset - first * 8
     return np.unpackbits(packed, bitorder="little")[skip : skip + len(array)].view(np.bool_)
+
+
+def mask_to_numpy(mask: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Return bools as numpy flags; null counts as false. See `numbers_to_arrow`."""
+    array = one_array(mask)
+    flags = flags_to_numpy(array)
+    return flags & flags_to_numpy(array.is_valid()) if array.null_count else flags
+
+
+def filled_numbers(array: pa.Array, fill: int) -> npt.NDArray[Any]:
+    """Return numbers with `fill` in the places of nulls; see `numbers_to_arrow`."""
+    numbers = numbers_to_numpy(array)
+    return np.where(flags_to_numpy(array.is_valid()), numbers, fill) if array.null_count else numbers
 
 
 def numbers_to_numpy(array: pa.Array) -> npt.NDArray[Any]:
@@ -191,7 +232,7 @@ def pick_rows(table: pa.Table, indices: np.ndarray) -> pa.Table:
 def _pick(column: pa.ChunkedArray, indices: np.ndarray) -> pa.ChunkedArray:
     chunks = join(column.chunks)
     if len(chunks) == 1:
-        return pa.chunked_array([make_filterable(chunks[0]).take(pa.array(indices))], column.type)
+        return pa.chunked_array([make_filterable(chunks[0]).take(numbers_to_arrow(indices))], column.type)
     # The dictionaries of the chunks cannot be merged, so every row keeps the dictionary of its chunk.
     ends = np.cumsum([len(chunk) for chunk in chunks])
     chunk_numbers = np.searchsorted(ends, indices, side="right")

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.arrow.arrays import pick_rows
+from spark_lance.arrow.arrays import mask_to_numpy, numbers_to_arrow, pick_rows
 from spark_lance.datasets.scan_request import ScanRequest
 from spark_lance.datasets.scanner import Searcher
 from spark_lance.errors import OptionTypeError
@@ -164,9 +164,11 @@ class DatasetSearcher(Searcher):
         names = dict.fromkeys([*columns_read, *flags, *extra, ROW_ADDRESS])
         rows = self._open_fragments(tuple(names)).take(addresses)
         for name, values in measured.items():
-            rows = rows.append_column(name, values if isinstance(values, pa.Array) else pa.array(values))
+            rows = rows.append_column(
+                name, values if isinstance(values, pa.Array) else numbers_to_arrow(values)
+            )
         if condition is not None:
-            rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
+            rows = pick_rows(rows, np.flatnonzero(mask_to_numpy(condition.mask(rows))))
         first = [name for name in measured if name == QUERY_INDEX]
         selection = [name for name in (columns_read if columns is None else columns) if name not in flags]
         return restore_table_types(rows.select(list(dict.fromkeys([*first, *selection, *measured, *flags]))))

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import to_scalar
 from spark_lance.arrow.texts import is_text
 from spark_lance.errors import ExpressionError
 
@@ -311,7 +312,7 @@ def _with_number(column: Any, literal: Any) -> tuple[Value, Value]:
     if pa.types.is_integer(kind) and exact == exact.to_integral_value():
         low, high = integer_range(kind)
         if low <= exact <= high:
-            return column, pa.scalar(int(exact), kind)
+            return column, to_scalar(int(exact), kind)
     if pa.types.is_integer(kind) and abs(exact) < 10**18:
         # Common to a fraction and any 64-bit integer without loss.
         scale = max(0, -int(exact.as_tuple().exponent))

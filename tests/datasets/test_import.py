@@ -8,12 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+
 import spark_lance
 
 
 def modules_of(program: str, *arguments: str) -> set[str]:
     """Return the modules that are loaded after a program has run."""
-    command = [sys.executable, "-c", f"import sys; {program}; print(*sys.modules)", *arguments]
+    command = [sys.executable, "-c", f"import sys; {program}\nprint(*sys.modules)", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
@@ -48,6 +50,25 @@ def test_the_first_rows_of_a_table_bring_what_reads_them_alone(tmp_path: Path) -
         "datasets.operations",
     )
     assert not [name for name in ours if name.startswith(unneeded)]
+
+
+def test_first_queries_import_no_pandas(tmp_path: Path) -> None:
+    # Arrow imports pandas when it converts numpy arrays and Python values, which takes 0.3 s.
+    rows = pa.table({"n": range(300), "t": ["one word"] * 300, "v": [[float(i), 1.0] for i in range(300)]})
+    vectors = rows["v"].cast(pa.list_(pa.float32(), 2))
+    table = spark_lance.write_dataset(rows.set_column(2, "v", vectors), tmp_path / "t")
+    table.create_scalar_index("t", "INVERTED")
+    table.create_scalar_index("n", "BTREE")
+    table.create_index("v", "IVF_FLAT", num_partitions=2)
+    program = """
+import numpy, spark_lance
+table = spark_lance.dataset(sys.argv[1])
+table.take([1, 250])
+table.to_table(filter="n > 290")
+table.to_table(full_text_query="word", limit=3)
+table.to_table(nearest={"column": "v", "q": numpy.ones(2, "f4"), "k": 3})
+"""
+    assert "pandas" not in modules_of(program, str(tmp_path / "t"))
 
 
 def test_what_is_imported_late_is_shown_as_it_is() -> None:

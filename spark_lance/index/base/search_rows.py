@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
+from spark_lance.arrow.arrays import numbers_to_numpy, one_array
 from spark_lance.expressions.predicate import Condition
 from spark_lance.index.base.entries import Segment
 from spark_lance.io.cache import CACHE, CacheSection
@@ -78,7 +79,7 @@ def _scan_matching_rows(
     snapshot: Snapshot, filter: Condition | str, fragments: Fragments | None
 ) -> Addresses:
     tables = snapshot.scan([ROW_ADDRESS], fragments=fragments).tables(filter)
-    parts = [table[ROW_ADDRESS].to_numpy() for table in tables]
+    parts = [numbers_to_numpy(one_array(table[ROW_ADDRESS])) for table in tables]
     rows = np.sort(np.concatenate([np.empty(0, np.uint64), *parts]))
     rows.flags.writeable = False
     return rows

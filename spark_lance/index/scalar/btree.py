@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import one_array
+from spark_lance.arrow.arrays import numbers_to_numpy, one_array
 from spark_lance.errors import FormatError
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.base.entries import Segment
@@ -65,7 +65,7 @@ class Entries:
 
     def __init__(self, table: pa.Table) -> None:
         self.values: pa.ChunkedArray = table["values"]
-        self.ids: Numbers = table[_IDS].to_numpy()
+        self.ids: Numbers = numbers_to_numpy(one_array(table[_IDS]))
         self.nbytes = int(table.nbytes)
 
     @cached_property
@@ -73,7 +73,7 @@ class Entries:
         """The values as numpy integers; None if they are not ascending integers without nulls."""
         if not pa.types.is_integer(self.values.type) or self.values.null_count:
             return None
-        numbers = self.values.to_numpy()
+        numbers = numbers_to_numpy(one_array(self.values))
         return None if np.any(numbers[1:] < numbers[:-1]) else numbers
 
 
@@ -158,13 +158,13 @@ class BTree(ScalarIndex):
     def _pages_of(self, probe: ColumnPredicate) -> npt.NDArray[np.int64] | None:
         lookup, _ = self._lookup
         if probe.operator == "is_null":
-            mask = lookup["null_count"].to_numpy() > 0
+            mask = numbers_to_numpy(one_array(lookup["null_count"])) > 0
         else:
             result = probe.maybe_between(one_array(lookup["min"]), one_array(lookup["max"]))
             if result is None:
                 return None
             mask = result
-        pages: npt.NDArray[np.int64] = lookup["page_idx"].to_numpy()[mask].astype(np.int64)
+        pages: npt.NDArray[np.int64] = numbers_to_numpy(one_array(lookup["page_idx"]))[mask].astype(np.int64)
         few = _RUN_PAGES if probe.points(lookup["min"].type) is None else _MAX_POINT_PAGES
         return None if len(pages) > max(few, _MAX_PAGE_FRACTION * lookup.num_rows) else pages
 
@@ -179,7 +179,7 @@ class BTree(ScalarIndex):
         lookup, _ = self._lookup
         if self.segment.file(LOOKUP_FILE).metadata.get("range_partitioned", "false") != "false":
             return None
-        return int(lookup["null_count"].to_numpy().sum())
+        return int(numbers_to_numpy(one_array(lookup["null_count"])).sum())
 
     @property
     def is_floating(self) -> bool:

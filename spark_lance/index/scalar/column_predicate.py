@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import filled_numbers, flags_to_numpy, mask_to_numpy, one_array, to_scalar
 from spark_lance.expressions.expressions import (
     MIRRORED,
     Call,
@@ -97,7 +98,7 @@ class ColumnPredicate:
             ExpressionError: the condition does not fit the type of the values.
         """
         result = compute(self.tree, pa.table({"value": values}))
-        return np.asarray(pc.fill_null(result, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        return mask_to_numpy(result)
 
     def maybe_between(self, low: pa.Array, high: pa.Array) -> Mask | None:
         """Return the mask of ranges [low, high] that can have a match; None if the condition has no range.
@@ -112,10 +113,10 @@ class ColumnPredicate:
             return None
         points = self.points(low.type)
         result = self._test_constants(low, high) if points is None else _contains_point(points, low, high)
-        result &= pc.is_valid(high).to_numpy(zero_copy_only=False)
+        result &= mask_to_numpy(pc.is_valid(high))
         if pa.types.is_floating(low.type):
             for bound in (low, high):
-                result |= pc.fill_null(pc.is_nan(bound), False).to_numpy(zero_copy_only=False)
+                result |= mask_to_numpy(pc.is_nan(bound))
         return result
 
     def points(self, kind: pa.DataType) -> list[int] | list[str] | None:
@@ -164,7 +165,8 @@ class ColumnPredicate:
                 continue
             here = np.ones(len(low), dtype=np.bool_)
             for test in _tests(self.operator, constant):
-                here &= pc.fill_null(compute(test, bounds), True).to_numpy(zero_copy_only=False)
+                fits = one_array(compute(test, bounds))
+                here &= flags_to_numpy(fits) | flags_to_numpy(fits.is_null())
             result |= here
         return result
 
@@ -174,11 +176,14 @@ def _contains_point(points: list[int] | list[str], low: pa.Array, high: pa.Array
     if pa.types.is_integer(low.type):
         order: npt.NDArray[Any] = np.array(points, np.int64)
         least, most = (pc.cast(bound, pa.int64()) for bound in (low, high))
-        starts = pc.fill_null(least, _INT64.min).to_numpy(zero_copy_only=False)
-        ends = pc.fill_null(most, _INT64.min).to_numpy(zero_copy_only=False)
+        starts = filled_numbers(least, _INT64.min)
+        ends = filled_numbers(most, _INT64.min)
     else:
         order = np.array(points, object)
-        starts, ends = (np.array(pc.fill_null(bound, "").to_pylist(), object) for bound in (low, high))
+        starts, ends = (
+            np.array(pc.fill_null(bound, to_scalar("", bound.type)).to_pylist(), object)
+            for bound in (low, high)
+        )
     return np.asarray(np.searchsorted(order, starts, "left") < np.searchsorted(order, ends, "right"))
 
 

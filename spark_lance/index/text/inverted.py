@@ -49,7 +49,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from spark_lance.arrow.arrays import one_array
+from spark_lance.arrow.arrays import numbers_to_numpy, one_array, texts_to_arrow
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
@@ -272,7 +272,10 @@ class TextPart:
 
     def _read_documents(self) -> Documents:
         table = self._file("docs").read(["_rowid", "_num_tokens"])
-        return Documents(table["_rowid"].to_numpy(), table["_num_tokens"].to_numpy().astype(np.int32))
+        return Documents(
+            numbers_to_numpy(one_array(table["_rowid"])),
+            numbers_to_numpy(one_array(table["_num_tokens"])).astype(np.int32),
+        )
 
     @cached_property
     def _num_documents(self) -> int:
@@ -299,10 +302,10 @@ class TextPart:
         if "_token_fst_bytes" in file.arrow_schema.names:
             data = file.read(["_token_fst_bytes"])["_token_fst_bytes"][0].as_py()
             pairs = read_words(data)
-            words = pa.array([word.decode("utf-8", "replace") for word in pairs], pa.large_string())
+            words = texts_to_arrow([word.decode("utf-8", "replace") for word in pairs], pa.large_string())
             return words, np.array(list(pairs.values()), np.uint64).astype(np.int64)
         table = file.read(["_token", "_token_id"]).combine_chunks()
-        return one_array(table["_token"]), table["_token_id"].to_numpy().astype(np.int64)
+        return one_array(table["_token"]), numbers_to_numpy(one_array(table["_token_id"])).astype(np.int64)
 
     @property
     def words(self) -> dict[str, int]:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import numbers_to_numpy
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
 from spark_lance.index.text.postings import BLOCK, pack_numbers, unpack_numbers
@@ -77,7 +78,7 @@ def unpack_positions(lists: pa.Array) -> tuple[Ints, Ints]:
     Raises:
         FormatError: the bytes are damaged.
     """
-    firsts = lists.offsets.to_numpy().astype(np.int64)
+    firsts = numbers_to_numpy(lists.offsets).astype(np.int64)
     binaries = lists.values
     if lists.null_count or binaries.null_count:
         raise FormatError("positions of words that are null")

@@ -43,6 +43,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import flags_to_numpy, numbers_to_arrow, numbers_to_numpy, texts_to_arrow
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
 from spark_lance.index.text.lists import is_text, joined_texts
@@ -466,7 +467,7 @@ class Tokenizer:
         """
         if self.documents:
             return _tokens(*query_triples(query, self._words))
-        return self._cut(pa.array([query]))
+        return self._cut(texts_to_arrow([query], pa.string()))
 
     @property
     def has_ordinal_positions(self) -> bool:
@@ -475,12 +476,12 @@ class Tokenizer:
 
     def _words(self, texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         tokens = self._cut(texts)
-        return tokens.distinct.take(pa.array(tokens.word)), tokens.text, tokens.position
+        return tokens.distinct.take(numbers_to_arrow(tokens.word)), tokens.text, tokens.position
 
     def _cut(self, texts: pa.Array) -> Tokens:
         if self.base == "raw":
             tokens = texts.drop_null()
-            owners = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
+            owners = np.flatnonzero(flags_to_numpy(texts.is_valid()))
         elif self.base == "ngram":
             tokens, owners = ngrams(texts, self.shortest, self.longest, self.prefix_only)
         elif self._model is not None:
@@ -491,17 +492,25 @@ class Tokenizer:
         encoded = pc.dictionary_encode(tokens)
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
-        numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        numbers = numbers_to_numpy(encoded.indices).astype(np.int64)
+        distinct_words = encoded.dictionary.to_pylist()
         if self.base == "ngram":
             positions = np.zeros(len(numbers), np.int64)  # All runs have the same position.
         else:
-            positions = _positions(numbers, pc.index(encoded.dictionary, "").as_py(), owners)
-        terms = [self._normalize(word) for word in encoded.dictionary.to_pylist()]
-        treated = pc.dictionary_encode(pa.array(terms, pa.string()))
-        places = treated.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+            positions = _positions(numbers, distinct_words.index("") if "" in distinct_words else -1, owners)
+        places, terms = self._number_terms(distinct_words)
         numbers = places[numbers] if len(numbers) else numbers
         there = numbers >= 0
-        return Tokens(treated.dictionary, numbers[there], owners[there], positions[there])
+        return Tokens(terms, numbers[there], owners[there], positions[there])
+
+    def _number_terms(self, words: list[str]) -> tuple[npt.NDArray[np.int64], pa.Array]:
+        """Return the number of the indexed form of each word, -1 if it is dropped, and the distinct forms."""
+        terms: dict[str, int] = {}
+        places = np.empty(len(words), np.int64)
+        for number, word in enumerate(words):
+            term = self._normalize(word)
+            places[number] = -1 if term is None else terms.setdefault(term, len(terms))
+        return places, texts_to_arrow(list(terms), pa.string())
 
     def _normalize(self, word: str) -> str | None:
         """Return the indexed form of a word; None if it is dropped."""
@@ -542,7 +551,7 @@ def _split_words(texts: pa.Array, base: str) -> tuple[pa.Array, Ints]:
     if len(texts) == 1 and texts[0].is_valid and (text := texts[0].as_py()).isascii():
         # A query: compiling the Unicode expression would take longer than everything else.
         pieces = re.split(_ASCII_BREAKS[base], text)
-        return pa.array(pieces, texts.type), np.zeros(len(pieces), np.int64)
+        return texts_to_arrow(pieces, texts.type), np.zeros(len(pieces), np.int64)
     if (ascii_words := _split_ascii(texts, base)) is not None:
         return ascii_words
     lists = pc.split_pattern_regex(texts, _BREAKS[base])

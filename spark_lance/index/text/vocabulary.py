@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import numbers_to_numpy
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
 
@@ -34,7 +35,7 @@ class Vocabulary:
         texts = words.cast(pa.large_binary())
         if not pc.all(pc.less_equal(texts[:-1], texts[1:])).as_py() and len(texts) > 1:
             order = pc.sort_indices(texts)
-            texts, numbers = texts.take(order), numbers[order.to_numpy()]
+            texts, numbers = texts.take(order), numbers[numbers_to_numpy(order)]
         self._texts, self.numbers = pa.concat_arrays([texts]), numbers
         _, bounds, data = self._texts.buffers()
         first, size = self._texts.offset, len(self._texts)
@@ -131,7 +132,7 @@ def _bits(masks: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
 
 def _distances(word: str, words: pa.Array) -> npt.NDArray[np.int64]:
     """Return the edit distance of each word, computing one row of the table for all words at once."""
-    lengths = pc.utf8_length(words).to_numpy().astype(np.int64)
+    lengths = numbers_to_numpy(pc.utf8_length(words)).astype(np.int64)
     width = int(lengths.max())
     padded = pc.utf8_rpad(words, width, "\0")
     letters = np.frombuffer("".join(padded.to_pylist()).encode("utf-32-le"), np.uint32)

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import numbers_to_numpy, one_array
 from spark_lance.errors import FormatError
 from spark_lance.index.base.columns import column_values, leaf_field, top_column
 from spark_lance.index.base.entries import Segment, find_segments, newest_index
@@ -545,7 +546,7 @@ class VectorSearch:
         part = Scan(scan.table, scan.manifest, scan.names, fragments)
         for table in part.tables(target_bytes=_WINDOW_BYTES):
             matrix, has_vector = as_matrix(column_values(table, self._column))
-            addresses = table.column(ROW_ADDRESS).to_numpy()[has_vector]
+            addresses = numbers_to_numpy(one_array(table.column(ROW_ADDRESS)))[has_vector]
             if allowed is not None:
                 counts = contains(allowed, addresses)
                 matrix, addresses = matrix[counts], addresses[counts]
@@ -582,7 +583,9 @@ class VectorSearch:
         best: list[TopK] = []
         for table in part.tables(target_bytes=_WINDOW_BYTES):
             if allowed is not None:
-                table = table.filter(pa.array(contains(allowed, table.column(ROW_ADDRESS).to_numpy())))
+                table = table.filter(
+                    pa.array(contains(allowed, numbers_to_numpy(one_array(table.column(ROW_ADDRESS)))))
+                )
             best = [TopK.best([*best, self._compare_multi(query, table, task.metric)], query.k)]
         return TopK.best(best, query.k)
 
@@ -595,7 +598,7 @@ class VectorSearch:
         rows, scores = row_distances(
             query.vectors, matrix[selection], owners[selection], metric, exactly=True
         )
-        return TopK(table.column(ROW_ADDRESS).to_numpy()[rows].astype(np.uint64), scores)
+        return TopK(numbers_to_numpy(one_array(table.column(ROW_ADDRESS)))[rows].astype(np.uint64), scores)
 
     def refined(self, vectors: Vectors, results: Sequence[TopK], metric: Metric) -> list[TopK]:
         """Return the rows of each result with their exact distances to the corresponding vector."""
@@ -604,7 +607,7 @@ class VectorSearch:
         )
         table = self._fragments_of_rows.take(row_addresses)
         matrix, has_vector = as_matrix(column_values(table, self._column))
-        addresses = table.column(ROW_ADDRESS).to_numpy()[has_vector]
+        addresses = numbers_to_numpy(one_array(table.column(ROW_ADDRESS)))[has_vector]
         exact = []
         for vector, part in zip(vectors, results, strict=True):
             positions = np.searchsorted(addresses, part.addresses)

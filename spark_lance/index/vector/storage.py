@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.arrow.arrays import one_array
+from spark_lance.arrow.arrays import numbers_to_numpy, one_array
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.index.base.files import IndexFile, IndexFileWriter
@@ -449,8 +449,7 @@ def _as_numpy(array: pa.Array) -> npt.NDArray[Any]:
         array = array.flatten()
     else:
         shape = (len(array),)
-    values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return values.reshape(shape)
+    return numbers_to_numpy(array).reshape(shape)
 
 
 def _as_arrow(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from spark_lance.arrow.arrays import numbers_to_numpy, one_array
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.limits import check_arrow_file
 from spark_lance.proto import table_pb2
@@ -140,5 +141,5 @@ def _parse_arrow(data: bytes) -> UInt32Array:
     column = batch.column(0)
     if column.null_count:
         raise FormatError("a deletion file holds nulls")
-    offsets: UInt32Array = column.to_numpy()
+    offsets: UInt32Array = numbers_to_numpy(one_array(column))
     return offsets

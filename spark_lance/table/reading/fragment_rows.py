@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import numbers_to_arrow
 from spark_lance.file.base.schema import Field
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
@@ -167,7 +168,7 @@ class FragmentRows:
         }
         for name in columns.names:
             if name in SYSTEM_COLUMNS and name not in by_name:
-                by_name[name] = pa.array(self._system_column(name, rows, read))
+                by_name[name] = numbers_to_arrow(self._system_column(name, rows, read))
         return pa.Table.from_arrays([by_name[name] for name in columns.names], schema=columns.schema)
 
     def _system_column(

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import numbers_to_numpy, one_array
 from spark_lance.errors import FormatError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.proto import table_pb2
@@ -208,5 +209,5 @@ class LineageReader:
     def _without_nulls(self, column: pa.ChunkedArray) -> UInt64Array:
         if column.null_count:
             raise FormatError(f"{self._name} of fragment {self._number} holds nulls")
-        values: UInt64Array = column.to_numpy()
+        values: UInt64Array = numbers_to_numpy(one_array(column))
         return values

@@ -19,10 +19,14 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from spark_lance.arrow.arrays import filter_rows, join
+from spark_lance.arrow.arrays import (
+    filter_rows,
+    flags_to_arrow,
+    join,
+    mask_to_numpy,
+)
 from spark_lance.errors import ExpressionError, RowNotFoundError
 from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
 from spark_lance.file.base.schema import Field
@@ -94,7 +98,7 @@ def filter_table(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
         return table
     if not table.num_columns:
         return rows_without_columns(int(np.count_nonzero(keep)))
-    return filter_rows(table, pa.array(keep))
+    return filter_rows(table, flags_to_arrow(keep))
 
 
 def rebatch(tables: Iterable[pa.Table], batch_size: int) -> Iterator[pa.RecordBatch]:
@@ -265,7 +269,7 @@ class ScanTask(TableRefMixin):
         rest = self._columns.without(shared)
         sizer = BatchSizer(target_bytes, rows.row_bytes(self._columns))
         for numbers, candidates in self._candidates(rows, head, condition, target_bytes):
-            hits = _to_bool_array(condition.mask(candidates))
+            hits = mask_to_numpy(condition.mask(candidates))
             matches = numbers[hits]
             if len(matches):
                 read_columns = filter_table(candidates.select(shared), hits) if shared else None
@@ -508,9 +512,3 @@ class ScanTask(TableRefMixin):
             sizer.update(table.nbytes, len(piece))
             yield table
             offset += len(piece)
-
-
-def _to_bool_array(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Return a mask as numpy booleans; null counts as false."""
-    values: npt.NDArray[np.bool_] = pc.fill_null(mask, False).to_numpy()
-    return values

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.arrow.arrays import pick_rows
+from spark_lance.arrow.arrays import numbers_to_numpy, one_array, pick_rows
 from spark_lance.errors import OptionError, RowNotFoundError
 from spark_lance.io.parallel import run_together
 from spark_lance.proto import table_pb2
@@ -55,7 +55,7 @@ def take_positions(scan: Scan, positions: RowNumbers) -> pa.Table:
     order, back = np.unique(numbers, return_inverse=True)
     fragment_positions = np.searchsorted(ends, order, side="right")
     reads = []
-    for fragment_position in np.unique(fragment_positions):
+    for fragment_position in np.flatnonzero(np.bincount(fragment_positions)):
         first = int(ends[fragment_position - 1]) if fragment_position else 0
         task = scan.task(scan.fragments[fragment_position])
         reads.append(partial(task.take, order[fragment_positions == fragment_position] - first))
@@ -108,7 +108,7 @@ class OpenFragments:
         )
         positions = back.reshape(-1)
         if rows_read.num_rows < len(order):
-            present = rows_read[ROW_ADDRESS].to_numpy()
+            present = numbers_to_numpy(one_array(rows_read[ROW_ADDRESS]))
             alive = np.isin(order, present, assume_unique=True)
             positions = np.searchsorted(present, order)[positions[alive[positions]]]
         result = pick_rows(rows_read, positions)

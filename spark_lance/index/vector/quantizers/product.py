@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
+from spark_lance.arrow.arrays import numbers_to_arrow, numbers_to_numpy
 from spark_lance.errors import FormatError, OptionError
 from spark_lance.index.vector.base.ivf import Ivf, pack_tensor, unpack_tensor
 from spark_lance.index.vector.base.kmeans import assign, train_kmeans
@@ -269,11 +270,12 @@ def _look_up_numpy(table: Matrix, codes: npt.NDArray[np.unsignedinteger[Any]]) -
 
 def _look_up_arrow(table: Matrix, codes: npt.NDArray[np.unsignedinteger[Any]]) -> Iterator[Matrix]:
     """Yield the table values of each column: (n,)."""
-    words = pa.array(table.reshape(-1))
+    words = numbers_to_arrow(table.reshape(-1))
     width = table.shape[1]
     for number, column in enumerate(codes):
         column_words = words.slice(number * width, width)
-        yield pc.call_function("array_take", [column_words, pa.array(column)], _UNCHECKED).to_numpy()
+        taken = pc.call_function("array_take", [column_words, numbers_to_arrow(column)], _UNCHECKED)
+        yield numbers_to_numpy(taken)
 
 
 _COLUMN = "__pq_code"
