@@ -93,6 +93,7 @@ LATE_IMPORTS_ALLOWED = {
     "spark_lance/datasets/read.py",
     "spark_lance/datasets/scan_request.py",
     "spark_lance/datasets/scanner.py",
+    "spark_lance/datasets/searching.py",
     "spark_lance/table/schema/constraints.py",
     "spark_lance/index/pruners.py",
     "spark_lance/spark/sql/aggregates.py",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +21,19 @@ from spark_lance.file.base.schema import Schema as LanceSchema
 from spark_lance.index.base.columns import leaf_field
 from spark_lance.index.base.entries import find_segments
 from spark_lance.index.base.search_rows import allowed_rows
-from spark_lance.index.text.compound import CompoundSearch
 from spark_lance.index.text.queries import FullTextQuery
-from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.query import VectorQuery
-from spark_lance.index.vector.search import VectorSearch
 from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, filterable_schema
 from spark_lance.table.reading.take import OpenFragments
+
+if TYPE_CHECKING:
+    from spark_lance.index.text.search import TextSearch
+    from spark_lance.index.vector.search import VectorSearch
+
+# A text search does not load the modules of vector search, and the reverse: see test_import.
 
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
 # Number of column sets whose files stay open between searches.
@@ -112,6 +115,8 @@ class DatasetSearcher(Searcher):
         with_row_address: bool,
     ) -> pa.Table:
         """Return the rows of a full-text query in text or dict form."""
+        from spark_lance.index.text.search import parse_text_query
+
         column, query = parse_text_query(self.snapshot.manifest, request, k)
         result = self.text_search(column).run(query, self._prefiltered_rows(filter, prefilter))
         later = None if prefilter else self.condition(filter)
@@ -121,6 +126,8 @@ class DatasetSearcher(Searcher):
 
     def _search_compound(self, request: ScanRequest, k: int | None, columns: Sequence[str]) -> pa.Table:
         """Return the rows of a `FullTextQuery`."""
+        from spark_lance.index.text.compound import CompoundSearch
+
         search = CompoundSearch(self.snapshot, request.fast_search, self._text_searches)
         allowed = self._prefiltered_rows(request.filter, request.prefilter)
         result = search.run(request.full_text_query, k, allowed)
@@ -177,7 +184,9 @@ class DatasetSearcher(Searcher):
         """Return a reader of some columns by row address, from a cache of the last column sets."""
         fragments = self._opened.pop(names, None)
         if fragments is None:
-            fragments = OpenFragments(self.snapshot.scan(list(names)))
+            # Rows by address need no pruners.
+            snapshot = replace(self.snapshot, pruner_factory=None)
+            fragments = OpenFragments(snapshot.scan(list(names)))
         self._opened[names] = fragments
         if len(self._opened) > _MAX_COLUMN_SETS:
             # Another thread may have removed it.
@@ -188,6 +197,8 @@ class DatasetSearcher(Searcher):
         """Return the cached vector search of a column."""
         search = self._searches.get(column)
         if search is None:
+            from spark_lance.index.vector.search import VectorSearch
+
             search = self._searches.setdefault(column, VectorSearch(self.snapshot, column))
         return search
 
@@ -195,6 +206,8 @@ class DatasetSearcher(Searcher):
         """Return the cached full-text search of a column."""
         search = self._text_searches.get(column)
         if search is None:
+            from spark_lance.index.text.search import TextSearch
+
             search = self._text_searches.setdefault(column, TextSearch(self.snapshot, column))
         return search
 

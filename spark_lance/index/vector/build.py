@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.arrow.arrays import numpy_type, one_array
+from spark_lance.arrow.arrays import flags_to_arrow, flags_to_numpy, numbers_to_numpy, numpy_type, one_array
 from spark_lance.errors import ColumnTypeError, IndexKindError, OptionError, suggestion
 from spark_lance.file.base.version import FileVersion
 from spark_lance.index.vector.base.ivf import Ivf, prepared
@@ -159,14 +159,14 @@ def as_matrix(column: pa.Array | pa.ChunkedArray) -> tuple[Vectors, npt.NDArray[
     """
     array = one_array(column)
     width = array.type.list_size
-    valid = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
-    values = array.flatten() if array.null_count == 0 else array.filter(pa.array(valid)).flatten()
+    valid = flags_to_numpy(array.is_valid())
+    values = array.flatten() if array.null_count == 0 else array.filter(flags_to_arrow(valid)).flatten()
     if values.null_count:
-        with_null = np.asarray(values.is_null().to_numpy(zero_copy_only=False)).reshape(-1, width).any(axis=1)
+        with_null = flags_to_numpy(values.is_null()).reshape(-1, width).any(axis=1)
         values = values.fill_null(0)
     else:
         with_null = np.zeros(int(valid.sum()), dtype=np.bool_)
-    matrix = values.to_numpy(zero_copy_only=False).reshape(-1, width)
+    matrix = numbers_to_numpy(values).reshape(-1, width)
     is_invalid = with_null if matrix.dtype == np.uint8 else with_null | np.isnan(matrix).any(axis=1)
     if is_invalid.any():
         valid[np.flatnonzero(valid)[is_invalid]] = False
