@@ -5,40 +5,18 @@
                             arrow, `format_version`, `posting_tail_codec`
     part_p_docs.lance       _rowid: uint64 ascending, _num_tokens: uint32; a document is its row number
                             metadata `total_tokens`
-    part_p_tokens.lance     fst: _token_fst_bytes (see below); arrow: _token: string ascending,
+    part_p_tokens.lance     fst: _token_fst_bytes (automaton.py); arrow: _token: string ascending,
                             _token_id: uint32
     part_p_invert.lance     row t is the posting list of token t (postings.py):
                             _posting: list<large_binary>, _max_score: float32, _length: uint32,
                             and, with positions, _position (positions.py)
 
 Rows without words are in no part. (Lance index format, inverted.)
-
-The fst automaton stores a set of words with numbers (like the `fst` library, version 3):
-
-    u64 version, u64 kind
-    nodes, each read backwards from its address; an arc points to a node at a lower address
-    u64 number of words, u64 address of the root
-    u32 checksum (version 3)
-
-The two upper bits of the byte at a node's address are its form:
-
-    11  one arc, without output, to the node just below this one; the lower bits are the arc's byte
-    10  one arc; the lower bits are its byte; below: sizes, target, output
-    01, 00  several arcs (01: the node is final); the lower bits are their number; below: sizes, (an index of
-        256 bytes if there are more than 32 arcs), the arcs' bytes, targets, outputs, the output of a final
-        node
-
-Lower bits of 0 mean that a separate byte follows below. As an arc's byte, the lower bits are an index into
-`_COMMON`, from 1. The upper half of `sizes` is the number of bytes of a target, the lower half of an output.
-Targets are distances from the end of the node; 0 is the final node without arcs. The arcs of a node are in
-descending order of their bytes. The number of a word is the sum of the outputs on its path. (Lance index
-format, tokens.)
 """
 
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,6 +33,7 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.base.entries import Segment
 from spark_lance.index.base.files import IndexFile, IndexFileWriter
+from spark_lance.index.text.automaton import WordAutomaton
 from spark_lance.index.text.positions import POSITIONS, pack_positions, unpack_positions
 from spark_lance.index.text.postings import BLOCK, FIXED_TAIL, pack_lists, unpack_list
 from spark_lance.index.text.scores import weights
@@ -64,104 +43,6 @@ from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.stored_json import parse_json
 from spark_lance.proto import index_pb2
 from spark_lance.table.format.index_kinds import INDEX_KINDS
-
-# The bytes of arcs by their short form. Only the first 63 have a short form.
-_COMMON = b"te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOqHGWUV,YKJZXQ"
-_HEADER = 16
-_INDEXED = 32
-_LENGTH = struct.Struct("<Q")
-
-
-def read_words(data: bytes) -> dict[bytes, int]:
-    """Return all words of an automaton with their numbers.
-
-    Raises:
-        FormatError: the bytes are damaged.
-        UnsupportedFormatError: the version is unknown.
-    """
-    try:
-        (version,) = _LENGTH.unpack_from(data)
-        if version not in (1, 2, 3):
-            raise UnsupportedFormatError(f"a set of words of version {version}")
-        end = len(data) - (4 if version == 3 else 0)
-        count, root = _LENGTH.unpack_from(data, end - 16)[0], _LENGTH.unpack_from(data, end - 8)[0]
-        return _read_automaton(data, root, count)
-    except (struct.error, IndexError) as error:
-        raise FormatError(f"undecodable set of words: {error}") from error
-
-
-def _read_automaton(data: bytes, root: int, count: int) -> dict[bytes, int]:
-    words: dict[bytes, int] = {}
-    pending = [(root, b"", 0)]
-    steps = 0
-    while pending:
-        address, word, total = pending.pop()
-        steps += 1
-        if steps > 64 * (len(data) + count):
-            raise FormatError("a set of words without end")
-        if address == 0:
-            words[word] = total
-            continue
-        final, arcs = _read_node(data, address)
-        if final is not None:
-            words[word] = total + final
-        pending += [(target, word + bytes([byte]), total + output) for byte, target, output in arcs]
-    if len(words) != count:
-        raise FormatError(f"a set of {count} words has {len(words)}")
-    return words
-
-
-def _read_node(data: bytes, address: int) -> tuple[int | None, list[tuple[int, int, int]]]:
-    """Return the output of a node (None if not final), and its arcs (byte, target, output)."""
-    if not _HEADER <= address < len(data):
-        raise FormatError(f"a node at {address} of {len(data)} bytes")
-    form, low = data[address] >> 6, data[address] & 63
-    offset = address
-    if form >= 2:
-        if low:
-            byte = _COMMON[low - 1]
-        else:
-            offset -= 1
-            byte = data[offset]
-        if form == 3:
-            return None, [(byte, offset - 1, 0)]
-        sizes = data[offset - 1]
-        target_size, output_size = sizes >> 4, sizes & 15
-        offset -= 1 + target_size
-        distance = _read_number(data, offset, target_size)
-        offset -= output_size
-        output = _read_number(data, offset, output_size)
-        return None, [(byte, offset - distance if distance else 0, output)]
-    count = low
-    if not count:
-        offset -= 1
-        count = 256 if data[offset] == 1 else data[offset]
-    sizes = data[offset - 1]
-    target_size, output_size = sizes >> 4, sizes & 15
-    offset -= 1 + (256 if count > _INDEXED else 0)
-    bytes_at = offset - count
-    targets_at = bytes_at - count * target_size
-    outputs_at = targets_at - count * output_size
-    final = None
-    end = outputs_at
-    if form == 1:
-        end -= output_size
-        final = _read_number(data, end, output_size)
-    arcs = []
-    for i in range(count):
-        # The first arc is at the highest address.
-        byte = data[bytes_at + count - 1 - i]
-        distance = _read_number(data, targets_at + (count - 1 - i) * target_size, target_size)
-        output = _read_number(data, outputs_at + (count - 1 - i) * output_size, output_size)
-        arcs.append((byte, end - distance if distance else 0, output))
-    return final, arcs
-
-
-def _read_number(data: bytes, start: int, size: int) -> int:
-    if start < 0:
-        raise FormatError("a node reaches beyond the beginning of its set of words")
-    return int.from_bytes(data[start : start + size], "little")
-
 
 INVERTED_LABEL, INVERTED_NEWEST = "invertedindexdetails", 3
 INVERTED_URL = INDEX_KINDS[INVERTED_LABEL].type_url
@@ -297,11 +178,26 @@ class TextPart:
         result: Vocabulary = self._cached("words", 0, lambda: Vocabulary(*self._stored_words()))
         return result
 
+    @property
+    def word_numbers(self) -> Vocabulary | WordAutomaton:
+        """The numbers of words, for exact lookups."""
+        # Decoding the automaton into a vocabulary takes 6 microseconds per word.
+        if not self._cached("has automaton", 0, lambda: np.bool_(self._has_automaton)):
+            return self.vocabulary
+        result: WordAutomaton = self._cached("automaton", 0, self._read_automaton)
+        return result
+
+    @property
+    def _has_automaton(self) -> bool:
+        return "_token_fst_bytes" in self._file("tokens").arrow_schema.names
+
+    def _read_automaton(self) -> WordAutomaton:
+        return WordAutomaton(self._file("tokens").read(["_token_fst_bytes"])["_token_fst_bytes"][0].as_py())
+
     def _stored_words(self) -> tuple[pa.Array, Ints]:
         file = self._file("tokens")
-        if "_token_fst_bytes" in file.arrow_schema.names:
-            data = file.read(["_token_fst_bytes"])["_token_fst_bytes"][0].as_py()
-            pairs = read_words(data)
+        if self._has_automaton:
+            pairs = self._read_automaton().words()
             words = texts_to_arrow([word.decode("utf-8", "replace") for word in pairs], pa.large_string())
             return words, np.array(list(pairs.values()), np.uint64).astype(np.int64)
         table = file.read(["_token", "_token_id"]).combine_chunks()
@@ -329,7 +225,7 @@ class TextPart:
     def read_postings(self, words: Sequence[str]) -> list[tuple[Ints, Ints]]:
         """Return the postings of several words; see `postings`. An object store gets all requests at once."""
         empty = Postings(np.empty(0, np.int64), np.empty(0, np.int64))
-        numbers = [self.vocabulary.number(word) for word in words]
+        numbers = [self.word_numbers.number(word) for word in words]
         keys = [
             (self._cache_key, self.number, "postings", n) for n in dict.fromkeys(numbers) if n is not None
         ]
@@ -402,7 +298,7 @@ class TextPart:
         Raises:
             FormatError: the positions are damaged.
         """
-        number = self.vocabulary.number(word)
+        number = self.word_numbers.number(word)
         if number is None:
             return Positions(np.zeros(1, np.int64), np.empty(0, np.int32))
         result: Positions = self._cached("positions", number, lambda: self._read_positions(number))

@@ -468,7 +468,7 @@ class TextSearch:
         # On an object store the files are opened at the same time.
         files: list[Callable[[], object]] = [
             lambda: part.documents,
-            lambda: part.vocabulary,
+            lambda: part.word_numbers,
             lambda: part.lists.num_rows,
         ]
         run_together(part.segment.store, files)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_lance import dataset, write_dataset
 from spark_lance.errors import FormatError, OptionError, SchemaError, UnsupportedFormatError
-from spark_lance.index.text.inverted import read_words
+from spark_lance.index.text.automaton import WordAutomaton
 from spark_lance.index.text.postings import BLOCK, FIXED_TAIL, VARINT_TAIL, pack_list, unpack_list
 from spark_lance.index.text.tokenizer import Tokenizer
 
@@ -204,7 +204,16 @@ def test_blocks_of_256() -> None:
 @given(st.binary(max_size=200))
 def test_damaged_sets_of_words_end_in_typed_errors(data: bytes) -> None:
     with pytest.raises((FormatError, UnsupportedFormatError)):
-        read_words(b"\x03" + bytes(15) + data)
+        WordAutomaton(b"\x03" + bytes(15) + data).words()
+
+
+def test_an_automaton_finds_the_numbers_of_single_words() -> None:
+    # A root with the arcs "b" (output 1) and "a", both to the final node without arcs.
+    root = bytes([1, 0, 0, 0]) + b"ba" + bytes([0x11, 2])
+    data = bytes([3, *bytes(15)]) + root + struct.pack("<QQI", 2, 16 + len(root) - 1, 0)
+    words = WordAutomaton(data)
+    assert words.words() == {b"a": 0, b"b": 1}
+    assert [words.number(word) for word in ("a", "b", "", "c", "ab")] == [0, 1, None, None, None]
 
 
 def test_words_of_texts() -> None:
