@@ -274,8 +274,8 @@ def _look_up_arrow(table: Matrix, codes: npt.NDArray[np.unsignedinteger[Any]]) -
     width = table.shape[1]
     for number, column in enumerate(codes):
         column_words = words.slice(number * width, width)
-        taken = pc.call_function("array_take", [column_words, numbers_to_arrow(column)], _UNCHECKED)
-        yield numbers_to_numpy(taken)
+        values = pc.call_function("array_take", [column_words, numbers_to_arrow(column)], _UNCHECKED)
+        yield numbers_to_numpy(values)
 
 
 _COLUMN = "__pq_code"
