@@ -7,7 +7,6 @@ attempt's files are deleted and the next attempt starts from the newest version.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,7 @@ from pyroaring import BitMap
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import CardinalityError, CommitError, LanceError, OptionError
-from spark_lance.io.locations import join
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.spark.table.row_tasks import TaskAnswer
 from spark_lance.table.commits.commit import retry_operation
@@ -31,17 +28,16 @@ from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.proposal import SYSTEM_ENV
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.paths import DATA_DIR
 from spark_lance.table.format.row_set import RowSet, row_address, split_address
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 from spark_lance.table.rows.key_lookup import KeyFilter, key_filter
 from spark_lance.table.rows.row_rewrites import commit_moves
+from spark_lance.table.writing.write import delete_operation_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-logger = logging.getLogger(__name__)
 
 RETRIES = 10
 RETRY_TIMEOUT = timedelta(minutes=30)
@@ -91,16 +87,6 @@ class Attempt:
     operation: str
 
     @property
-    def store(self) -> Store:
-        """The store of the table."""
-        return self.base.store
-
-    @property
-    def root(self) -> str:
-        """The table's root path."""
-        return self.base.root
-
-    @property
     def manifest(self) -> Manifest:
         """The manifest of the version."""
         return self.base.manifest
@@ -119,12 +105,7 @@ class Attempt:
 
     def delete_files(self) -> None:
         """Delete all data files of this uncommitted attempt."""
-        folder = join(self.root, DATA_DIR)
-        try:
-            objects = self.store.list_to_delete(folder, self.root)
-            self.store.delete_many([f.path for f in objects if self.operation in f.name], self.root)
-        except (LanceError, OSError) as error:
-            logger.warning("files of a failed change of %s stay behind: %s", self.root, error)
+        delete_operation_files(self.base.snapshot.table, self.operation)
 
     def delete_rows(self, answers: Sequence[TaskAnswer], condition: str) -> ChangeResult:
         """Commit a Delete of the rows that tasks found.

@@ -25,7 +25,9 @@ from spark_lance.errors import (
     RetryableConflictError,
     SchemaError,
 )
+from spark_lance.file.blob_references import sidecar_folder
 from spark_lance.spark.table import base, changing, merging, row_tasks
+from spark_lance.spark.table.row_commits import Attempt
 from spark_lance.table.commits import commit_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
@@ -332,6 +334,18 @@ def test_failed_jobs_leave_nothing(spark: SparkSession, path: str) -> None:
         LanceTable.forPath(spark, path, partition_bytes="1k").update(set={"v": broken(F.col("v"))})
     assert data_files(path) == files
     assert lance.dataset(path).version == 1
+
+
+def test_a_failed_attempt_deletes_its_data_files_and_their_sidecars(path: str) -> None:
+    files = set(Path(path).rglob("*"))
+    attempt = Attempt(spark_lance.dataset(path), "0123456789abcdef")
+    data_file = Path(path, "data", "10110123456789abcdef01.lance")
+    sidecar = Path(sidecar_folder(str(data_file)), "0.blob")
+    sidecar.parent.mkdir()
+    for file in (data_file, sidecar):
+        file.write_bytes(b"written before the failure")
+    attempt.delete_files()
+    assert {file for file in Path(path).rglob("*") if file.is_file()} == {f for f in files if f.is_file()}
 
 
 def test_an_unknown_outcome_deletes_nothing(
