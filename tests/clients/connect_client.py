@@ -24,12 +24,13 @@ def main(address: str, folder: str) -> None:
     spark.createDataFrame([(1, "a"), (2, "b"), (3, "c")], "id bigint, name string").writeTo(
         "lance.d.c"
     ).append()
-    spark.sql("UPDATE lance.d.c SET name = 'x' WHERE id = 2").collect()
-    spark.sql("DELETE FROM lance.d.c WHERE id = 3").collect()
-    spark.sql(
+    (updated,) = spark.sql("UPDATE lance.d.c SET name = 'x' WHERE id = 2").collect()
+    (deleted,) = spark.sql("DELETE FROM lance.d.c WHERE id = 3").collect()
+    (merged,) = spark.sql(
         "MERGE INTO lance.d.c t USING (SELECT 4L id, 'n' name) s ON t.id = s.id "
         "WHEN NOT MATCHED THEN INSERT *"
     ).collect()
+    assert (updated.num_affected_rows, deleted.num_affected_rows, merged.num_inserted_rows) == (1, 1, 1)
     assert sorted(map(tuple, spark.table("lance.d.c").collect())) == [(1, "a"), (2, "x"), (4, "n")]
     assert spark.sql("SELECT * FROM lance.d.c VERSION AS OF 2").count() == 3
     assert spark.sql("OPTIMIZE lance.d.c").count() == 1

@@ -1,7 +1,8 @@
 """Python tools on a session with a Lance catalog: pandas API on Spark, ibis, pandera, Great Expectations.
 
-`make test` installs pandas only: `pip install ibis-framework sqlglot rich pandera great-expectations` for the
-others. A tool that is not installed is skipped.
+`make test` installs pandas only. The others need
+`pip install ibis-framework pyarrow-hotfix sqlglot rich pandera great-expectations`.
+A tool that is not installed is skipped.
 """
 
 from __future__ import annotations

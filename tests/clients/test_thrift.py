@@ -43,7 +43,7 @@ QUERIES: dict[str, list[tuple[Any, ...]]] = {
         (2, "WRITE"),
     ],
     "SELECT count(*) FROM lance.d.t VERSION AS OF 2": [(3,)],
-    "OPTIMIZE lance.d.t": [(3, 1, 4, 1)],
+    "DELETE FROM lance.d.t WHERE id = 99": [(0,)],
     "SHOW TABLES IN lance.d": [("d", "t", False)],
 }
 
@@ -140,6 +140,9 @@ def test_pyhive_gets_rows_with_their_types(server: Server) -> None:
     for query, rows in QUERIES.items():
         cursor.execute(query)
         assert cursor.fetchall() == rows, query
+    cursor.execute("OPTIMIZE lance.d.t")
+    (result,) = cursor.fetchall()
+    assert result[:4] == (3, 1, 4, 1)
 
 
 def test_spark_sql_reads_by_path(tmp_path: Path) -> None:
@@ -153,3 +156,21 @@ def test_spark_sql_reads_by_path(tmp_path: Path) -> None:
     settings = ["--master", "local[2]", "--conf", "spark.ui.enabled=false"]
     lines = run(PROGRAMS / "spark-sql", *settings, "-e", statements)
     assert lines[-1].split() == ["2", "5"]
+
+
+def test_spark_shell_reads_and_writes_by_path(tmp_path: Path) -> None:
+    """A program in Scala has the format, too."""
+    program, path = tmp_path / "program.scala", tmp_path / "t"
+    program.write_text(
+        f"""
+val rows = spark.range(4).selectExpr("id", "id * 10 AS v")
+rows.write.format("lance").mode("append").save("{path}")
+val read = spark.read.format("lance").load("{path}").where("id > 1")
+println("sum " + read.selectExpr("sum(v)").first().getLong(0))
+System.exit(0)
+"""
+    )
+    settings = ["--master", "local[2]", "--conf", "spark.ui.enabled=false"]
+    lines = run(PROGRAMS / "spark-shell", *settings, "-i", str(program))
+    assert "sum 50" in lines
+    assert spark_lance.dataset(str(path)).count_rows() == 4

@@ -607,21 +607,20 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   /** Returns what to write instead of the forms of INSERT ... REPLACE that are new in Spark 4.2; null for others. */
   private String replaceHelp(String text) {
     String name = INSERT + "(?:\\s+(?:AS\\s+)?(?!BY\\b|REPLACE\\b)" + NAME + ")?";
-    Matcher match = matcher(name + "(\\s+BY\\s+NAME)?\\s+REPLACE\\s+(USING|ON|WHERE)\\b", text, ".*");
+    Matcher match = matcher(name + "(\\s+BY\\s+NAME)?\\s+REPLACE\\s+(ON|WHERE)\\b", text, ".*");
     if (!match.matches() || isParsed("INSERT INTO t BY NAME REPLACE USING (a) SELECT 1 AS a")) {
       return null;
     }
     String kind = match.group(3).toUpperCase();
     String byName = match.group(2) == null ? "" : "BY NAME ";
     boolean isInGrammar = kind.equals("WHERE") && byName.isEmpty();
-    boolean isRewritten = kind.equals("USING") && isLanceTable(match.group(1));
-    if (isInGrammar || isRewritten) {
-      return null; // the error is about another part
+    // The options would overwrite all rows of a table of another format.
+    if (isInGrammar || !isLanceTable(match.group(1))) {
+      return null;
     }
-    String option = kind.equals("USING") ? "'replaceUsing' = 'column, ...'"
-        : kind.equals("ON") ? "'replaceOn' = 't.column = s.column'" : "'replaceWhere' = 'condition'";
+    String option = kind.equals("ON") ? "'replaceOn' = 't.column = s.column'" : "'replaceWhere' = 'condition'";
     String aliases = kind.equals("ON") ? ", where t is the table and s has the new rows" : "";
-    return (byName + "REPLACE " + kind) + " is not in the grammar of this release of Spark: for a Lance table write INSERT OVERWRITE "
+    return byName + "REPLACE " + kind + " is not in the grammar of this release of Spark: write INSERT OVERWRITE "
         + match.group(1) + " WITH (" + option + ") " + byName + "SELECT ..." + aliases;
   }
 
