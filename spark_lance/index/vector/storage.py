@@ -61,6 +61,11 @@ GRAPH_SCHEMA = pa.schema(
 )
 
 
+# pylance compares the note of a graph with its own serialization, byte by byte, when it maps rows to new
+# addresses; so JSON has no spaces, and keys have pylance's order.
+_COMPACT = (",", ":")
+
+
 def graph_note(graph: Graph | None) -> str:
     """Return the JSON string of a partition's graph; an empty partition has None as graph."""
     if graph is None:
@@ -78,7 +83,8 @@ def graph_note(graph: Graph | None) -> str:
                 "prefetch_distance": 2,
             },
             "level_offsets": ends + [ends[-1]] * (params.max_level + 1 - len(ends)),
-        }
+        },
+        separators=_COMPACT,
     )
 
 
@@ -399,7 +405,9 @@ def write_segment(
                 {
                     "distance_type": ivf.metric,
                     "lance:ivf": "1",
-                    "storage_metadata": json.dumps([json.dumps(notes)]),
+                    "storage_metadata": json.dumps(
+                        [json.dumps(notes, separators=_COMPACT)], separators=_COMPACT
+                    ),
                 }
             )
         }
@@ -408,13 +416,13 @@ def write_segment(
         message.centroids_tensor.CopyFrom(pack_tensor(centroids))
         number = index.add_buffer(message.SerializeToString())
         metadata = {
-            "lance:index": json.dumps({"type": kind, "distance_type": ivf.metric}),
+            "lance:index": json.dumps({"type": kind, "distance_type": ivf.metric}, separators=_COMPACT),
             "lance:ivf": str(number),
         }
         if graphs is None:
-            metadata["lance:flat"] = json.dumps([""] * len(lengths))
+            metadata["lance:flat"] = json.dumps([""] * len(lengths), separators=_COMPACT)
         else:
-            metadata["lance:hnsw"] = json.dumps([note for note, _ in graph_notes])
+            metadata["lance:hnsw"] = json.dumps([note for note, _ in graph_notes], separators=_COMPACT)
         sizes[INDEX_FILE] = index.finish(metadata)
     return sizes
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import lance
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from spark_lance import dataset
+from spark_lance import dataset, write_dataset
 from spark_lance.index.vector.base.metrics import Metric
 from spark_lance.index.vector.build import IndexParams
 from spark_lance.index.vector.create import create_vector_index, extend_vector_index, open_segment
@@ -243,3 +244,18 @@ def assert_finds_all(path: Path, kind: str, rows: int) -> None:
         graph = {"ef": 200} if "HNSW" in kind else {}
         assert len(set(pylance_neighbours(path, query, 10, **options, **graph)[0]) & set(exact)) >= 9
         assert len(set(ours(path, query, 10, **options)[0]) & set(exact)) >= 9
+
+
+@pytest.mark.parametrize("kind", ["IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_HNSW_PQ"])
+def test_pylance_compacts_files_with_our_graph_index(kind: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "t.lance")
+    vectors = clustered(900, 16)
+    for start in range(0, 900, 300):
+        part = pa.FixedSizeListArray.from_arrays(pa.array(vectors[start : start + 300].ravel()), 16)
+        write_dataset(pa.table({"v": part}), path, "append" if start else "create")
+    dataset(path).create_index("v", kind, num_partitions=3)
+    metrics = lance.dataset(path).optimize.compact_files()
+    assert (metrics.fragments_removed, metrics.fragments_added) == (3, 1)
+    for table in (dataset(path), lance.dataset(path)):
+        nearest = {"column": "v", "q": vectors[700], "k": 1, "nprobes": 3, "ef": 100, "refine_factor": 20}
+        assert table.to_table(nearest=nearest)["v"].to_pylist() == [vectors[700].tolist()]

@@ -122,7 +122,7 @@ def test_spark_asks_for_less(spark: SparkSession, path: str) -> None:
         ({"nearest": '{"column": 0, "q": [1, 2]}'}, OptionError, "must be text"),
         ({"nearest": nearest(q=[[0] * 8, [1] * 8])}, OptionError, "searchBatch"),
         ({"nearest": nearest(q=[None] * 8)}, OptionError, "contains NaN"),
-        ({"nearest": nearest(q={"a": 1})}, OptionError, "must be numbers"),
+        ({"nearest": nearest(q={"a": 1})}, OptionError, "must be a list of numbers"),
         ({"nearest": nearest(k=0)}, OptionError, "1 or more"),
         ({"nearest": nearest(k=True)}, OptionError, "whole number"),
         ({"nearest": nearest(metric=3)}, OptionError, "must be text"),

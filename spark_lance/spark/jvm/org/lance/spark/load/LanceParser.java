@@ -465,6 +465,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   }
 
   /** Returns whether a name is certainly of a Lance table, and not of a view or a table of another format. */
+  @SuppressWarnings({"rawtypes", "unchecked"}) // The parts of a name are a raw Seq for Janino.
   private static boolean isLanceTable(String name) {
     SparkSession session = active();
     if (session == null) {
