@@ -99,7 +99,7 @@ def test_columns_are_described_as_delta_describes_them(session: SparkSession) ->
 
 
 def test_mistakes_say_what_to_write(session: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"there is no table d.nope.*Write LanceTable.forPath"):
+    with pytest.raises(OptionError, match=r"there is no table d.nope.*Or write LanceTable.forPath"):
         LanceTable.forName(session, "nope")
     builder = LanceTable.createOrReplace(session).addColumn("id", "INT")
     with pytest.raises(OptionError, match=r"write a column, or years, months, days"):
