@@ -25,7 +25,7 @@ SELECT count(*), count(_distance), count(_score) FROM hybrid_search('lance.s', '
 SELECT id FROM hybrid_search('lance.s', 'v', array(39, 0), 't', 'fox', 1, map('text_weight', '0'));
 > 39
 SELECT count(*) FROM vector_search('lance.nope', 'v', array(7, 1), 3);
-! TABLE_OR_VIEW_NOT_FOUND
+! there is no table nope in
 SELECT count(*) FROM vector_search('lance.s', 'v', array(7), 3);
 ! the query has 1 values, which does not match index column size 2 of 'v'
 SELECT count(*) FROM vector_search('lance.s', 'v', array(7, 1), 3, map('far', '1'));
