@@ -49,8 +49,8 @@ help: ## show this list
 demo: $(VENV)/.installed-demo ## install and run the quickstart: an ETL job on real data
 	@$(BIN)/python examples/quickstart.py $(ARGS)
 
-test: $(VENV)/.installed-test ## run the tests, without the slow ones, in two processes
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(VENV)/.installed-test ## run the tests, without the slow ones, in three processes (13 GB of memory)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-near: $(VENV)/.installed-test ## run the tests nearest to your changes, within SECONDS=120: FILES="spark_lance/io/store.py"
 	$(BIN)/python -m tests.near --seconds $(SECONDS) $(FILES) $(if $(ARGS),-- $(ARGS))

@@ -171,7 +171,7 @@ def test_columns_that_are_named_twice(tmp_path: Path) -> None:
             lambda names=names: table.to_table(names, nearest=QUERY),
             lambda names=names: table.to_table(names, full_text_query=TEXT),
         ):
-            with pytest.raises(SchemaError, match="columns has .* twice: leave one out"):
+            with pytest.raises(SchemaError, match=r"columns has .* twice: leave one out"):
                 read()
     assert table.to_table(["_rowid"], with_row_id=True).schema.names == ["_rowid"]
 
