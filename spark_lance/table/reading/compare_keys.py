@@ -170,7 +170,7 @@ def compare_by_key(
     positions, old_positions = (_positions_by_code(c, index.size, unique) for c in (codes, old_codes))
     matched = np.flatnonzero((positions >= 0) & (old_positions >= 0))
     matched = matched[np.argsort(positions[matched])]
-    pairs = _addresses(before)[old_positions[matched]], _addresses(after)[positions[matched]]
+    pairs = all_addresses(before)[old_positions[matched]], all_addresses(after)[positions[matched]]
     changed = find_differences(old, new, *pairs, comparison_steps(new.schema.fields, modified))
     ids = np.arange(len(codes), dtype=np.uint64)
     old_ids = np.arange(len(codes), len(codes) + len(old_codes), dtype=np.uint64)
@@ -297,7 +297,7 @@ def _differences_in(
     old_by_id = {field.id: field for field in old.schema.fields}
     old_fields = [old_by_id[field.id] for field in fields if field.id in old_by_id]
     start = 0
-    for _, offsets, table in read_rows(new, _offsets_by_fragment(addresses), fields):
+    for _, offsets, table in read_rows(new, offsets_by_fragment(addresses), fields):
         stop = start + len(offsets)
         for field in fields:
             if field.id not in old_by_id:
@@ -323,12 +323,14 @@ def _equal_columns(old_column: pa.ChunkedArray, column: pa.ChunkedArray) -> Flag
     return equal_values(old_column, column)
 
 
-def _addresses(rows: RowsOf) -> Addresses:
+def all_addresses(rows: RowsOf) -> Addresses:
+    """Return the addresses of the rows of fragments, one fragment after another."""
     parts = [row_addresses(fragment.id, offsets) for fragment, offsets in rows]
     return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
-def _offsets_by_fragment(addresses: Addresses) -> dict[int, Offsets]:
+def offsets_by_fragment(addresses: Addresses) -> dict[int, Offsets]:
+    """Return fragment id -> physical offsets of addresses, which are grouped by fragment."""
     """Return fragment id -> physical offsets; the addresses must be grouped by fragment."""
     return {number: address_offsets(addresses[part]) for number, part in runs_by_fragment(addresses)}
 
@@ -339,6 +341,6 @@ def _read_in_pieces(
     """Yield the rows at addresses in pieces, each with the positions of its rows in `addresses`."""
     order = np.argsort(addresses, kind="stable")
     ascending = addresses[order]
-    for number, offsets, table in read_rows(at, _offsets_by_fragment(ascending), fields):
+    for number, offsets, table in read_rows(at, offsets_by_fragment(ascending), fields):
         places = np.searchsorted(ascending, row_addresses(number, offsets.astype(np.int64)))
         yield order[places], table

@@ -17,9 +17,14 @@ from spark_lance.arrow.arrays import one_array
 from spark_lance.arrow.murmur3 import hash_bytes
 from spark_lance.file.base.schema import Field
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.row_set import Addresses, address_offsets, row_addresses, runs_by_fragment
+from spark_lance.table.format.row_set import Addresses, row_addresses
 from spark_lance.table.reading.compare import ComparedRows, IdentifiedRows, Rows
-from spark_lance.table.reading.compare_keys import comparison_steps, find_differences
+from spark_lance.table.reading.compare_keys import (
+    all_addresses,
+    comparison_steps,
+    find_differences,
+    offsets_by_fragment,
+)
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.reading.snapshot import Snapshot
 
@@ -103,7 +108,7 @@ def remove_equal_rows(
     first, _, others, _ = comparison_steps(shared, modified)
     if not first and not others:
         return None
-    old_addresses, addresses = _addresses(removed), _addresses(added)
+    old_addresses, addresses = all_addresses(removed), all_addresses(added)
     if first and others:
         old_digests, digests = _digests(old, old_addresses, first), _digests(new, addresses, first)
         old_addresses = old_addresses[np.isin(old_digests, digests)]
@@ -123,11 +128,6 @@ def remove_equal_rows(
     )
 
 
-def _addresses(rows: RowsOf) -> Addresses:
-    parts = [row_addresses(fragment.id, offsets) for fragment, offsets in rows]
-    return np.concatenate([np.empty(0, np.uint64), *parts])
-
-
 def _pair_equal(old: Digests, new: Digests) -> tuple[Places, Places]:
     """Return the positions of pairs of equal digests, each row in one pair; those in `new` ascend."""
     order, old_order = np.argsort(new, kind="stable"), np.argsort(old, kind="stable")
@@ -144,9 +144,8 @@ def _pair_equal(old: Digests, new: Digests) -> tuple[Places, Places]:
 def _digests(at: Snapshot, addresses: Addresses, fields: Sequence[Field]) -> Digests:
     """Return a digest of the values of each row, given the fields of any version."""
     by_id = {field.id: field for field in at.schema.fields}
-    by_fragment = {number: address_offsets(addresses[part]) for number, part in runs_by_fragment(addresses)}
     parts = [np.empty(0, np.uint64)]
-    for _, _, table in read_rows(at, by_fragment, [by_id[field.id] for field in fields]):
+    for _, _, table in read_rows(at, offsets_by_fragment(addresses), [by_id[field.id] for field in fields]):
         digest: Digests = np.zeros(table.num_rows, np.uint64)
         for column in table.columns:
             with np.errstate(over="ignore"):
