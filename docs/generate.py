@@ -504,6 +504,18 @@ def _large_tables(records: Sequence[Record], kind: str, caption: str) -> Iterato
     yield ""
 
 
+def worker_memory() -> Iterator[str]:
+    """Yield the most memory of a Python worker, by the kind of step, as bench_large has stored it."""
+    peaks: dict[str, float] = {}
+    for record in _records():
+        if record.bench == "bench_large" and record.metric == "peak memory":
+            is_index = record.case.endswith((": index", ": look-ups"))
+            use = "building and searching indexes" if is_index else "scans, writes and merges"
+            peaks[use] = max(peaks.get(use, 0.0), record.ours)
+    values = ", ".join(f"up to {value:,.0f} MB for {use}" for use, value in sorted(peaks.items()))
+    yield f"- Python worker, one per task, with its cache: {values or 'unknown'} (`make bench-large`)."
+
+
 _KINDS_OF_LARGE = {
     "flat rows": "Ten narrow columns: numbers, dates, times, texts",
     "vectors": "An id and a vector of 768 floats, 3 KB a row",
@@ -537,6 +549,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "tested": tested,
     "figures": figures,
     "large tables": large_tables,
+    "worker memory": worker_memory,
     "peers": peers,
 }
 

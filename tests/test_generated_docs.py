@@ -20,6 +20,48 @@ assert SPEC.loader is not None
 generate = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(generate)
 
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
+# A number with a unit. Outside of generated tables only settings and limits have units.
+FIGURE = re.compile(
+    r"(?<![\w.])\d[\d.,]*(?: to \d[\d.,]*)? ?"
+    r"(?:m?s|µs|seconds?|minutes?|hours?|[KMGT]i?B|bytes|times|percent|%|x|requests?)(?![\w'])"
+)
+SETTINGS = {
+    "deployment.md": ["6 GB"],
+    "delta.md": ["24 hours"],
+    "erasure.md": ["10 %"],
+    "partitions.md": ["8 MiB"],
+    "planning.md": ["128 KiB", "64 MB"],
+    "scale.md": ["4 GB", "512 MB", "4 GB"],
+    "sizing.md": ["1 KB", "100 MB", "10 GB", "512 MB"],
+    "stores.md": ["60 s", "125 KB", "1 MiB", "64 MB"],
+    "tables.md": ["24 hours", "24 hours"],
+}
+MOST_WORDS = 30_000
+
+
+def typed_figures(text: str) -> list[str]:
+    """Return the figures with a unit that a page has in its prose and tables, without generated parts."""
+    for part in (generate.MARKS, re.compile(r"```.*?```", re.DOTALL), re.compile(r"`[^`]*`")):
+        text = part.sub("", text)
+    return FIGURE.findall(text)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_measured_figures_are_generated_and_not_typed(path: Path) -> None:
+    figures = typed_figures(path.read_text())
+    assert figures == SETTINGS.get(path.name, []), "generate it from benchmarks/results, or leave it out"
+
+
+def test_a_typed_figure_is_noticed() -> None:
+    text = "Takes 1.6 ms, 2 to 3 times\n<!-- generated: errors -->\n9 s\n<!-- end -->\n`8 s`, version 2.2"
+    assert typed_figures(text) == ["1.6 ms", "2 to 3 times"]
+
+
+def test_the_pages_can_be_read_in_the_time_of_a_reader() -> None:
+    words = sum(len(path.read_text().split()) for path in (ROOT / "docs").rglob("*.md"))
+    assert words <= MOST_WORDS
+
 
 @pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.stem)
 def test_tables_of_a_page_are_current(path: object) -> None:
