@@ -64,7 +64,8 @@ class MatchQuery(FullTextQuery):
         boost: factor of the score.
         fuzziness: maximum number of inserted, deleted or replaced letters of a matching word. None chooses by
             word length: 0 up to two letters, 1 up to five, 2 beyond.
-        max_expansions: maximum number of similar words per query word, for fuzzy queries.
+        max_expansions: maximum number of similar words of the whole query, for fuzzy queries. The first words
+            in byte order count, beginning with those similar to the first query word.
         operator: whether a row needs one of the words or all.
         prefix_length: number of first letters that must be equal, for fuzzy queries.
     """

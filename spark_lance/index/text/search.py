@@ -78,7 +78,8 @@ class TextQuery:
         fast_search: whether to skip rows that are not indexed.
         slop: maximum number of other words between two adjacent words of a phrase.
         fuzziness: maximum number of changed letters of a matching word; None chooses by word length.
-        max_expansions: maximum number of similar words per query word, for fuzzy queries.
+        max_expansions: maximum number of similar words of the whole query, for fuzzy queries. The first words
+            in byte order count, beginning with those similar to the first query word.
         prefix_length: number of first letters that must be equal, for fuzzy queries.
     """
 
@@ -194,19 +195,19 @@ class _Terms:
     """The words of a query and their corpus statistics.
 
     Attributes:
-        groups: for each query word, the numbers of its similar words. The best similar word counts.
-        times: how often the query has each group.
-        average, count: average number of words per text, and number of texts.
         words, having: each word, and its document frequency.
+        times: how often the score of each word counts.
+        groups: for each query word, the numbers of its similar words.
+        average, count: average number of words per text, and number of texts.
         all_needed: whether a text needs a word of every group, or of any group.
     """
 
-    groups: Sequence[Sequence[int]]
-    times: Sequence[int]
-    average: float
-    count: int
     words: Sequence[str]
     having: Sequence[int]
+    times: Sequence[int]
+    groups: Sequence[Sequence[int]]
+    average: float
+    count: int
     all_needed: bool
 
     def scores(self, texts: _Texts, rows: Ints | None = None) -> tuple[Ints, npt.NDArray[np.float32]]:
@@ -218,9 +219,7 @@ class _Terms:
         """
         if rows is None and self.all_needed:
             rows = self.with_all(texts)
-        parts = [self._score_group(texts, group, rows) for group in self.groups]
-        weighted = [(hits, times * scores) for (hits, scores), times in zip(parts, self.times, strict=True)]
-        return _combine_scores(weighted, len(texts.lengths), np.add)
+        return _add_scores(self._scores_by_word(texts, rows), len(texts.lengths))
 
     def candidates(self, texts: _Texts, count: int) -> Ints | None:
         """Return texts, ascending, with the `count` best and all equal ones; None if all texts may be.
@@ -228,14 +227,9 @@ class _Terms:
         A text that has only words with small scores is left out, if `count` texts have a greater score from
         one word (MaxScore).
         """
-        if self.all_needed or len(self.groups) < 2:
+        if self.all_needed or len(self.words) < 2:
             return None
-        parts = [
-            (hits, times * scores)
-            for (hits, scores), times in zip(
-                (self._score_group(texts, group, None) for group in self.groups), self.times, strict=True
-            )
-        ]
+        parts = self._scores_by_word(texts, None)
         limits = [_kth_score(scores, count) for _, scores in parts if len(scores) > count]
         if not limits:
             return None
@@ -247,19 +241,20 @@ class _Terms:
         small = int(np.searchsorted(sums, limit))
         if not small:
             return None
-        hits, scores = _combine_scores([parts[i] for i in order[small:]], len(texts.lengths), np.add)
+        hits, scores = _add_scores([parts[i] for i in order[small:]], len(texts.lengths))
         result: Ints = hits[scores + sums[small - 1] >= limit]
         return result
 
     def with_all(self, texts: _Texts) -> Ints:
         """Return the texts that have a word of every group, ascending."""
-        lists_by_group = [[texts.postings[word][0] for word in group] for group in self.groups]
+        groups = dict.fromkeys(tuple(group) for group in self.groups)
+        lists_by_group = [[texts.postings[word][0] for word in group] for group in groups]
         lists = [
             group[0] if len(group) == 1 else np.unique(np.concatenate(group))
             for group in lists_by_group
             if group
         ]
-        if len(lists) < len(self.groups):
+        if len(lists) < len(groups):
             return np.empty(0, np.int64)
         lists.sort(key=len)
         rows = lists[0]
@@ -267,17 +262,17 @@ class _Terms:
             rows = rows[_find_sorted(rows, other)[1]]
         return rows
 
-    def _score_group(
-        self, texts: _Texts, group: Sequence[int], rows: Ints | None
-    ) -> tuple[Ints, npt.NDArray[np.float32]]:
+    def _scores_by_word(self, texts: _Texts, rows: Ints | None) -> list[tuple[Ints, npt.NDArray[np.float32]]]:
+        """Return for each word the texts (all, or those in `rows`) that have it, and their scores."""
         parts = []
-        for word in group:
-            documents, frequencies = texts.postings[word]
+        for word, (documents, frequencies) in enumerate(texts.postings):
             if rows is not None:
                 places, are_present = _find_sorted(rows, documents)
                 documents, frequencies = rows[are_present], frequencies[places[are_present]]
-            parts.append((documents, self._weights(texts, word, documents, frequencies, rows is None)))
-        return _combine_scores(parts, len(texts.lengths), np.maximum)
+            scores = self._weights(texts, word, documents, frequencies, rows is None)
+            times = self.times[word]
+            parts.append((documents, scores if times == 1 else times * scores))
+        return parts
 
     def _weights(
         self, texts: _Texts, word: int, documents: Ints, frequencies: Ints, is_whole: bool
@@ -314,24 +309,23 @@ def _find_sorted(rows: Ints, others: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]
     return places, others[places] == rows
 
 
-def _combine_scores(
-    parts: Sequence[tuple[Ints, npt.NDArray[np.float32]]], count: int, combine: np.ufunc
+def _add_scores(
+    parts: Sequence[tuple[Ints, npt.NDArray[np.float32]]], count: int
 ) -> tuple[Ints, npt.NDArray[np.float32]]:
-    """Return the union of the parts' texts, ascending, with combined scores.
+    """Return the union of the parts' texts, ascending, with the sums of their scores.
 
     Args:
         parts: texts (ascending) and their scores, which are above zero.
         count: total number of texts.
-        combine: function to combine two scores.
     """
     if len(parts) == 1:
         return parts[0]
     if parts and all(np.array_equal(rows, parts[0][0]) for rows, _ in parts[1:]):
-        return parts[0][0], reduce(combine, (scores for _, scores in parts))
+        return parts[0][0], reduce(np.add, (scores for _, scores in parts))
     if _DENSE * sum(len(rows) for rows, _ in parts) > count:
         table = np.zeros(count, np.float32)
         for rows, scores in parts:
-            table[rows] = combine(table[rows], scores)
+            table[rows] += scores
         hits = np.flatnonzero(table > 0)
         return hits, table[hits]
     hits = np.concatenate([np.empty(0, np.int32), *(rows for rows, _ in parts)])
@@ -340,8 +334,7 @@ def _combine_scores(
     hits = hits[np.flatnonzero(np.diff(hits, prepend=-1))]
     result = np.zeros(len(hits), np.float32)
     for rows, scores in parts:
-        places = np.searchsorted(hits, rows)
-        result[places] = combine(result[places], scores)
+        result[np.searchsorted(hits, rows)] += scores
     return hits, result
 
 
@@ -422,9 +415,9 @@ class TextSearch:
         is_fuzzy = query.fuzziness != 0
         is_phrase = query.phrase and len(words) > 1 and not is_fuzzy
         distinct, groups = (
-            self._expand_fuzzy(query, distinct_words)
+            self._expand_fuzzy(query, words)
             if is_fuzzy
-            else (distinct_words, [[i] for i in range(len(distinct_words))])
+            else (distinct_words, [[distinct_words.index(word)] for word in words])
         )
         reads = [partial(self._index_texts, part, distinct, is_phrase) for part in self._parts]
         texts = run_together(self._scan.store, reads)
@@ -432,9 +425,9 @@ class TextSearch:
         count = sum(len(part.lengths) for part in texts)
         average = sum(part.total for part in texts) / max(count, 1)
         having = [sum(len(part.postings[i][0]) for part in texts) for i in range(len(distinct))]
-        times = [1 if is_fuzzy else words.count(word) for word in distinct_words]
+        times = np.bincount(list(itertools.chain(*groups)), minlength=len(distinct)).tolist()
         all_needed = query.operator == "and" or (query.phrase and not is_fuzzy)
-        terms = _Terms(groups, times, average, count, distinct, having, all_needed)
+        terms = _Terms(distinct, having, times, groups, average, count, all_needed)
         if is_phrase:
             return self._search_phrase(texts, terms, words, places - places[0], query, allowed)
         results = [self._best_of(part, terms, query.k, allowed) for part in texts]
@@ -586,11 +579,13 @@ class TextSearch:
             vocabularies.append(
                 Vocabulary.of(self._tokenizer.tokenize(self._column_texts(table)).distinct.to_pylist())
             )
-        groups = []
+        groups: list[list[str]] = []
         for word in words:
-            letters = letters_by_length(word) if query.fuzziness is None else query.fuzziness
-            most, prefix = query.max_expansions, query.prefix_length
-            groups.append(similar_words(word, vocabularies, letters, prefix, most))
+            fixed = _path_length(word) if self._is_json else 0
+            letters = letters_by_length(word[fixed:]) if query.fuzziness is None else query.fuzziness
+            # pylance limits the words of the whole query, also if the query repeats a word.
+            remaining = query.max_expansions - sum(map(len, groups))
+            groups.append(similar_words(word, vocabularies, letters, fixed + query.prefix_length, remaining))
         numbers = {word: number for number, word in enumerate(dict.fromkeys(itertools.chain(*groups)))}
         return list(numbers), [[numbers[word] for word in group] for group in groups]
 
@@ -612,6 +607,11 @@ class TextSearch:
                 break
         rows = np.concatenate(matches)
         return TextTopK(result.addresses[rows], result.scores[rows])
+
+
+def _path_length(word: str) -> int:
+    """Return the length of `path,type,` at the beginning of a word of a JSON document."""
+    return sum(len(part) + 1 for part in word.split(",", 2)[:2])
 
 
 def _texts_with_phrase(

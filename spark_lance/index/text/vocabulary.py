@@ -72,8 +72,8 @@ class Vocabulary:
         place = bisect_right(range(len(self)), needle, key=self._word) - 1
         return int(self.numbers[place]) if place >= 0 and self._word(place) == needle else None
 
-    def similar(self, word: str, letters: int, prefix: int = 0, most: int = 50) -> list[tuple[int, str]]:
-        """Return (edit distance, word) of the words similar to `word`, nearest first, then in byte order.
+    def similar(self, word: str, letters: int, prefix: int = 0, most: int = 50) -> list[str]:
+        """Return the words similar to `word`, in byte order.
 
         Args:
             word: the word.
@@ -95,18 +95,23 @@ class Vocabulary:
             words = words.filter(pc.starts_with(words, word[:prefix]))
         if not len(words):
             return []
-        distances = _distances(word, words)
-        order = np.argsort(distances, kind="stable")
-        nearest = order[distances[order] <= letters][:most]
-        return list(zip(distances[nearest].tolist(), words.take(pa.array(nearest)).to_pylist(), strict=True))
+        similar = np.flatnonzero(_distances(word, words) <= letters)[:most]
+        result: list[str] = words.take(pa.array(similar)).to_pylist()
+        return result
 
 
 def similar_words(
     word: str, vocabularies: Sequence[Vocabulary], letters: int, prefix: int = 0, most: int = 50
 ) -> list[str]:
     """Return the words of several vocabularies that are similar to a word, see `Vocabulary.similar`."""
-    pairs = {pair for words in vocabularies for pair in words.similar(word, letters, prefix, most)}
-    return [other for _, other in sorted(pairs)][:most]
+    if most <= 0:
+        return []
+    similar = {other for words in vocabularies for other in words.similar(word, letters, prefix, most)}
+    return sorted(similar, key=_utf8)[:most]
+
+
+def _utf8(word: str) -> bytes:
+    return word.encode("utf-8", "surrogatepass")
 
 
 def _signatures(
