@@ -221,23 +221,20 @@ class Changes:
             value = self._number()
         return value, value
 
-    def _row(self, columns: dict[str, str], *, reorders: bool) -> tuple[list[str], list[str]]:
+    def _row(self, columns: dict[str, str]) -> list[str]:
+        """Return the values of a new row in the order of the columns."""
         self._fresh += 1
-        pairs = [(name, self._value(name, reorders=reorders)) for name in columns if name != "id"]
-        written = [f"{self._fresh} AS id", *(f"{pair[0]} AS {name}" for name, pair in pairs)]
-        ordered = [f"{self._fresh} AS id", *(f"{pair[1]} AS {name}" for name, pair in pairs)]
-        return written, ordered
+        return [f"{self._fresh if name == 'id' else self._value(name)[0]} AS {name}" for name in columns]
 
     def _insert(self, columns: dict[str, str]) -> Change:
         by_name = self._draw.random() < 0.5
-        selects = [self._row(columns, reorders=False)[0]]
+        values = self._row(columns)
         if by_name:
-            order = self._draw.sample(range(len(columns)), len(columns))
-            selects = [[each[number] for number in order] for each in selects]
-        row = selects[0] if by_name else self._with_computed(selects[0])
+            values = self._draw.sample(values, len(values))
+        row = values if by_name else self._with_computed(values)
         query = f"SELECT {', '.join(row)}"
         start = f"INSERT INTO {{rows}} {'BY NAME ' if by_name else ''}"
-        control = f"{start}SELECT {', '.join(selects[0])}"
+        control = f"{start}SELECT {', '.join(values)}"
         face = self._write(query, by_name=by_name)
         return Change(f"{start}{query}", True, (), columns, face, control)
 
