@@ -8,7 +8,7 @@ stored value changes:
 
 For all other differences, the column keeps its type, and Spark casts the source's values by its store
 assignment rules. So do columns with an index, columns of the primary key, partition columns, vectors, and
-fields inside a map.
+the keys of a map.
 
 REPLACE COLUMNS lists the new columns of a table, in order. Spark's own implementation drops all columns and
 adds new ones. Here a column or struct field with an existing name keeps its values. So the statement adds
@@ -53,14 +53,17 @@ def check_evolution(manifest: Manifest, changes: Sequence[Mapping[str, Any]]) ->
     Spark 4.2 and newer ask for each change and leave out unsupported ones. Spark 4.1 requests all changes.
 
     Raises:
-        UnsupportedFormatError: a column cannot be widened to the new type, or a new field is inside a map.
+        UnsupportedFormatError: a column cannot be widened to the new type, or a new field is in the keys of a
+            map.
     """
     for change in changes:
         if is_supported(manifest, change):
             continue
         name = ".".join(change["column"])
         if change["kind"] != "column_type":
-            raise UnsupportedFormatError(f"schema evolution cannot add field {name!r}: it is inside a map")
+            raise UnsupportedFormatError(
+                f"schema evolution cannot add field {name!r}: it is in the keys of a map"
+            )
         fields = fields_along(manifest.schema.fields, change["column"])
         present = "its type" if fields[-1] is None else str(fields[-1].arrow_type())
         raise UnsupportedFormatError(
@@ -80,7 +83,9 @@ def is_supported(manifest: Manifest, change: Mapping[str, Any]) -> bool:
     """
     fields = fields_along(manifest.schema.fields, change["column"])
     outer = [None if field is None else field.kind for field in fields[:-1]]
-    if any(kind not in ("struct", "list") for kind in outer):
+    if any(kind not in ("struct", "list", "map") for kind in outer):
+        return False
+    if any(kind == "map" and part == "key" for kind, part in zip(outer, change["column"][1:], strict=True)):
         return False
     if change["kind"] == "add_column":
         return True
@@ -117,6 +122,9 @@ def fitting_type(
     if isinstance(table, st.ArrayType) and isinstance(source, st.ArrayType):
         element = fitting_type(manifest, (*path, "element"), table.elementType, source.elementType)
         return st.ArrayType(element, source.containsNull)
+    if isinstance(table, st.MapType) and isinstance(source, st.MapType):
+        value = fitting_type(manifest, (*path, "value"), table.valueType, source.valueType)
+        return st.MapType(table.keyType, value, source.valueContainsNull)
     if table == source:
         return source
     change = {"kind": "column_type", "column": list(path), "type": source.json()}
@@ -146,6 +154,9 @@ def merged_schema(table: st.StructType, rows: st.StructType, *, by_name: bool) -
 def _merge_types(table: st.DataType, rows: st.DataType) -> st.DataType:
     if isinstance(table, st.ArrayType) and isinstance(rows, st.ArrayType):
         return st.ArrayType(_merge_types(table.elementType, rows.elementType), table.containsNull)
+    if isinstance(table, st.MapType) and isinstance(rows, st.MapType):
+        value = _merge_types(table.valueType, rows.valueType)
+        return st.MapType(table.keyType, value, table.valueContainsNull)
     if not isinstance(table, st.StructType) or not isinstance(rows, st.StructType):
         return table
     matches = {own.name: field for field in rows if (own := match_name(table, field.name)) is not None}
@@ -206,64 +217,41 @@ def _can_widen(column_type: pa.DataType, kind: st.DataType) -> bool:
 def fields_along(fields: Sequence[Field], parts: Sequence[str]) -> list[Field | None]:
     """Return the fields along a path; None for a part that does not exist.
 
-    Spark calls the items of a list `element`. The stored field can have another name.
+    Spark calls the items of a list `element`. The stored field can have another name. A map has the parts
+    `key` and `value`; its struct of entries, which Spark does not name, is left out.
     """
     path: list[Field | None] = []
     children = fields
     for part in parts:
-        items = children[:1] if path and path[-1] is not None and path[-1].kind == "list" else ()
+        kind = path[-1].kind if path and path[-1] is not None else ""
+        if kind == "map":
+            children = children[0].children
+        items = children[:1] if kind == "list" else ()
         matches = [child for child in items or children if items or child.name == part]
         path.append(matches[0] if matches else None)
         children = matches[0].children if matches else ()
     return path
 
 
-def refuse_in_map(fields: Sequence[Field], change: Mapping[str, Any]) -> None:
-    """Check that a change does not concern the keys, the values or a nested field of a map.
+def refuse_keys(fields: Sequence[Field], change: Mapping[str, Any]) -> None:
+    """Check that a change does not concern the keys of a map or a field in them.
 
     Raises:
         SchemaError: it does. The message has a statement that computes the column again.
     """
     parts = change.get("column", ())
-    outer = fields_along(fields, parts)[:-1]
-    if not any(field is not None and field.kind == "map" for field in outer):
-        return
-    column = quoted(parts[0])
-    values = _map_sql(fields_along(fields, parts[:1])[0], column, parts[1:], change) or "..."
-    raise SchemaError(
-        f"column {'.'.join(parts)!r} is a part of a map, which ALTER TABLE cannot change; write CREATE OR "
-        f"REPLACE TABLE t AS SELECT * EXCEPT ({column}), {values} AS {column} FROM t"
-    )
-
-
-def _map_sql(field: Field | None, column: str, parts: Sequence[str], change: Mapping[str, Any]) -> str | None:
-    """Return SQL that applies a change to the values of a map; None if SQL cannot express the change."""
-    if field is None or field.kind != "map" or parts[0] != "value":
-        return None
-    kind = parse_type(change["type"]).simpleString() if "type" in change else ""
-    if len(parts) == 1 and change["kind"] == "column_type":
-        return f"transform_values({column}, (k, v) -> CAST(v AS {kind}))"
-    value = field.children[0].children[1]
-    if len(parts) != 2 or value.kind != "struct":
-        return None
-    members = {child.name: (child.name, f"v.{quoted(child.name)}") for child in value.children}
-    name = parts[1]
-    if change["kind"] == "add_column":
-        members[name] = (name, f"CAST(NULL AS {kind})")
-    elif change["kind"] == "column_type":
-        members[name] = (name, f"CAST(v.{quoted(name)} AS {kind})")
-    elif change["kind"] == "rename_column":
-        members[name] = (change["to"], f"v.{quoted(name)}")
-    elif change["kind"] == "drop_column" and len(members) > 1:
-        del members[name]
-    else:
-        return None
-    struct = ", ".join(f"{_literal(new)}, {sql}" for new, sql in members.values())
-    return f"transform_values({column}, (k, v) -> IF(v IS NULL, NULL, named_struct({struct})))"
-
-
-def _literal(text: str) -> str:
-    return "'{}'".format(text.replace("\\", "\\\\").replace("'", "\\'"))
+    path = fields_along(fields, parts)
+    for depth, field in enumerate(path[:-1]):
+        if field is None or field.kind != "map" or parts[depth + 1] != "key":
+            continue
+        column, keys = quoted(parts[0]), "..."
+        if change["kind"] == "column_type" and len(parts) == 2:
+            kind = parse_type(change["type"]).simpleString()
+            keys = f"transform_keys({column}, (k, v) -> CAST(k AS {kind}))"
+        raise SchemaError(
+            f"column {'.'.join(parts)!r} is a part of the keys of a map, which ALTER TABLE cannot change; "
+            f"write CREATE OR REPLACE TABLE t AS SELECT * EXCEPT ({column}), {keys} AS {column} FROM t"
+        )
 
 
 def parse_type(text: str) -> st.DataType:
@@ -340,6 +328,9 @@ def _type_changes(table: str, path: Parts, old: st.DataType, new: st.DataType) -
             }
     elif isinstance(old, st.ArrayType) and isinstance(new, st.ArrayType):
         yield from _type_changes(table, (*path, "element"), old.elementType, new.elementType)
+    elif isinstance(old, st.MapType) and isinstance(new, st.MapType):
+        yield from _type_changes(table, (*path, "key"), old.keyType, new.keyType)
+        yield from _type_changes(table, (*path, "value"), old.valueType, new.valueType)
     elif old.simpleString() != new.simpleString():
         yield {"kind": "column_type", "column": path, "type": new.json()}
 
@@ -377,3 +368,5 @@ def _nested_moves(
         yield from _moves(table, path, old, new)
     elif isinstance(old, st.ArrayType) and isinstance(new, st.ArrayType):
         yield from _nested_moves(table, (*path, "element"), old.elementType, new.elementType)
+    elif isinstance(old, st.MapType) and isinstance(new, st.MapType):
+        yield from _nested_moves(table, (*path, "value"), old.valueType, new.valueType)

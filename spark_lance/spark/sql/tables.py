@@ -63,7 +63,7 @@ from spark_lance.spark.sql.evolution import (
     match_name,
     merged_schema,
     parse_type,
-    refuse_in_map,
+    refuse_keys,
     replaces_columns,
 )
 from spark_lance.spark.sql.partition_fields import partitioning
@@ -444,7 +444,7 @@ def check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> No
     """
     manifest = table.dataset().manifest
     for change in changes:
-        refuse_in_map(manifest.schema.fields, change)
+        refuse_keys(manifest.schema.fields, change)
         if change["kind"] == "set_property" or (
             change["kind"] == "remove_property" and not has_damaged_record(manifest)
         ):
@@ -533,8 +533,8 @@ def _fields(table: LanceTable, parts: Sequence[str]) -> list[Field | None]:
 
 def _path(table: LanceTable, parts: Sequence[str]) -> str:
     """Return the path of a column or field in the form that `LanceTable` expects."""
-    fields = zip(parts, _fields(table, parts), strict=True)
-    return ".".join(part if field is None else field.name for part, field in fields)
+    field = _fields(table, parts)[-1]
+    return ".".join(parts) if field is None else table.dataset().lance_schema.field_path(field.id)
 
 
 def _add_column(table: LanceTable, change: Mapping[str, Any]) -> None:
@@ -548,13 +548,20 @@ def _add_column(table: LanceTable, change: Mapping[str, Any]) -> None:
         _move_column(table, change)
         return
     outer = _fields(table, change["column"])[:-1]
-    for name, field in zip(change["column"][-2::-1], reversed(outer), strict=True):
-        # Wrap the new field in its parent, which is a struct or a list of structs.
-        is_list = field is not None and field.kind == "list"
-        added = st.StructField(
-            name, st.ArrayType(added.dataType) if is_list else st.StructType([added]), True
-        )
-    table.addColumns(st.StructType([added]))
+    if any(field is not None and field.kind == "map" for field in outer):
+        parent = outer[-1]
+        assert parent is not None
+        struct = parent.children[0] if parent.kind == "list" else parent
+        path = table.dataset().lance_schema.field_path(struct.id)
+        table.columns.addToMapValues(path, st.StructType([added]))
+    else:
+        for name, field in zip(change["column"][-2::-1], reversed(outer), strict=True):
+            # Wrap the new field in its parent, which is a struct or a list of structs.
+            is_list = field is not None and field.kind == "list"
+            added = st.StructField(
+                name, st.ArrayType(added.dataType) if is_list else st.StructType([added]), True
+            )
+        table.addColumns(st.StructType([added]))
     if change["comment"]:
         table.alterColumn(_path(table, change["column"]), comment=change["comment"])
     _move_column(table, change)

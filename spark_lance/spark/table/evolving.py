@@ -374,6 +374,23 @@ class TableColumns(SpellingHintMixin):
         if default is not None:
             self._set_default(name, default)
 
+    def addToMapValues(self, name: str, fields: st.StructType) -> None:
+        """Add fields to a struct in the values of a map. They are null in all rows.
+
+        Only the map is written again, in a task per fragment.
+
+        Args:
+            name: the struct; "m.entries.value" for the values of a map m, "m.entries.value.s" for a struct s
+                in them.
+            fields: the new fields.
+
+        Raises:
+            SchemaError: the struct does not exist, is not in the values of a map, or has a field of the name.
+            CommitError: the commit conflicts with other writers; see its subclasses.
+        """
+        added = pa.schema([new_field(field, {}) for field in fields])
+        cast_columns(self.table, [Alteration(name, added=added)])
+
     def _check_partitions(self, name: str, kind: pa.DataType) -> None:
         """Refuse to change the type of a partition column, which would drop its partition field."""
         dataset = self.table.dataset()

@@ -137,7 +137,7 @@ def alter_columns(
     """Alter fields and return the new version.
 
     Fields that become NOT NULL are read to check that no live row has a null. Fields with a new type are
-    read, cast and written under new ids.
+    read, cast and written under new ids. A map whose values get new fields is written again, too.
 
     Args:
         snapshot: the version for the first attempt.

@@ -120,12 +120,14 @@ class Alteration:
 
     Attributes:
         path: the path of the field, such as "a.b" or "list.item.x".
+        added: fields to add to a struct in the values of a map. They are null in all rows.
     """
 
     path: str
     name: str | None = None
     nullable: bool | None = None
     data_type: pa.DataType | None = None
+    added: pa.Schema | None = None
 
 
 @dataclass(frozen=True)
@@ -246,15 +248,20 @@ def drop_fields(schema: Schema, paths: Sequence[str]) -> Schema:
     """Return a schema without the named fields, and without structs that would be empty.
 
     Raises:
-        SchemaError: a field does not exist or is a part of a map, no field would be left, or a part of the
-            primary key would be dropped.
+        SchemaError: a field does not exist, is a part of the key of a map, or is all that the value of a map
+            has; no field would be left, or a part of the primary key would be dropped.
     """
     dropped_ids = set()
     for path in paths:
         nested = schema.find(path)
-        if any(field.kind in ("map", "packed_struct", "blob") for field in nested[:-1]):
+        if any(field.kind in ("packed_struct", "blob") for field in nested[:-1]) or _is_frame(nested):
             raise SchemaError(f"{path!r} is a part that its column cannot be without: drop the whole column")
         dropped_ids.add(nested[-1].id)
+    for field in schema.walk():
+        if field.kind == "map" and _drop_below(field.children[0].children[1], dropped_ids) is None:
+            raise SchemaError(
+                f"map {schema.field_path(field.id)!r} would have values without fields: drop the whole column"
+            )
     fields = tuple(
         remaining for field in schema.fields if (remaining := _drop_below(field, dropped_ids)) is not None
     )
@@ -315,7 +322,8 @@ def alter_fields(manifest: Manifest, alterations: Sequence[Alteration]) -> Alter
 
     Raises:
         SchemaError: a field does not exist, a new name is reserved or exists already, a cast is not possible,
-            or a field of the primary key would be nullable.
+            a field of the primary key would be nullable, or fields are added to anything but a struct in the
+            values of a map.
     """
     ids = new_field_ids(manifest)
     changed: dict[int, Field] = {}
@@ -325,14 +333,17 @@ def alter_fields(manifest: Manifest, alterations: Sequence[Alteration]) -> Alter
         old = nested[-1]
         new = changed.get(old.id, old)
         if alteration.name is not None:
-            if any(field.kind == "map" for field in nested[:-1]):
-                raise SchemaError(f"{alteration.path!r}: the parts of a map keep their names")
+            if _is_frame(nested):
+                raise SchemaError(f"{alteration.path!r}: the keys and values of a map keep their names")
             new = replace(new, name=alteration.name)
         if alteration.nullable is not None:
             new = replace(new, nullable=alteration.nullable)
         if alteration.data_type is not None:
             check_cast(old, alteration.data_type, alteration.path)
             new = _change_type(new, alteration.data_type, ids)
+            replaced[old.id] = new
+        if alteration.added is not None:
+            new = _grow_map_value(nested, new, alteration, ids)
             replaced[old.id] = new
         changed[old.id] = new
     for inner in changed:
@@ -346,6 +357,32 @@ def alter_fields(manifest: Manifest, alterations: Sequence[Alteration]) -> Alter
     return AlteredSchema(
         schema, {number: _find_field(schema, field.id) for number, field in replaced.items()}
     )
+
+
+def _is_frame(nested: Sequence[Field]) -> bool:
+    """Return whether the last field of a path is the entries, the key or the value of a map, or in a key."""
+    for depth, field in enumerate(nested[:-1]):
+        if field.kind == "map":
+            below = nested[depth + 1 :]
+            entries = field.children[0]
+            if len(below) < 3 or below[1].id == entries.children[0].id:
+                return True
+    return False
+
+
+def _grow_map_value(
+    nested: Sequence[Field], field: Field, alteration: Alteration, ids: Iterator[int]
+) -> Field:
+    """Return the struct at the end of a path with new fields. It keeps the ids of the fields that it has."""
+    assert alteration.added is not None
+    value_ids = {part.children[0].children[1].id for part in nested if part.kind == "map"}
+    if field.kind != "struct" or not value_ids.intersection(part.id for part in nested):
+        raise SchemaError(f"{alteration.path!r} is no struct in the values of a map, and gets no new fields")
+    new_fields = Schema.from_arrow(alteration.added).fields
+    names = {child.name for child in field.children}
+    if twice := next((new.name for new in new_fields if new.name in names), None):
+        raise SchemaError(f"{alteration.path!r} has a field {twice!r} already: choose another name")
+    return replace(field, children=(*field.children, *(_assign_ids(new, ids) for new in new_fields)))
 
 
 def _change_type(field: Field, kind: pa.DataType, ids: Iterator[int]) -> Field:
