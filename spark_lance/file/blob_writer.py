@@ -141,8 +141,8 @@ def check_blobs(field: Field, version: FileVersion, *, plain: bool = False) -> N
         plain: whether version 2.2 may have blobs that are large_binary, as files outside of tables may.
 
     Raises:
-        SchemaError: a blob has the type of another version, or is inside a map, a fixed-size list or, in 2.1,
-            a list.
+        SchemaError: a blob has the type of another version, or is inside a map, a fixed-size list, a packed
+            struct or, in 2.1, a list.
     """
     _check_field(field, field.name, version, "", plain)
 
@@ -167,7 +167,9 @@ def _check_field(field: Field, path: str, version: FileVersion, inside: str, pla
             )
         _Thresholds.of(field)
         return
-    if field.kind in ("map", "fsl_struct"):
+    if field.kind == "packed_struct":
+        inside = "in packed structs"
+    elif field.kind in ("map", "fsl_struct"):
         inside = "in maps and fixed-size lists"
     elif field.kind == "list" and (version is FileVersion.V2_1 or (plain and has_plain_blobs(field))):
         inside = inside or "in lists, which version 2.0 and 2.2 have,"

@@ -35,6 +35,7 @@ from spark_lance.proto import file_pb2
 
 _TRUE = frozenset({"true", "1", "yes"})
 _MAX_DEPTH = 64
+_KIND_NAMES = {"list": "list", "map": "map", "fsl_struct": "fixed-size list of structs"}
 _PRIMARY_KEY = "lance-schema:unenforced-primary-key"
 _CLUSTERING_KEY = "lance-schema:unenforced-clustering-key"
 
@@ -76,6 +77,19 @@ class Field:
         """Whether the field metadata requests one row-major column for all children."""
         return any(self.metadata.get(key, "").lower() in _TRUE for key in ("lance-encoding:packed", "packed"))
 
+    def refuse_packed_lists(self, path: str) -> None:
+        """Refuse the setting `packed` on lists and maps: pylance writes them, but reads nulls or fails.
+
+        Raises:
+            SchemaError: the field is a list, a map or a fixed-size list of structs with the setting. The
+                error has the path.
+        """
+        if self.is_packed and self.kind in _KIND_NAMES:
+            raise SchemaError(
+                f"column {path!r}: pylance cannot read a {_KIND_NAMES[self.kind]} with lance-encoding:packed,"
+                " which is for structs; remove this metadata key"
+            )
+
     @property
     def key_position(self) -> int | None:
         """Position in the primary key, starting at 1. 0: after all numbered fields. None: not in the key."""
@@ -101,7 +115,8 @@ class Field:
         """Return the field as scans return it: blobs, also nested ones, become descriptor structs.
 
         Version 1 blobs (logical type large_binary) become struct<position, size>, version 2 blobs (struct)
-        become struct<kind, position, size, blob_id, blob_uri>. (Lance file format, blobs.)
+        become struct<kind, position, size, blob_id, blob_uri>. Single files of pylance can have packed
+        structs whose fields have the blob setting: these fields are plain values. (Lance file format, blobs.)
         """
         if self.kind == "blob":
             descriptor = _DESCRIPTORS.get(self.logical_type)
@@ -109,7 +124,7 @@ class Field:
                 return self
             children, metadata = descriptor
             return replace(self, logical_type="struct", children=children, metadata=metadata)
-        if not self.children:
+        if not self.children or self.kind == "packed_struct":
             return self
         children = tuple(child.as_descriptor() for child in self.children)
         return self if children == self.children else replace(self, children=children)

@@ -28,7 +28,7 @@ from spark_lance.file.base.metadata import BytesLike, EncodedPage
 from spark_lance.file.base.schema import Field, owned_columns
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_0.flat import ALL_NULLS, encode_flat, encode_nullable, fixed_width
-from spark_lance.file.v2_0.structs import SIMPLE_STRUCT, encode_packed_struct
+from spark_lance.file.v2_0.structs import SIMPLE_STRUCT, check_packed, encode_packed_struct
 from spark_lance.file.v2_0.variable import Bounds, encode_binary, encode_list, is_variable
 from spark_lance.proto import encodings20_pb2 as pb
 
@@ -48,11 +48,15 @@ class FieldWriter:
         """Check that 2.0 can store the field.
 
         Raises:
-            SchemaError: the field is or contains a map or a fixed-size list of structs.
+            SchemaError: the field is or contains a map, a fixed-size list of structs, or a packed struct or
+                list that cannot be stored.
         """
         for node in field.walk():
             if node.kind in _UNSUPPORTED:
                 raise SchemaError(f"column {field.name!r}: {_UNSUPPORTED[node.kind]}")
+            node.refuse_packed_lists(field.name)
+            if node.kind == "packed_struct":
+                check_packed(node.arrow_type(), field.name)
         self._field = field
         owners = owned_columns([field], version)
         self._columns = {owner.id: column_base + i for i, owner in enumerate(owners)}

@@ -107,17 +107,26 @@ def open_packed_struct(
     return _PackedStruct(buffer, total, kind)
 
 
+def check_packed(kind: pa.StructType, name: str) -> None:
+    """Check that a packed struct has fields, and that all have a fixed width of whole bytes.
+
+    Raises:
+        SchemaError: it has none, or a field has not; the error has the column's name.
+    """
+    if not kind.num_fields:
+        raise SchemaError(f"column {name!r}: a packed struct without fields cannot be stored")
+    if _byte_width(kind) is None or any(pa.types.is_struct(child.type) for child in kind):
+        raise SchemaError(f"column {name!r}: a packed struct holds fixed-width children only, not {kind}")
+
+
 def encode_packed_struct(array: pa.StructArray, name: str) -> tuple[pb.ArrayEncoding, list[pa.Buffer]]:
     """Encode structs row by row. `name` is the column's name, for messages.
 
     Raises:
-        SchemaError: a struct or child is null, or a child's type has no fixed width of whole bytes.
+        SchemaError: a struct or child is null.
     """
     kind = array.type
-    width = _byte_width(kind)
-    if width is None or any(pa.types.is_struct(kind.field(i).type) for i in range(kind.num_fields)):
-        raise SchemaError(f"column {name!r}: a packed struct holds fixed-width children only, not {kind}")
-    rows = np.empty((len(array), width), dtype=np.uint8)
+    rows = np.empty((len(array), _byte_width(kind) or 0), dtype=np.uint8)
     _pack(array, rows, name)
     message = pb.PackedStruct(buffer=pb.Buffer(buffer_index=0))
     for i in range(kind.num_fields):

@@ -141,6 +141,7 @@ def _check_type(field: Field, path: str, version: FileVersion, in_list: bool, in
         raise SchemaError(f"column {path!r}: Lance cannot store a list inside a fixed-size list of structs")
     if kind == "fsl_struct" and in_list:
         raise SchemaError(f"column {path!r}: Lance cannot store a fixed-size list of structs inside a list")
+    field.refuse_packed_lists(path)
     if not field.children:
         Settings.of(field)
     in_list |= kind in ("list", "map")

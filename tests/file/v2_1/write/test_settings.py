@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -69,6 +70,49 @@ def check(table: pa.Table, root: Path) -> None:
     rows = [0, table.num_rows - 1, 5]
     taken = canonical(theirs.take(rows).column("a"))
     assert taken == canonical([ours.column("a")[row].as_py() for row in rows])
+
+
+LISTS = pa.array([[1, 2], [], [3]], pa.list_(pa.int32()))
+MAPS = pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int32()))
+STRUCTS = pa.array(
+    [[{"x": 1, "y": "a"}] * 2], pa.list_(pa.struct([("x", pa.int32()), ("y", pa.string())]), 2)
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "version"),
+    [(LISTS, "2.0"), (LISTS, "2.1"), (LISTS, "2.2"), (MAPS, "2.2"), (STRUCTS, "2.2")],
+    ids=["list 2.0", "list 2.1", "list 2.2", "map", "fixed-size list"],
+)
+@pytest.mark.parametrize("nested", [False, True], ids=["column", "field"])
+def test_packed_lists_are_refused_because_pylance_cannot_read_them(
+    tmp_path: Path, values: pa.Array, version: Any, nested: bool
+) -> None:
+    field = pa.field("a", values.type, metadata={"lance-encoding:packed": "true"})
+    if nested:
+        field = pa.field("s", pa.struct([field]))
+        values = pa.StructArray.from_arrays([values], fields=list(field.type))
+    table = pa.table([values], schema=pa.schema([field]))
+    with pytest.raises(SchemaError, match="is for structs"):
+        spark_lance.write_dataset(table, tmp_path / "t", data_storage_version=version)
+    assert not list(tmp_path.rglob("*.lance"))
+    lance.write_dataset(table, tmp_path / "p", data_storage_version=version)
+    assert spark_lance.dataset(tmp_path / "p").to_table() == table
+    try:
+        by_pylance = lance.dataset(tmp_path / "p").to_table()
+    except (OSError, pa.ArrowInvalid):
+        return
+    assert by_pylance != table, "pylance reads packed lists now"
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_blobs_in_packed_structs_are_refused(tmp_path: Path, version: Any) -> None:
+    kind = pa.struct([pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})])
+    schema = pa.schema([pa.field("a", kind, metadata={"lance-encoding:packed": "true"})])
+    table = pa.table([pa.array([{"b": b"x"}], kind)], schema=schema)
+    with pytest.raises(SchemaError, match="in packed structs"):
+        spark_lance.write_dataset(table, tmp_path, data_storage_version=version)
+    assert not list(tmp_path.rglob("*.lance"))
 
 
 @pytest.mark.parametrize(("key", "values", "versions", "asked", "seen", "contrary"), KEYS)
