@@ -2,14 +2,14 @@
 
 A compaction rewrites a segment with the new addresses of its rows. Posting lists refer to documents by
 position, so if rows were deleted, all lists are rewritten in the same format. Otherwise only the row numbers
-change. Word positions can be rewritten in format 1 only.
+change.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ from spark_lance.index.text.inverted import (
     write_tokens,
 )
 from spark_lance.index.text.lists import is_text, is_text_list
+from spark_lance.index.text.position_streams import OFFSETS, STREAM, pack_streams
 from spark_lance.index.text.positions import POSITIONS
 from spark_lance.index.text.postings import BLOCK, pack_list
 from spark_lance.index.text.scores import weights
@@ -50,7 +51,6 @@ from spark_lance.table.format.row_set import RowSet
 
 _RUN_TOKENS = 1024
 _PART_FILES = ("docs", "tokens", "invert")
-_NEWER_POSITIONS = "_compressed_position"
 
 
 def remap_inverted(segment: Segment, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
@@ -58,7 +58,8 @@ def remap_inverted(segment: Segment, target: SegmentTarget, remap: RowAddressMap
 
     Raises:
         FormatError: the segment is damaged.
-        UnsupportedFormatError: rows were deleted, and positions have format 2 or blocks have another size.
+        UnsupportedFormatError: rows were deleted, and positions have an unknown format or blocks have another
+            size.
     """
     parts = text_parts(segment)
     if all(remap(part.row_ids)[1].all() for part in parts):
@@ -120,8 +121,8 @@ def _copy_with_new_rows(
 def _drop_deleted_documents(part: TextPart, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
     """Write a part without the documents of deleted rows."""
     notes = part.lists.metadata
-    if _NEWER_POSITIONS in part.lists.arrow_schema.names:
-        raise UnsupportedFormatError("an index of text with positions of format 2 from which rows are gone")
+    if STREAM.name in part.lists.arrow_schema.names and not part.has_position_streams:
+        raise UnsupportedFormatError("an index of text with positions of an unknown format")
     if notes.get(BLOCK_SIZE, str(BLOCK)) != str(BLOCK):
         raise UnsupportedFormatError(f"posting lists in blocks of {notes[BLOCK_SIZE]}")
     row_ids, is_present = remap(part.row_ids)
@@ -153,38 +154,73 @@ def _write_lists(
     numbers = np.full(source.num_rows, -1, dtype=np.int64)
     next_number = 0
     path = f"{target.directory}/part_{part.number}_invert.lance"
-    has_positions = POSITIONS.name in source.arrow_schema.names
-    schema = LISTS.append(POSITIONS) if has_positions else LISTS
-    read = ["_posting", "_length", *([POSITIONS.name] if has_positions else [])]
+    position_fields = _position_fields(part)
+    schema = pa.schema([*LISTS, *position_fields])
+    read = ["_posting", "_length", *(field.name for field in position_fields)]
     with IndexFileWriter(target.store, path, schema, target.version) as writer:
         for start in range(0, source.num_rows, _RUN_TOKENS):
             table = source.read(read, start, start + _RUN_TOKENS).combine_chunks()
-            lists, best, counts, positions = [], [], [], []
+            lists, best, counts, words = [], [], [], []
             postings = zip(table["_posting"].to_pylist(), table["_length"].to_pylist(), strict=True)
             for number, (blocks, count) in enumerate(postings, start):
                 documents, frequencies = part.unpacked(blocks, count)
                 alive = is_present[documents]
                 if not alive.any():
                     continue
+                if position_fields:
+                    words.append(_WordPositions(number - start, alive, frequencies))
                 documents, frequencies = documents_now[documents[alive]], frequencies[alive]
                 scores = weights(frequencies, lengths[documents], average, len(lengths), len(documents))
                 lists.append(pack_list(documents, frequencies, scores, part.tail))
                 best.append(float(scores.max()))
                 counts.append(len(documents))
-                if has_positions:
-                    positions.append(table[POSITIONS.name][number - start].values.filter(pa.array(alive)))
                 numbers[number] = next_number
                 next_number += 1
             if lists:
                 columns = [pa.array(lists, LISTS[0].type), pa.array(best, pa.float32())]
                 columns.append(pa.array(counts, pa.uint32()))
-                if has_positions:
-                    ends = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
-                    columns.append(
-                        pa.ListArray.from_arrays(ends, pa.concat_arrays(positions), type=POSITIONS.type)
-                    )
+                if position_fields:
+                    columns += _filter_positions(part, table, words)
                 writer.write(columns)
         return numbers, writer.finish(source.metadata)
+
+
+@dataclass(frozen=True)
+class _WordPositions:
+    """The documents of a word that are kept.
+
+    Attributes:
+        row: row of the word in its table.
+        alive: whether each document is kept.
+        frequencies: frequency of the word in each document.
+    """
+
+    row: int
+    alive: npt.NDArray[np.bool_]
+    frequencies: Ints
+
+
+def _position_fields(part: TextPart) -> list[pa.Field]:
+    """Return the fields of a part that have word positions."""
+    if part.has_position_streams:
+        return [STREAM, OFFSETS]
+    return [POSITIONS] if POSITIONS.name in part.lists.arrow_schema.names else []
+
+
+def _filter_positions(part: TextPart, table: pa.Table, words: Sequence[_WordPositions]) -> list[pa.Array]:
+    """Return the position columns of words without the documents that are not kept."""
+    ends = np.concatenate([[0], np.cumsum([np.count_nonzero(word.alive) for word in words])])
+    if not part.has_position_streams:
+        column = table[POSITIONS.name]
+        lists = [column[word.row].values.filter(pa.array(word.alive)) for word in words]
+        return [pa.ListArray.from_arrays(ends.astype(np.int32), pa.concat_arrays(lists), type=POSITIONS.type)]
+    places, counts = [], []
+    for word in words:
+        stream, offsets = table[STREAM.name][word.row].as_py(), table[OFFSETS.name][word.row].values
+        positions = part.unpacked_stream(stream, offsets, word.frequencies)
+        places.append(positions.places[np.repeat(word.alive, word.frequencies)])
+        counts.append(word.frequencies[word.alive])
+    return list(pack_streams(np.concatenate(places).astype(np.int64), np.concatenate(counts), ends))
 
 
 # Option name (as in pylance) -> attribute of `Tokenizer`.

@@ -34,6 +34,7 @@ from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.base.entries import Segment
 from spark_lance.index.base.files import IndexFile, IndexFileWriter
 from spark_lance.index.text.automaton import WordAutomaton
+from spark_lance.index.text.position_streams import OFFSETS, STREAM, STREAM_NOTES, unpack_stream
 from spark_lance.index.text.positions import POSITIONS, pack_positions, unpack_positions
 from spark_lance.index.text.postings import BLOCK, FIXED_TAIL, pack_lists, unpack_list
 from spark_lance.index.text.scores import weights
@@ -288,9 +289,15 @@ class TextPart:
     @cached_property
     def has_positions(self) -> bool:
         """Whether the index has word positions in a supported format."""
-        schema = self.lists.arrow_schema
-        is_stored = POSITIONS.name in schema.names and schema.field(POSITIONS.name).type == POSITIONS.type
+        is_stored = self.has_position_streams or _has_fields(self.lists.arrow_schema, POSITIONS)
         return is_stored and self.tokenizer.has_ordinal_positions
+
+    @cached_property
+    def has_position_streams(self) -> bool:
+        """Whether the index has word positions of format 2."""
+        notes = self.lists.metadata
+        is_known = all(notes.get(name) == value for name, value in STREAM_NOTES.items())
+        return is_known and _has_fields(self.lists.arrow_schema, STREAM, OFFSETS)
 
     def positions(self, word: str) -> Positions:
         """Return the positions of a word in each document of its posting list. Requires `has_positions`.
@@ -301,10 +308,18 @@ class TextPart:
         number = self.word_numbers.number(word)
         if number is None:
             return Positions(np.zeros(1, np.int64), np.empty(0, np.int32))
-        result: Positions = self._cached("positions", number, lambda: self._read_positions(number))
+        frequencies = self.postings(word)[1] if self.has_position_streams else None
+        result: Positions = self._cached(
+            "positions", number, lambda: self._read_positions(number, frequencies)
+        )
         return result
 
-    def _read_positions(self, number: int) -> Positions:
+    def _read_positions(self, number: int, frequencies: Ints | None) -> Positions:
+        if frequencies is not None:
+            row = self._list(number, [STREAM.name, OFFSETS.name])
+            return self.unpacked_stream(
+                row[STREAM.name][0].as_py(), one_array(row[OFFSETS.name]).flatten(), frequencies
+            )
         row = self._list(number, [POSITIONS.name, "_length"])
         position_lists = one_array(row[POSITIONS.name]).flatten()
         if len(position_lists) != row["_length"][0].as_py():
@@ -315,6 +330,19 @@ class TextPart:
             return Positions(*unpack_positions(position_lists))
         except FormatError as error:
             raise error.at(path=self.lists.path) from error
+
+    def unpacked_stream(self, stream: bytes | None, offsets: pa.Array, frequencies: Ints) -> Positions:
+        """Decode a stream of positions. See `positions` for errors."""
+        if stream is None or offsets.null_count:
+            raise FormatError("positions of words that are null", self.lists.path)
+        try:
+            return Positions(*unpack_stream(stream, numbers_to_numpy(offsets), frequencies, self.block))
+        except FormatError as error:
+            raise error.at(path=self.lists.path) from error
+
+
+def _has_fields(schema: pa.Schema, *fields: pa.Field) -> bool:
+    return all(field.name in schema.names and schema.field(field.name).type == field.type for field in fields)
 
 
 def text_parts(segment: Segment) -> list[TextPart]:

@@ -137,17 +137,26 @@ def unpack_numbers(groups: dict[int, list[tuple[int, bytes]]], blocks: int, bloc
             continue
         if width > 32:
             raise FormatError(f"numbers of {width} bits in a posting list")
-        words = np.frombuffer(b"".join(data for _, data in members), "<u4").reshape(-1, width, lanes_of_block)
-        numbers = np.empty((len(members), _FIELDS, lanes_of_block), np.uint32)
-        for field in range(_FIELDS):
-            word, shift = divmod(field * width, _FIELDS)
-            here = words[:, word] >> np.uint32(shift)
-            if shift + width > _FIELDS:
-                here |= words[:, word + 1] << np.uint32(_FIELDS - shift)
-            numbers[:, field] = here
-        numbers &= np.uint32((1 << width) - 1)
-        values[[number for number, _ in members]] = numbers.reshape(-1, block)
+        packed = np.frombuffer(b"".join(data for _, data in members), np.uint8)
+        numbers = unpack_fields(packed.reshape(-1, 4 * width * lanes_of_block), width, lanes_of_block)
+        values[[number for number, _ in members]] = numbers
     return values
+
+
+def unpack_fields(packed: npt.NDArray[np.uint8], width: int, lanes: int = _LANES) -> npt.NDArray[np.uint32]:
+    """Return the numbers (rows, 32 lanes) of rows of packed bytes (rows, 4 width lanes)."""
+    if not width:
+        return np.zeros((len(packed), _FIELDS * lanes), np.uint32)
+    words = np.ascontiguousarray(packed).view("<u4").reshape(-1, width, lanes)
+    numbers = np.empty((len(packed), _FIELDS, lanes), np.uint32)
+    for field in range(_FIELDS):
+        word, shift = divmod(field * width, _FIELDS)
+        here = words[:, word] >> np.uint32(shift)
+        if shift + width > _FIELDS:
+            here |= words[:, word + 1] << np.uint32(_FIELDS - shift)
+        numbers[:, field] = here
+    numbers &= np.uint32((1 << width) - 1)
+    return numbers.reshape(len(packed), -1)
 
 
 def _unpack_tail(data: bytes, count: int, tail: str, start: int) -> tuple[Ints, Ints]:
@@ -212,7 +221,7 @@ def pack_lists(documents: Ints, frequencies: Ints, scores: npt.NDArray[np.float3
     full, rests = np.divmod(counts, BLOCK)
     ends = np.cumsum(full + (rests > 0))
     # The number of each full block in its word, and its documents.
-    within = _within(full)
+    within = within_runs(full)
     firsts = np.repeat(bounds[:-1], full) + BLOCK * within
     rows = firsts[:, None] + np.arange(BLOCK)
     parts, order = _pack_blocks(documents[rows], frequencies[rows], scores[rows].max(axis=1, initial=0))
@@ -226,7 +235,7 @@ def pack_lists(documents: Ints, frequencies: Ints, scores: npt.NDArray[np.float3
     return pa.ListArray.from_arrays(offsets, pa.concat_arrays(parts).take(pa.array(places)))
 
 
-def _within(counts: Ints) -> Ints:
+def within_runs(counts: Ints) -> Ints:
     """Return 0 to count - 1 for each count, one after the other."""
     result: Ints = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     return result
@@ -243,7 +252,7 @@ def _pack_blocks(
     """
     deltas = np.diff(documents, axis=1, prepend=documents[:, :1]).astype(np.uint32)
     often = frequencies.astype(np.uint32)
-    widths = [_bit_lengths(part.max(axis=1, initial=0)) for part in (deltas, often)]
+    widths = [bit_lengths(part.max(axis=1, initial=0)) for part in (deltas, often)]
     kinds = (_FIELDS + 1) * widths[0] + widths[1]
     by_kind = np.argsort(kinds, kind="stable")
     order = np.empty(len(kinds), np.int64)
@@ -257,7 +266,7 @@ def _pack_blocks(
         columns = [head_bytes[blocks]]
         for numbers, width in zip((deltas, often), (int(each[blocks[0]]) for each in widths), strict=True):
             columns.append(np.full((len(blocks), 1), width, np.uint8))
-            columns.append(_pack_fields(numbers[blocks], width))
+            columns.append(pack_fields(numbers[blocks], width))
         parts.append(_as_binaries(np.concatenate(columns, axis=1)))
     return parts, order
 
@@ -268,7 +277,7 @@ def _pack_tails(
     """Return last blocks in the form fixed32_v1. Each has at least one of the documents from its start on."""
     sizes = 1 + 2 * counts
     ends = np.cumsum(sizes)
-    within = _within(counts)
+    within = within_runs(counts)
     entries = np.repeat(starts, counts) + within
     data = np.empty(int(ends[-1]) if len(ends) else 0, "<u4")
     if len(counts):
@@ -277,16 +286,16 @@ def _pack_tails(
     places = np.repeat(ends - sizes + 1, counts) + within
     data[places] = documents[entries]
     data[places + np.repeat(counts, counts)] = frequencies[entries]
-    return _binary_array(data.view(np.uint8), 4 * np.concatenate([[0], ends]))
+    return binary_array(data.view(np.uint8), 4 * np.concatenate([[0], ends]))
 
 
-def _bit_lengths(numbers: npt.NDArray[np.uint32]) -> Ints:
+def bit_lengths(numbers: npt.NDArray[np.uint32]) -> Ints:
     """Return the number of bits of each number; 0 for 0."""
     result: Ints = np.frexp(numbers.astype(np.float64))[1].astype(np.int64)
     return result
 
 
-def _pack_fields(numbers: npt.NDArray[np.uint32], width: int) -> npt.NDArray[np.uint8]:
+def pack_fields(numbers: npt.NDArray[np.uint32], width: int) -> npt.NDArray[np.uint8]:
     """Return the packed bytes of each row of 128 numbers below 2^width: (rows, 16 width)."""
     fields = numbers.reshape(len(numbers), _FIELDS, _LANES)
     words = np.zeros((len(numbers), width, _LANES), "<u4")
@@ -301,21 +310,30 @@ def _pack_fields(numbers: npt.NDArray[np.uint32], width: int) -> npt.NDArray[np.
 def _as_binaries(rows: npt.NDArray[np.uint8]) -> pa.Array:
     """Return the rows of a matrix as binary values."""
     offsets = rows.shape[1] * np.arange(len(rows) + 1, dtype=np.int64)
-    return _binary_array(np.ascontiguousarray(rows).reshape(-1), offsets)
+    return binary_array(np.ascontiguousarray(rows).reshape(-1), offsets)
 
 
-def _binary_array(data: npt.NDArray[np.uint8], offsets: Ints) -> pa.Array:
+def binary_array(data: npt.NDArray[np.uint8], offsets: Ints) -> pa.Array:
+    """Return binary values, given their bytes and the start of each value plus the end."""
     buffers = [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def _leb128(numbers: Ints) -> bytes:
-    """Encode numbers below 2^35 as LEB128: seven bits per byte, lowest first, top bit set if more follow."""
+    return leb128_bytes(numbers)[0].tobytes()
+
+
+def leb128_bytes(numbers: Ints) -> tuple[npt.NDArray[np.uint8], Ints]:
+    """Encode numbers below 2^35 as LEB128: seven bits per byte, lowest first, top bit set if more follow.
+
+    Returns:
+        The bytes of all numbers, and the number of bytes of each number.
+    """
     places = np.arange(5)
     sizes = 1 + np.searchsorted(np.int64(1) << np.arange(7, 35, 7), numbers, side="right")
     groups = (numbers[:, None] >> (7 * places)) & 127
     groups |= (places < sizes[:, None] - 1) << 7
-    return bytes(groups[places < sizes[:, None]].astype(np.uint8))
+    return groups[places < sizes[:, None]].astype(np.uint8), sizes
 
 
 def pack_numbers(numbers: Ints) -> bytes:

@@ -14,10 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lance.query import PhraseQuery
 
+import spark_lance
+import spark_lance.query
 from spark_lance import dataset, write_dataset
 from spark_lance.errors import FormatError
 from spark_lance.index.base.entries import find_segments
-from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, text_parts
+from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
+from spark_lance.index.text.position_streams import OFFSETS, STREAM, pack_streams, unpack_stream
 from spark_lance.index.text.positions import pack_positions, unpack_positions
 from spark_lance.index.text.postings import BLOCK
 
@@ -127,6 +130,134 @@ def test_compaction_keeps_positions(tmp_path: Path) -> None:
     assert segment.files
     assert {phrase: theirs(path, phrase) for phrase in PHRASES} == before
     assert_phrases_agree(path)
+
+
+def newest_parts(path: Path) -> list[TextPart]:
+    table = dataset(path)
+    field = table.manifest.schema.field("t").id
+    segments = find_segments(table.snapshot, INVERTED_LABEL, INVERTED_NEWEST, field)
+    return [part for segment in segments for part in text_parts(segment)]
+
+
+def scores(module: Any, path: Path, phrase: str, slop: int) -> dict[int, float]:
+    query = module.query.PhraseQuery(phrase, "t", slop=slop)
+    result = module.dataset(str(path)).to_table(["id", "_score"], full_text_query=query)
+    return dict(zip(result["id"].to_pylist(), result["_score"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("block_size", [128, 256])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_position_streams_of_pylance(options: dict[str, Any], block_size: int, tmp_path: Path) -> None:
+    """Phrases use the streams; of 128 documents a block, we write the same bytes."""
+    path = tmp_path / "t"
+    lance.write_dataset(table_of(700, 7), str(path), max_rows_per_file=300)
+    lance.dataset(str(path)).create_scalar_index(
+        "t", "INVERTED", with_position=True, block_size=block_size, **options
+    )
+    (part,) = newest_parts(path)
+    assert part.has_positions
+    assert part.has_position_streams
+    rows = part.lists.read([STREAM.name, OFFSETS.name])
+    cut = part.tokenizer.tokenize(dataset(path).to_table()["t"].combine_chunks())
+    row_of = part.row_ids.astype(np.int64) % 2**32 + 300 * (part.row_ids.astype(np.int64) >> 32)
+    for word, number in part.words.items():
+        documents, frequencies = part.postings(word)
+        positions = part.positions(word)
+        here = cut.word == cut.distinct.to_pylist().index(word)
+        assert np.repeat(row_of[documents], frequencies).tolist() == cut.text[here].tolist()
+        assert positions.places.tolist() == cut.position[here].tolist()
+        if block_size == BLOCK:
+            bounds = np.array([0, len(documents)])
+            packed = pack_streams(positions.places.astype(np.int64), frequencies.astype(np.int64), bounds)
+            assert packed[0][0].as_py() == rows[STREAM.name][number].as_py()
+            assert packed[1][0].as_py() == rows[OFFSETS.name][number].as_py()
+    assert_phrases_agree(path)
+    for phrase in PHRASES:
+        mine, other = (scores(module, path, phrase, 0) for module in (spark_lance, lance))
+        # pylance rounds the lengths of long texts in blocks of 256.
+        assert mine == pytest.approx(other, rel=1e-5 if block_size == BLOCK else 0.1)
+        assert scores(spark_lance, path, phrase, 1).keys() >= scores(lance, path, phrase, 1).keys()
+
+
+def test_updates_and_merges_keep_position_streams(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    lance.write_dataset(table_of(400, 8), str(path), max_rows_per_file=100)
+    lance.dataset(str(path)).create_scalar_index("t", "INVERTED", with_position=True, **PLAIN)
+    dataset(path).delete("id % 7 = 3 or id between 100 and 130")
+    before = {phrase: ours(path, phrase) for phrase in PHRASES}
+    dataset(path).optimize.compact_files()
+    assert [part.has_position_streams for part in newest_parts(path)] == [True]
+    assert {phrase: ours(path, phrase) for phrase in PHRASES} == before
+    assert {phrase: theirs(path, phrase) for phrase in PHRASES} == before
+    for number, module in enumerate([spark_lance, lance, spark_lance]):
+        module.write_dataset(table_of(150, 9 + number, first=1000 * (number + 1)), str(path), mode="append")
+        module.dataset(str(path)).optimize.optimize_indices()
+        assert_phrases_agree(path)
+    assert max(ours(path, "fox")) >= 3000
+    dataset(path).delete("id % 5 = 1")
+    dataset(path).optimize.compact_files()
+    assert_phrases_agree(path)
+
+
+@given(
+    st.lists(
+        st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=300, unique=True), max_size=9)
+    ),
+    st.integers(1, 200),
+)
+def test_packed_streams_are_unpacked(words: list[list[list[int]]], repeats: int) -> None:
+    words = [[sorted(places) for places in word] * repeats for word in words]
+    counts = [np.array([len(places) for places in word], np.int64) for word in words]
+    flat = [np.array([p for places in word for p in places], np.int64) for word in words]
+    bounds = np.cumsum([0, *map(len, words)])
+    none = [np.empty(0, np.int64)]
+    streams, offsets = pack_streams(np.concatenate(none + flat), np.concatenate(none + counts), bounds)
+    for number, (positions, often) in enumerate(zip(flat, counts, strict=True)):
+        starts, places = unpack_stream(
+            streams[number].as_py(), np.array(offsets[number].as_py(), np.int64), often
+        )
+        assert np.diff(starts).tolist() == often.tolist()
+        assert places.tolist() == positions.tolist()
+
+
+@pytest.mark.parametrize(
+    ("stream", "offsets", "frequencies"),
+    [
+        (b"", [0], [1]),
+        (b"\1", [], [1]),
+        (b"\1", [0, 1], [1]),
+        (b"\1", [1], [1]),
+        (b"\1\1", [0], [1]),
+        (b"\x81", [0], [1]),
+        (b"\xff\xff\xff\xff\xff\1", [0], [1]),
+        (b"\xff\xff\xff\xff\x7f", [0], [1]),
+        (b"\1", [0], [0]),
+        (b"\1", [0], [2**31 - 1]),
+        (b"\1" * 200, [0, 2**32 - 1], [1] * 200),
+        (b"\1" * 200, [0, 201], [1] * 200),
+        (b"\1" * 200, [0, 0], [1] * 200),
+        (b"\x21" + b"\1" * 600, [0], [128]),
+        (b"\x20" + b"\1" * 500, [0], [128]),
+        (b"\0" * (1 << 20), [0], [128 << 20]),
+        (b"\x20" + b"\xff" * 512, [0], [128]),
+    ],
+)
+def test_damaged_streams(stream: bytes, offsets: list[int], frequencies: list[int]) -> None:
+    with pytest.raises(FormatError, match="position"):
+        unpack_stream(stream, np.array(offsets, np.uint32), np.array(frequencies, np.int32))
+
+
+@given(st.binary(max_size=400), st.lists(st.integers(1, 40), min_size=1, max_size=300), st.integers(0, 400))
+def test_random_bytes_of_streams_are_positions_or_an_error(
+    stream: bytes, frequencies: list[int], second: int
+) -> None:
+    offsets: Any = np.array([0, second, second][: -(-len(frequencies) // BLOCK)], np.uint32)
+    try:
+        _, places = unpack_stream(stream, offsets, np.array(frequencies, np.int32))
+    except FormatError:
+        return
+    assert len(places) == sum(frequencies)
+    assert int(places.min()) >= 0
 
 
 @given(st.lists(st.integers(1, 400), max_size=12), st.integers(0, 2**32 - 1))
