@@ -121,6 +121,7 @@ def _usage_text(error: click.ClickException) -> str:
         error.show(stream)
         return stream.getvalue().rstrip("\n")
     message = redacted(" ".join(error.format_message().split()))
+    message = message.replace("is not a valid integer range.", "is not a whole number.")
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return f"error: {message}"

@@ -437,6 +437,10 @@ def _parquet(system: fsspec.AbstractFileSystem, path: str, name: str) -> _Source
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, LanceError):
             raise
+        if "magic bytes" in str(error):
+            raise SchemaError(
+                f"{name} has files that are not Parquet: convert a folder of Parquet files, or a Delta table"
+            ) from error
         raise SchemaError(f"reading {name}: {str(error).splitlines()[0]}") from error
     file_columns = set(fragments[0].physical_schema.names)
     partitions = tuple(

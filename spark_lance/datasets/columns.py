@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from spark_lance.datasets.spelling import split_names
 from spark_lance.errors import FormatError, OptionError, OptionTypeError, SchemaError, suggestion
 from spark_lance.file.base.limits import check_arrow_stream, decoding
 from spark_lance.table.columns.alter import alter_columns, drop_columns
@@ -190,9 +191,8 @@ class DatasetColumns:
                 return self.dataset
         elif callable(transforms):
             if isinstance(read_columns, str):
-                raise OptionTypeError(
-                    f"read_columns is a list, as in [{read_columns!r}], not the text {read_columns!r}"
-                )
+                split = split_names(read_columns)
+                raise OptionTypeError(f"read_columns is a list, as in {split}, not the text {read_columns!r}")
             names = read_columns
             if names is None:
                 names = [field.name for field in self.dataset.manifest.schema.fields]
@@ -302,7 +302,9 @@ class DatasetColumns:
             CommitError: the commit conflicts with other writers; see its subclasses.
         """
         if isinstance(columns, str):
-            raise OptionTypeError(f"columns is a list, as in [{columns!r}], not the text {columns!r}")
+            raise OptionTypeError(
+                f"columns is a list, as in {split_names(columns)}, not the text {columns!r}"
+            )
         paths = list(columns)
         if not paths:
             return self.dataset

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import pick_rows
+from spark_lance.datasets.spelling import split_names
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.expressions.predicate import Predicate, compile_expression
 from spark_lance.file.base.extensions import restore_schema_types
@@ -81,7 +82,8 @@ class Projection:
         if columns is None:
             return cls(None)
         if isinstance(columns, str):
-            raise OptionTypeError(f"columns is a list, as in columns=[{columns!r}], not the text {columns!r}")
+            names = split_names(columns)
+            raise OptionTypeError(f"columns is a list, as in columns={names}, not the text {columns!r}")
         extra = measured or pa.schema([])
         if isinstance(columns, Mapping):
             whole = pa.schema([*filterable_schema(schema), *(field for field in extra)])

@@ -73,6 +73,11 @@ def _similar_names(kind: type, name: str) -> str:
     return f"; did you mean {', '.join(map(repr, near))}?" if near else ""
 
 
+def split_names(text: str) -> list[str]:
+    """Return the column names of a text such as "id, name", for an error that shows the list to write."""
+    return [name.strip() for name in text.split(",")]
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -191,6 +191,10 @@ def _find(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
             alike = [other for other in names if other.lower() == step.lower()]
             if len(alike) != 1:
                 where = f" in {'.'.join(columns)}" if columns else ""
+                if columns and not names:
+                    raise ExpressionError(
+                        f"there is no field {step!r}{where}, which is a {kind}, not a struct"
+                    )
                 choices = [other for other in names if other not in _SYSTEM_COLUMNS]
                 problem = f"the names {', '.join(alike)} fit" if alike else f"there are {', '.join(choices)}"
                 similar = suggestion(step, names)

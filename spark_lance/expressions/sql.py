@@ -269,6 +269,8 @@ def _problem(error: Exception) -> str:
         return f"{place} is not understood: {_SYNTAX_HINTS[mark]}"
     if "<" in what:
         what = "something is missing"
+    if what.startswith("Expecting "):
+        what = f"{what.removeprefix('Expecting ')!r} is missing"
     return f"{what} at {place}"
 
 

@@ -39,8 +39,10 @@ def full_uri(text: str) -> str:
     """Return a URI with two slashes after its scheme: without them fsspec takes it for a local folder.
 
     Raises:
-        StoreError: the URI has a scheme but no authority, such as dbfs:/x or s3:x.
+        StoreError: the URI has a scheme but no authority, such as dbfs:/x, s3:x or s3://.
     """
+    if text.endswith("://") and text[:-3].lower() not in (*LOCAL, "memory"):
+        raise StoreError(f"{text} lacks a bucket or host, and a path: write a URI such as {text}bucket/t")
     match = _SHORT.match(text)
     if match is None:
         return text

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 
-from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.errors import OptionError, OptionTypeError, UnsupportedFormatError
 
 
 class FileVersion(enum.Enum):
@@ -50,8 +50,11 @@ class FileVersion(enum.Enum):
 
         Raises:
             OptionError: the version does not exist.
+            OptionTypeError: the version is not a text.
             UnsupportedFormatError: the version is known but cannot be written ("legacy", "2.3", "next").
         """
+        if not isinstance(name, str):
+            raise OptionTypeError(f"data_storage_version is a text, such as '2.2', not {name!r}")
         text = _ALIASES.get(name.strip().lower(), name.strip())
         choices = ", ".join(version.text for version in WRITABLE_VERSIONS)
         for version in WRITABLE_VERSIONS:

@@ -142,7 +142,7 @@ class ScalarIndex(ABC):
             OptionError: an option is unknown or has an invalid value.
         """
         if options:
-            raise OptionError(f"an index {cls.name} has no option {', '.join(options)}")
+            raise OptionError(f"an index {cls.name} takes no options: leave out {', '.join(options)}")
 
     @classmethod
     def details(cls, options: Mapping[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from google.protobuf.message import Message
 
-from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
+from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError, suggestion
 from spark_lance.expressions.expressions import Expression
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
@@ -95,6 +95,11 @@ def find_latest(table: TableRef) -> Manifest | None:
         return None
 
 
+def _unknown_mode(mode: object) -> OptionError:
+    choices = f"{', '.join(MODES)}{suggestion(mode, MODES)}"
+    return OptionError(f"write mode {mode!r} does not exist; use one of {choices}")
+
+
 def plan_write(
     table: TableRef,
     manifest: Manifest | None,
@@ -140,7 +145,7 @@ def plan_write(
         LocationInUseError: the table does not exist, but its folder has other files.
     """
     if mode not in MODES:
-        raise OptionError(f"write mode {mode!r} does not exist; use one of {', '.join(MODES)}")
+        raise _unknown_mode(mode)
     requested_version = None if data_storage_version is None else FileVersion.parse(data_storage_version)
     merges = new_columns is not None
     if manifest is None:

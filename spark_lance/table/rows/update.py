@@ -189,6 +189,10 @@ _QUOTING = """Values are SQL: write a text in quotes, {"name": "'hello'"}, or us
 
 def _compile_value(base: Manifest, name: str, value: Any) -> Evaluate:
     """Return the function that computes the new values of a column, checked with an empty table."""
+    names = {field.name for field in base.schema.fields}
+    if name not in names and name.partition(".")[0] in names:
+        base.schema.find(name)
+        raise SchemaError(f"{name!r} is a field: set its whole column here, or use UPDATE in Spark SQL")
     field = base.schema.field(name)
     schema = descriptor_schema(base)
     source = _compile_source(value, field, schema)

@@ -395,9 +395,14 @@ def _path_hint(place: Path) -> str:
         ):
             return f"it is a folder inside a table: open {table}"
         return f"the folder holds the tables {', '.join(inside[:_MAX_NAMES])}{more}" if inside else ""
-    near = get_close_matches(place.name, _tables_in(place.parent), 1)
+    names = {name.removesuffix(".lance"): name for name in _tables_in(place.parent)}
+    near = get_close_matches(place.name.removesuffix(".lance"), names, 1)
     if near:
-        return f"did you mean {place.parent / near[0]}?"
+        return f"did you mean {place.parent / names[near[0]]}?"
+    if (place.parent / VERSIONS_DIR).is_dir():
+        return f"it would be inside a table: open {place.parent}"
+    if place.suffix == ".lance":
+        return ""
     is_name = re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", place.name) is not None
     return f"check the path, or read a table by name: .table({place.name!r})" if is_name else ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_lance.errors import OptionError
+from spark_lance.errors import OptionError, suggestion
 from spark_lance.file.base.schema import Field, Schema
 
 SCHEMES = ("zstd", "lz4", "fsst", "none")
@@ -25,7 +25,8 @@ def compressed(schema: Schema, scheme: str | None) -> Schema:
     if scheme is None:
         return schema
     if scheme.lower() not in SCHEMES:
-        raise OptionError(f"compression {scheme!r} does not exist; use one of {', '.join(SCHEMES)}")
+        similar = suggestion(scheme, SCHEMES)
+        raise OptionError(f"compression {scheme!r} does not exist; use one of {', '.join(SCHEMES)}{similar}")
     return replace(schema, fields=tuple(_set_compression(field, scheme.lower()) for field in schema.fields))
 
 

@@ -123,12 +123,26 @@ def _table_from_columns(
     columns: Mapping[str, Any], schema: pa.Schema | None, like: pa.Schema | None
 ) -> pa.Table:
     """Return columns of values as a table."""
-    if schema is not None or like is None:
-        return pa.Table.from_pydict(dict(columns), schema=schema)
-    kinds = {field.name: field.type for field in like}
-    return pa.Table.from_pydict(
-        {name: _convert_numbers(values, kinds.get(name)) for name, values in columns.items()}
-    )
+    values = dict(columns)
+    if schema is None and like is not None:
+        kinds = {field.name: field.type for field in like}
+        values = {name: _convert_numbers(column, kinds.get(name)) for name, column in values.items()}
+    try:
+        return pa.Table.from_pydict(values, schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        for name, column in values.items():
+            _check_column(name, column, schema)
+        raise
+
+
+def _check_column(name: str, values: Any, schema: pa.Schema | None) -> None:
+    """Check that one column can be converted. Arrow's own error does not name the column."""
+    if schema is not None and name not in schema.names:
+        return
+    try:
+        pa.array(values, None if schema is None else schema.field(name).type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise type(error)(f"column {name!r}: {error}") from None
 
 
 def _convert_numbers(values: Any, kind: pa.DataType | None) -> Any:

@@ -109,8 +109,9 @@ def write_fragments(
         BlobSourceError: the bytes of a reference cannot be read.
         OSError: the store failed. The files are deleted before any error is raised.
     """
-    if max_rows_per_file < 1 or max_bytes_per_file < 1:
-        raise OptionError("max_rows_per_file and max_bytes_per_file must be at least 1")
+    for name, limit in (("max_rows_per_file", max_rows_per_file), ("max_bytes_per_file", max_bytes_per_file)):
+        if limit < 1:
+            raise OptionError(f"{name} must be at least 1, not {limit}")
     sources = BlobSources(table.store, table)
     files = _FragmentWriter(
         table, targets or (own_target(table),), schema, version, operation, in_memory, sources, ending
