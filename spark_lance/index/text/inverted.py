@@ -369,24 +369,28 @@ def text_parts(segment: Segment) -> list[TextPart]:
 def build_inverted(rows: Rows, target: SegmentTarget, tokenizer: Tokenizer) -> dict[str, int]:
     """Write a segment with one part; return file name -> size in bytes."""
     vocabulary: dict[str, int] = {}
-    words, owners = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
-    positions = [np.empty(0, np.int64)]
+    # Numbers of 32 bits, because the time of the build depends on the bytes that it moves.
+    words: list[npt.NDArray[Any]] = [np.empty(0, np.int32)]
+    owners = [np.empty(0, np.uint64)]
+    positions: list[npt.NDArray[Any]] = [np.empty(0, np.int32)]
     for texts, numbers in rows.pieces():
         cut = tokenizer.tokenize(texts)
         word_numbers = [vocabulary.setdefault(word, len(vocabulary)) for word in cut.distinct.to_pylist()]
-        words.append(
-            np.array(word_numbers, np.int64)[cut.word] if len(word_numbers) else np.empty(0, np.int64)
-        )
+        if not word_numbers:
+            continue
+        words.append(np.array(word_numbers, np.int32)[cut.word])
         owners.append(numbers[cut.text])
         if tokenizer.positions:
-            positions.append(cut.position)
+            positions.append(cut.position.astype(np.int32))
     # Readers expect the words in byte order.
     ordered = sorted(vocabulary, key=str.encode)
-    places = np.empty(len(ordered), np.int64)
+    places: npt.NDArray[Any] = np.empty(len(ordered), np.int32)
     places[[vocabulary[word] for word in ordered]] = np.arange(len(ordered))
     word, owner = places[np.concatenate(words)], np.concatenate(owners)
     row_ids, document = _number_rows(owner)
     lengths = np.bincount(document, minlength=len(row_ids))
+    if len(row_ids) <= np.iinfo(np.int32).max:
+        document = document.astype(np.int32)
     sizes = {
         "part_0_docs.lance": write_docs(0, row_ids, lengths, target),
         "part_0_tokens.lance": write_tokens(0, ordered, np.arange(len(ordered)), target),
@@ -444,18 +448,20 @@ def _write_lists(
 ) -> int:
     """Write the posting lists of all words, given (word, document, position) of each occurrence."""
     words = int(word.max()) + 1 if len(word) else 0
-    count = max(len(lengths), 1)
     order = _by_word(word, document)
-    pairs = word[order] * count + document[order]
-    firsts = np.flatnonzero(np.diff(pairs, prepend=-1))
-    frequencies = np.diff(firsts, append=len(pairs))
-    word_of_pair, documents = np.divmod(pairs[firsts], count)
-    bounds = np.searchsorted(word_of_pair, np.arange(words + 1))
+    word, document = word[order], document[order]
+    is_first = np.ones(len(order), np.bool_)
+    np.not_equal(word[1:], word[:-1], out=is_first[1:])
+    is_first[1:] |= document[1:] != document[:-1]
+    firsts = np.flatnonzero(is_first)
+    frequencies = np.diff(firsts, append=len(order))
+    documents = document[firsts]
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(word[firsts], minlength=words))])
     average = float(lengths.mean()) if len(lengths) else 0.0
     schema = LISTS if position is None else LISTS.append(POSITIONS)
     if position is not None:
         position = position[order]
-        ends = np.concatenate([[0], np.cumsum(frequencies)])
+        ends = np.append(firsts, len(order))
     path = f"{target.directory}/part_0_invert.lance"
     with IndexFileWriter(target.store, path, schema, target.version) as writer:
         for part in _runs(bounds):

@@ -35,6 +35,8 @@ def pack_positions(positions: Ints, counts: Ints) -> pa.Array:
         positions: positions of all documents, concatenated; ascending in each.
         counts: number of positions of each document, at least 1.
     """
+    if len(counts) and int(counts.max()) < BLOCK:
+        return _pack_short_lists(positions, counts)
     blocks, left = np.divmod(counts, BLOCK)
     pieces = 1 + blocks + (left > 0)
     ends = np.cumsum(pieces)
@@ -66,6 +68,22 @@ def pack_positions(positions: Ints, counts: Ints) -> pa.Array:
         pa.large_binary(), len(sizes), [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(result)]
     )
     lists = np.concatenate([[0], ends]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(lists), binaries, type=_BINARIES)
+
+
+def _pack_short_lists(positions: Ints, counts: Ints) -> pa.Array:
+    """Encode the positions of documents that have fewer than 128 positions each, see `pack_positions`."""
+    data = np.empty(len(positions) + len(counts), "<u4")
+    is_count = np.zeros(len(data), np.bool_)
+    is_count[np.cumsum(counts) - counts + np.arange(len(counts))] = True
+    data[is_count] = counts
+    data[~is_count] = positions
+    sizes = np.empty((len(counts), 2), np.int64)
+    sizes[:, 0], sizes[:, 1] = 4, 4 * counts
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    binaries = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    lists = np.arange(0, 2 * len(counts) + 1, 2, dtype=np.int32)
     return pa.ListArray.from_arrays(pa.array(lists), binaries, type=_BINARIES)
 
 

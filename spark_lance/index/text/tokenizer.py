@@ -192,6 +192,8 @@ Triples = tuple[pa.Array, Ints, Ints]
 _TYPES = {NUMBER: "number", TRUE: "bool", FALSE: "bool", NULL: "null"}
 _TEXT = "str"
 _MAX_DEPTH = 130
+# Number of words whose indexed forms a tokenizer keeps.
+_MAX_FORMS = 1 << 17
 
 
 def document_triples(documents: pa.Array, cut: Cut) -> Triples:
@@ -500,17 +502,31 @@ class Tokenizer:
             positions = _positions(numbers, distinct_words.index("") if "" in distinct_words else -1, owners)
         places, terms = self._number_terms(distinct_words)
         numbers = places[numbers] if len(numbers) else numbers
+        if not len(places) or places.min() >= 0:
+            return Tokens(terms, numbers, owners, positions)
         there = numbers >= 0
         return Tokens(terms, numbers[there], owners[there], positions[there])
 
     def _number_terms(self, words: list[str]) -> tuple[npt.NDArray[np.int64], pa.Array]:
         """Return the number of the indexed form of each word, -1 if it is dropped, and the distinct forms."""
-        terms: dict[str, int] = {}
-        places = np.empty(len(words), np.int64)
-        for number, word in enumerate(words):
-            term = self._normalize(word)
-            places[number] = -1 if term is None else terms.setdefault(term, len(terms))
-        return places, texts_to_arrow(list(terms), pa.string())
+        forms = self._forms
+        if len(forms) > _MAX_FORMS:
+            forms.clear()
+        new_words = set(words).difference(forms)
+        forms.update(zip(new_words, map(self._normalize, new_words), strict=True))
+        words_by_form = list(map(forms.__getitem__, words))
+        # Numbers in the order of the first word of each form.
+        terms = dict.fromkeys(words_by_form)
+        terms.pop(None, None)
+        numbers: dict[str | None, int] = dict(zip(terms, range(len(terms)), strict=True))
+        numbers[None] = -1
+        places = np.fromiter(map(numbers.__getitem__, words_by_form), np.int64, len(words))
+        return places, texts_to_arrow([term for term in terms if term is not None], pa.string())
+
+    @cached_property
+    def _forms(self) -> dict[str, str | None]:
+        """The indexed forms of words that were normalized: texts that are cut later have most of them."""
+        return {}
 
     def _normalize(self, word: str) -> str | None:
         """Return the indexed form of a word; None if it is dropped."""
@@ -601,10 +617,16 @@ def _positions(
     tokens: npt.NDArray[np.int64], empty: int, texts: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """Return the number of non-empty tokens before each token in its text."""
-    words = tokens != empty
-    before = np.cumsum(words) - words
-    firsts: npt.NDArray[np.int64] = before - before[np.searchsorted(texts, texts)]
-    return firsts
+    if not len(tokens):
+        return tokens
+    if empty < 0:
+        before = np.arange(len(tokens))
+    else:
+        words = tokens != empty
+        before = np.cumsum(words) - words
+    firsts = np.flatnonzero(np.diff(texts, prepend=-1))
+    before -= np.repeat(before[firsts], np.diff(firsts, append=len(tokens)))
+    return before
 
 
 @lru_cache(maxsize=1 << 14)
