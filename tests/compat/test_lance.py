@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +315,49 @@ def test_options_and_tasks_of_compaction_are_importable(tmp_path: Path) -> None:
     assert planned == [fragment.metadata for fragment in dataset.get_fragments()]
     Compaction.commit(dataset, [task.execute(dataset) for task in plan.tasks], options)
     assert len(ours.dataset(str(tmp_path / "t")).get_fragments()) == 1
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
+@pytest.mark.parametrize("planner", ["pylance", "compat"])
+def test_pylance_and_this_package_exchange_compactions_as_json(
+    tmp_path: Path, planner: str, stable: bool
+) -> None:
+    """Plans, tasks and results of one package are read, executed and committed by the other."""
+    sides: list[Any] = [theirs, ours][:: 1 if planner == "pylance" else -1]
+    path = str(tmp_path / "t")
+    rows = pa.table({"n": range(10), "s": ["x"] * 10})
+    theirs.write_dataset(rows, path, max_rows_per_file=3, enable_stable_row_ids=stable)
+    theirs.dataset(path).create_scalar_index("n", "BTREE")
+    theirs.dataset(path).delete("n = 4")
+    first, second = (import_module(f"{side.__name__}.optimize") for side in sides)
+    plan = first.Compaction.plan(sides[0].dataset(path), {"target_rows_per_fragment": 100})
+    text = plan.json()
+    again = second.CompactionPlan.from_json(text)
+    before, after = json.loads(text), json.loads(again.json())
+    assert before["options"].keys() ^ after["options"].keys() <= {"remap_indices"}
+    assert before["tasks"] == after["tasks"]
+    (task,) = (second.CompactionTask.from_json(task.json()) for task in plan.tasks)
+    assert json.loads(task.json())["task"] == before["tasks"][0]
+    assert [fragment.id for fragment in task.fragments] == [0, 1, 2, 3]
+    result = first.RewriteResult.from_json(task.execute(sides[1].dataset(path)).json())
+    metrics = first.Compaction.commit(sides[0].dataset(path), [result])
+    assert (metrics.fragments_removed, metrics.files_removed, metrics.fragments_added) == (4, 5, 1)
+    for side in sides:
+        table = side.dataset(path)
+        assert sorted(table.to_table()["n"].to_pylist()) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+        assert table.to_table(filter="n = 7")["n"].to_pylist() == [7]
+
+
+def test_json_of_a_compaction_is_checked(tmp_path: Path) -> None:
+    from spark_lance.compat.lance.optimize import Compaction, CompactionPlan, CompactionTask, RewriteResult
+
+    for kind in (CompactionPlan, CompactionTask, RewriteResult):
+        for text in ("", "{}", "[]"):
+            with pytest.raises(ValueError, match=f"Could not load {kind.__name__} due to error"):
+                kind.from_json(text)
+    path = str(tmp_path / "t")
+    dataset = ours.write_dataset(pa.table({"n": range(10)}), path, max_rows_per_file=3)
+    (task,) = Compaction.plan(dataset, {"target_rows_per_fragment": 100}).tasks
+    other = ours.write_dataset(pa.table({"n": range(9)}), path + "-other", max_rows_per_file=3)
+    with pytest.raises(OSError, match="no fragment 0 with the task's files"):
+        CompactionTask.from_json(task.json()).execute(other)

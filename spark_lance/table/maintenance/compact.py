@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pyroaring import BitMap
 
 from spark_lance.errors import (
+    OptionError,
     RetryableConflictError,
     UnsupportedFormatError,
 )
@@ -135,6 +136,39 @@ def plan_compaction(
     Raises:
         UnsupportedFormatError: the table uses a feature that we cannot rewrite.
     """
+    _check_rewritable(snapshot, options)
+    return CompactionPlan(
+        snapshot.version, _plan_tasks(snapshot, options, plan_groups(snapshot, options, only), remap)
+    )
+
+
+def plan_task(
+    snapshot: Snapshot,
+    fragments: Sequence[table_pb2.DataFragment],
+    options: CompactionOptions,
+    remap: IndexRemap | None,
+) -> CompactionTask:
+    """Return the task that rewrites these fragments of a version together.
+
+    Raises:
+        OptionError: the version does not have one of the fragments with these files.
+        UnsupportedFormatError: the table uses a feature that we cannot rewrite.
+    """
+    _check_rewritable(snapshot, options)
+    present = {fragment.id: fragment for fragment in snapshot.fragments}
+    for fragment in fragments:
+        if fragment.id not in present or present[fragment.id].files != fragment.files:
+            raise OptionError(
+                f"version {snapshot.version} has no fragment {fragment.id} with the task's files"
+            )
+    rows = sum(f.physical_rows - f.deletion_file.num_deleted_rows for f in fragments)
+    stored_bytes = sum(file.file_size_bytes for f in fragments for file in f.files)
+    group = Group(tuple(fragments), rows, stored_bytes, indexed=True)
+    (task,) = _plan_tasks(snapshot, options, [group], remap)
+    return task
+
+
+def _check_rewritable(snapshot: Snapshot, options: CompactionOptions) -> None:
     check_writable(snapshot.manifest.message, snapshot.manifest.path)
     for top in snapshot.schema.fields:
         if not top.is_blob and any(node.is_blob for node in top.walk()):
@@ -143,13 +177,17 @@ def plan_compaction(
         raise UnsupportedFormatError(
             "defer_index_remap in a table with stable row ids", path=snapshot.manifest.path
         )
+
+
+def _plan_tasks(
+    snapshot: Snapshot, options: CompactionOptions, groups: Sequence[Group], remap: IndexRemap | None
+) -> list[CompactionTask]:
     indexed = any(entry.name not in (FRAGMENT_REUSE, MEM_WAL) for entry in snapshot.manifest.indices)
-    groups = plan_groups(snapshot, options, only)
     remapped_fragments = BitMap()
     if remap is not None and options.remap_indices and any(group.indexed for group in groups):
         remapped_fragments = remap.fragments(snapshot)
     storage_version = options.data_storage_version
-    tasks = [
+    return [
         CompactionTask(
             table=snapshot.table,
             read_version=snapshot.version,
@@ -167,7 +205,6 @@ def plan_compaction(
         )
         for group in groups
     ]
-    return CompactionPlan(snapshot.version, tasks)
 
 
 def _any_in(group: Group, fragments: BitMap) -> bool:
