@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import numpy_type
+from spark_lance.arrow.arrays import flags_to_numpy, numpy_type
 from spark_lance.errors import OptionError
 from spark_lance.index.base.building import Rows, SegmentTarget
 from spark_lance.index.base.files import IndexFile, IndexFileWriter
@@ -97,7 +97,10 @@ class ZoneMap(ZoneIndex):
         mask = probe.maybe_between(low, high)
         if mask is None:
             return None
-        return rows_of_zones(zones, mask | (zones["nan_count"].to_numpy() > 0))
+        # pylance writes null bounds for dictionaries, although the zone has values.
+        has_values = zones["null_count"].to_numpy() < zones["zone_length"].to_numpy()
+        is_unbounded = flags_to_numpy(pc.or_(pc.is_null(low), pc.is_null(high))) & has_values
+        return rows_of_zones(zones, mask | is_unbounded | (zones["nan_count"].to_numpy() > 0))
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
