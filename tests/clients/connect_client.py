@@ -1,10 +1,13 @@
 """Statements of a Spark Connect client that has `pyspark-client` only: neither Java nor this package.
 
 python connect_client.py ADDRESS FOLDER      prints "done"
+python connect_client.py ADDRESS FILE.json   prints the outcomes of SQL statements as JSON
 """
 
+import json
 import sys
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
@@ -46,5 +49,22 @@ def main(address: str, folder: str) -> None:
     sys.stdout.write("done\n")
 
 
+def outcomes(session: SparkSession, statements: list[str]) -> list[str]:
+    """Return the error of each statement, empty for a statement that works."""
+    errors = []
+    for statement in statements:
+        try:
+            session.sql(statement).collect()
+            errors.append("")
+        except PySparkException as error:
+            errors.append(str(error))
+    return errors
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[2].endswith(".json"):
+        with open(sys.argv[2]) as file:
+            remote = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+            sys.stdout.write(json.dumps(outcomes(remote, json.load(file))))
+    else:
+        main(*sys.argv[1:])

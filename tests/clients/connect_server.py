@@ -1,16 +1,22 @@
 """A Spark Connect server that Python has started with `enable`: its clients have the catalog.
 
 python -m tests.clients.connect_server PORT FOLDER      says "ready", and ends with its input
+
+A line of its input names a file of JSON with SQL statements. The server runs them without Connect, and prints
+their errors.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 import spark_lance
 from spark_lance.spark.java import prepare_environment
+from tests.clients.connect_client import outcomes
 
 
 def serve(port: str, folder: str) -> None:
@@ -30,7 +36,10 @@ def serve(port: str, folder: str) -> None:
     spark.sql("CREATE NAMESPACE IF NOT EXISTS lance.d").collect()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    sys.stdin.read()
+    for line in sys.stdin:
+        errors = outcomes(spark.newSession(), json.loads(Path(line.strip()).read_text()))
+        sys.stdout.write(json.dumps(errors) + "\n")
+        sys.stdout.flush()
     spark.stop()
 
 

@@ -9,7 +9,9 @@ The client is another Python, which SPARK_CLIENT_PYTHON names:
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -22,11 +24,13 @@ import pytest
 
 import spark_lance
 from tests.conftest import ROOT
+from tests.spark.sql.answers import statements
 from tests.spark.test_connect import environment
 
 pytestmark = pytest.mark.slow
 
 RELEASE = tuple(map(int, pyspark.__version__.split(".")[:2]))
+SQL = ROOT / "tests" / "spark" / "sql"
 _CLIENT = os.environ.get("SPARK_CLIENT_PYTHON")
 _PIPELINE = """
 name: daily
@@ -105,10 +109,21 @@ class Server:
     Attributes:
         address: where clients find it.
         folder: of its tables.
+        process: of the server.
     """
 
     address: str
     folder: Path
+    process: subprocess.Popen[bytes]
+
+    def outcomes(self, file: Path) -> list[str]:
+        """Return the errors of a file of statements that the server runs without Connect."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{file}\n".encode())
+        self.process.stdin.flush()
+        errors: list[str] = json.loads(self.process.stdout.readline())
+        return errors
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +145,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == b"ready\n", (folder / "log").read_text()[-3000:]
-            yield Server(f"sc://127.0.0.1:{port}", folder)
+            yield Server(f"sc://127.0.0.1:{port}", folder, process)
         finally:
             process.stdin.close()
             process.wait(60)
@@ -151,14 +166,34 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
     return process.stdout
 
 
-@pytest.mark.skipif(_CLIENT is None, reason="SPARK_CLIENT_PYTHON names no Python with pyspark-client")
-def test_a_client_without_java_and_without_this_package(server: Server, tmp_path: Path) -> None:
+def run_client(server: Server, folder: Path, argument: Path) -> str:
+    """Run the program of the client alone, and return its output."""
     plain = {
         key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "SPARK_", "JAVA"))
     }
     program = ROOT / "tests" / "clients" / "connect_client.py"
-    command = [str(_CLIENT), "-W", "ignore", str(program), server.address, str(tmp_path)]
-    assert run(command, tmp_path, plain) == "done\n"
+    return run([str(_CLIENT), "-W", "ignore", str(program), server.address, str(argument)], folder, plain)
+
+
+@pytest.mark.skipif(_CLIENT is None, reason="SPARK_CLIENT_PYTHON names no Python with pyspark-client")
+@pytest.mark.parametrize("name", ["advice", "hints"])
+def test_refused_statements_have_the_same_line(server: Server, tmp_path: Path, name: str) -> None:
+    errors = []
+    for mode in ("classic", "remote"):
+        text = (SQL / f"{name}.sql").read_text().replace("{root}", str(tmp_path / mode))
+        root = f"SET spark.sql.catalog.lance.root = {tmp_path}/{mode}-root"
+        file = tmp_path / f"{mode}.json"
+        file.write_text(json.dumps([root, *(sql for sql, *_ in statements(text))]))
+        lines = server.outcomes(file) if mode == "classic" else json.loads(run_client(server, tmp_path, file))
+        errors.append([re.sub(r"classic|remote", "MODE", line) for line in lines])
+    classic, remote = errors
+    assert sum(map(bool, remote)) > 20
+    assert remote == classic
+
+
+@pytest.mark.skipif(_CLIENT is None, reason="SPARK_CLIENT_PYTHON names no Python with pyspark-client")
+def test_a_client_without_java_and_without_this_package(server: Server, tmp_path: Path) -> None:
+    assert run_client(server, tmp_path, tmp_path) == "done\n"
     assert spark_lance.dataset(str(tmp_path / "p")).count_rows() == 12
 
 

@@ -56,7 +56,8 @@ def test_a_script_gets_the_same_answers(lance: Any, tmp_path: Path) -> None:
     assert (metrics.fragments_removed, metrics.fragments_added) == (2, 1)
     assert len(ds.get_fragments()) == 1
     ds.tags.create("best", 1)
-    assert ds.tags.list()["best"]["version"] == 1
+    ds.tags.create("main", 1)
+    assert {tag: ds.tags.list()[tag]["version"] for tag in ("best", "main")} == {"best": 1, "main": 1}
     assert ds.stats.dataset_stats()["num_fragments"] == 1
 
 

@@ -64,6 +64,11 @@ def _row_log(table: LanceDataset, **sharding: Any) -> Any:
 Case = tuple[str, Callable[[LanceDataset], Any], Callable[[LanceDataset], Any]]
 CASES: list[Case] = [
     (
+        "choose another name, such as 'main-1'",
+        lambda t: t.tags.create("main", 1),
+        lambda t: t.tags.create("main-1", 1),
+    ),
+    (
         "use letters, digits, '.', '-' and '_'",
         lambda t: t.tags.create("last week", 1),
         lambda t: t.tags.create("last_week", 1),

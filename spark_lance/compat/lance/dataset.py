@@ -282,7 +282,7 @@ class Tags:
 
     def create(self, tag: str, reference: Any = None) -> None:
         """Create a tag for a version."""
-        self._tags.create(tag, reference)
+        self._tags.create_with_any_name(tag, reference)
 
     def update(self, tag: str, reference: Any = None) -> None:
         """Move a tag to another version."""

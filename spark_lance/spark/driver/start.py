@@ -98,6 +98,7 @@ PUBLISHED = (
     FORMAT,
     "org.lance.spark.load.LanceLazyFunctions",
     "org.lance.spark.load.LanceSessionRule",
+    "org.lance.spark.load.LanceForms",
     "org.lance.spark.load.LanceParser",
     "org.lance.spark.rowlevel.LanceStatements",
     "org.lance.spark.load.LanceUnits",

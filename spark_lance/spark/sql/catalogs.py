@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 _STORAGE = "storage."
 # A part of a name in SQL, quoted or not.
 _NAME_PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
+# The path of a table, and the branch or tag after it.
+_PATH_WITH_REF = re.compile(r"`([^`]*/[^`]*)`\.(`?(?:branch|tag)_.*)", re.IGNORECASE)
 _CASE_SENSITIVE = "case_sensitive"
 _SETTINGS = frozenset({"root", "paths", "impl", "storage_for", ALLOWED_BASES, _CASE_SENSITIVE})
 # Options of a service that could send requests with the user's credentials to another server.
@@ -277,7 +279,7 @@ def catalog_name(catalog: OpenCatalog, text: str, current: Name = ()) -> Name:
 
     Args:
         catalog: the catalog.
-        text: the name.
+        text: the name. A path in backticks can have a branch or tag after it.
         current: the namespace of names with one part.
 
     Raises:
@@ -287,7 +289,18 @@ def catalog_name(catalog: OpenCatalog, text: str, current: Name = ()) -> Name:
         head, _, rest = text.partition(".")
         if head.strip("`") == catalog.name and rest.startswith("`"):
             text = rest
-        return (text.strip("`"),)
+        match = _PATH_WITH_REF.fullmatch(text)
+        return (match[1], *_split_name(match[2])) if match else (text.strip("`"),)
+    parts = _split_name(text)
+    return (*current, *parts) if len(parts) == 1 else inside(catalog, parts)
+
+
+def _split_name(text: str) -> Name:
+    """Return the parts of a name.
+
+    Raises:
+        OptionError: the text is not a name.
+    """
     parts: list[str] = []
     at = 0
     while match := _NAME_PART.match(text, at):
@@ -297,7 +310,7 @@ def catalog_name(catalog: OpenCatalog, text: str, current: Name = ()) -> Name:
             break
     if not parts or at <= len(text):
         raise OptionError(f"{text!r} is not a name: write parts with dots between them, such as db.t")
-    return (*current, *parts) if len(parts) == 1 else inside(catalog, tuple(parts))
+    return tuple(parts)
 
 
 def inside(catalog: OpenCatalog, name: Name) -> Name:

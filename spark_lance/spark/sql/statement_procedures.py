@@ -10,7 +10,7 @@ Statements store some facts about a table as properties, which other procedures 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +45,7 @@ from spark_lance.spark.sql.procedure import (
 from spark_lance.spark.sql.tables import check_changes, open_writable_table
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.inserts.clone import replace_branch
-from spark_lance.table.versions.resolve import Reference, version_as_of_time
+from spark_lance.table.versions.resolve import MAIN, Reference, version_as_of_time
 from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN_VERSIONS, set_retention
 
 _UNITS = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
@@ -170,12 +170,27 @@ def _retain(table: LanceTable, kind: str, name: str, a: Mapping[str, Any]) -> No
         set_retention(dataset.main_line, kind, name, values)
 
 
+def _check_new_ref(name: str, others: Iterable[str], kind: str) -> None:
+    """Refuse a tag with the name of a branch, and a branch with the name of a tag.
+
+    Raises:
+        OptionError: the other kind has the name.
+    """
+    if name in others:
+        raise OptionError(
+            f"the table has a {kind} {name!r}, so VERSION AS OF {name!r} would be ambiguous: choose another "
+            "name"
+        )
+
+
 def _create_tag(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     check_exclusive(a)
     _retention(a)
     exists = a["tag"] in table.tags.list()
     if exists and a["if_not_exists"]:
         return
+    if not exists:
+        _check_new_ref(a["tag"], table.branches.list(), "branch")
     (table.tags.update if exists and a["replace"] else table.tags.create)(a["tag"], number(a["version"]))
     _retain(table, "tag", a["tag"], a)
 
@@ -195,12 +210,17 @@ def _create_branch(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) ->
     if exists and a["replace"]:
         _replace(table, a)
         return
+    _check_new_ref(a["branch"], table.tags.list(), "tag")
     table.branches.create(a["branch"], number(a["version"]))
     _retain(table, "branch", a["branch"], a)
 
 
 def _replace_branch(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     _retention(a)
+    if a["branch"] == MAIN:
+        raise OptionError(
+            "the main line is not replaced: write RESTORE TABLE <table> TO VERSION AS OF <number>"
+        )
     if a["branch"] not in table.branches.list():
         raise BranchNotFoundError(f"branch {a['branch']!r} does not exist: write CREATE OR REPLACE BRANCH")
     _replace(table, a)

@@ -82,6 +82,7 @@ from spark_lance.table.rows.update import delete_rows
 from spark_lance.table.schema.constraints import Constraint
 from spark_lance.table.schema.defaults import EXISTS_DEFAULT
 from spark_lance.table.schema.keys import check_droppable
+from spark_lance.table.versions.resolve import MAIN
 from spark_lance.table.versions.versions import list_versions
 
 if TYPE_CHECKING:
@@ -151,9 +152,9 @@ def load_table(request: BridgeRequest) -> dict[str, Any]:
 
 
 def _is_branch(request: BridgeRequest, table: Name, name: str) -> bool:
-    """Return whether a table has a branch of this name and no such tag."""
+    """Return whether a table has a branch of this name, or its main line has it, and no such tag."""
     dataset = open_writable_table(request, table).dataset()
-    return name not in dataset.tags.list() and name in dataset.branches.list()
+    return name not in dataset.tags.list() and (name == MAIN or name in dataset.branches.list())
 
 
 def _describe_changes_table(request: BridgeRequest, store_options: dict[str, str]) -> dict[str, Any]:

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
     from spark_lance.datasets.dataset import LanceDataset
 
+# Spark generates a name from the table's name, which can be a path.
+_GENERATED_NAME = re.compile(r".*/([^/]+_(?:pk|fk|uniq|chk)(?:_\w+)?)")
+
 # The result of a condition that does not depend only on the row may change later.
 _NOT_ROW_ONLY = re.compile(
     r"\b(select|exists|over|rand|randn|random|uuid|shuffle|monotonically_increasing_id|spark_partition_id|"
@@ -153,6 +156,7 @@ def add_constraint(spark: SparkSession, dataset: LanceDataset, constraint: Const
         ConstraintError: see `LanceTable.addConstraint`; or a key is to be enforced.
         SchemaError: a column of a key does not exist.
     """
+    constraint = _without_path(constraint)
     if constraint.type == CHECK:
         add_check(spark, dataset, constraint.name, str(constraint.expression), enforced=constraint.enforced)
     else:
@@ -165,7 +169,7 @@ def constraint_settings(
     """Return the settings for the constraints of a new table; errors as for `add_constraint`."""
     settings: dict[str, str] = {}
     names: set[str] = set()
-    for constraint in constraints:
+    for constraint in map(_without_path, constraints):
         if constraint.name.lower() in names:
             raise ConstraintError(f"two constraints have the name {constraint.name}")
         names.add(constraint.name.lower())
@@ -176,6 +180,12 @@ def constraint_settings(
             whole = _resolve_key(constraint, schema)
         settings |= [constraint_setting(whole)]
     return settings
+
+
+def _without_path(constraint: Constraint) -> Constraint:
+    """Return a constraint without the folder in the name that Spark generates for a table by path."""
+    match = _GENERATED_NAME.fullmatch(constraint.name)
+    return replace(constraint, name=match[1]) if match else constraint
 
 
 def _resolve_key(constraint: Constraint, schema: Schema) -> Constraint:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spark_lance.errors import TagExistsError, VersionNotFoundError
+from spark_lance.errors import OptionError, TagExistsError, VersionNotFoundError
 from spark_lance.io.display import TableRepr, day_text
 from spark_lance.io.store import Store
 from spark_lance.table.format.table_ref import TableRef
@@ -20,7 +20,7 @@ from spark_lance.table.versions.ref_files import (
     read_tag,
     tag_path,
 )
-from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
+from spark_lance.table.versions.resolve import MAIN, Reference, VersionRef, resolve
 from spark_lance.table.versions.versions import find_version
 
 
@@ -71,7 +71,7 @@ class Tags(TableRepr):
 
         Args:
             tag: letters, digits, `.`, `-` and `_`; no dot at either end and no two in a row, and no `.lock`
-                at the end.
+                at the end. Not `main`, which names the main line.
             reference: a version number, another tag, or (branch, version); default: the dataset's version.
 
         Raises:
@@ -79,6 +79,15 @@ class Tags(TableRepr):
             VersionNotFoundError: the version does not exist.
             OptionError: the tag name is invalid.
         """
+        if tag == MAIN:
+            raise OptionError(
+                f"{MAIN!r} cannot be a tag, because it names the main line: choose another name, such as "
+                "'main-1'"
+            )
+        self.create_with_any_name(tag, reference)
+
+    def create_with_any_name(self, tag: str, reference: Reference | None = None) -> None:
+        """Create a tag, also with the name `main`, as pylance does; see `create`."""
         path = tag_path(self.main, tag)
         now = format_time(time.time_ns())
         ref = self._ref(reference)

@@ -139,6 +139,131 @@ RESTORE TABLE h TO TIMESTAMP AS OF '2999-01-01 00:00:00';
 RESTORE TABLE h TO TIMESTAMP AS OF '1999-01-01 00:00:00';
 ! 1999
 ALTER TABLE h DROP TAG first;
+SELECT count(*) FROM h VERSION AS OF 'main';
+> 31
+SELECT count(*) FROM lance.db.h.branch_main;
+> 31
+ALTER TABLE h CREATE TAG main;
+! choose another name, such as 'main-1'
+ALTER TABLE h CREATE TAG `main-1`;
+ALTER TABLE h RENAME TAG `main-1` TO v;
+! write ALTER TABLE h CREATE TAG v AS OF VERSION number, and then ALTER TABLE h DROP TAG `main-1`
+ALTER TABLE h CREATE TAG v AS OF VERSION 2;
+ALTER TABLE h DROP TAG `main-1`;
+ALTER TABLE h CREATE BRANCH main;
+! 'main' cannot be a branch
+ALTER TABLE h REPLACE BRANCH main AS OF VERSION 2;
+! write RESTORE TABLE <table> TO VERSION AS OF <number>
+ALTER TABLE h CREATE BRANCH v;
+! the table has a tag 'v', so VERSION AS OF 'v' would be ambiguous: choose another name
+ALTER TABLE h CREATE TAG dev;
+! the table has a branch 'dev'
+ALTER TABLE h DROP TAG v;
+ALTER TABLE h RENAME BRANCH dev TO `new-dev`;
+! write ALTER TABLE lance.`db`.h.`branch_dev` CREATE BRANCH `new-dev`
+ALTER TABLE lance.`db`.h.`branch_dev` CREATE BRANCH `new-dev`;
+SELECT count(*) FROM h VERSION AS OF 'new-dev';
+> 32
+CREATE TABLE lance.`{root}/b` AS SELECT 1 AS id;
+ALTER TABLE lance.`{root}/b` CREATE BRANCH a;
+ALTER TABLE lance.`{root}/b` RENAME BRANCH a TO b;
+! write ALTER TABLE lance.`{root}/b`.`branch_a` CREATE BRANCH b
+ALTER TABLE lance.`{root}/b`.`branch_a` CREATE BRANCH b;
+SELECT * FROM lance.`{root}/b`.branch_b;
+> 1
+ALTER TABLE h FAST FORWARD main TO dev;
+! write CALL lance.system.fast_forward('h', 'main', 'branch')
+CREATE EXTERNAL TABLE cloned SHALLOW CLONE h;
+! write CREATE TABLE cloned SHALLOW CLONE h
+CREATE TABLE cloned SHALLOW CLONE h;
+DROP TABLE cloned;
+UNDROP TABLE cloned;
+! write CREATE TABLE cloned DEEP CLONE copy, as DROP TABLE deletes the files of a table
+CREATE TABLE cloned DEEP CLONE h;
+TABLE h VERSION AS OF 1;
+! write SELECT * FROM h VERSION AS OF 1
+SELECT count(*) FROM h VERSION AS OF 1;
+> 30
+FSCK REPAIR TABLE cloned DRY RUN;
+! write CALL lance.system.verify('cloned')
+CALL lance.system.verify('cloned');
+FSCK REPAIR TABLE lance.`{root}/b`;
+! write CALL lance.system.verify('lance.`{root}/b`')
+CALL lance.system.verify('lance.`{root}/b`');
+CREATE TABLE parts PARTITIONED BY (m) AS SELECT 1 AS id, 2 AS m;
+MSCK REPAIR TABLE parts;
+! write SHOW PARTITIONS parts
+ALTER TABLE parts RECOVER PARTITIONS;
+! write SHOW PARTITIONS parts
+REPAIR TABLE parts SYNC METADATA;
+! write SHOW PARTITIONS parts
+SHOW PARTITIONS parts;
+> m=2
+ALTER TABLE parts SET SERDEPROPERTIES ('a' = 'b');
+! write ALTER TABLE parts SET TBLPROPERTIES ('name' = 'value')
+ALTER TABLE parts SET TAGS ('a' = 'b');
+! write ALTER TABLE parts SET TBLPROPERTIES ('name' = 'value')
+ALTER TABLE parts SET TBLPROPERTIES ('name' = 'value');
+CREATE TABLE spark_catalog.default.hint_rows USING parquet AS SELECT 3 AS id, 4 AS m;
+LOAD DATA INPATH '{root}/files' INTO TABLE parts;
+! write INSERT INTO parts SELECT * FROM parquet.`/path`
+DROP TABLE spark_catalog.default.hint_rows;
+ALTER TABLE parts ALTER COLUMN id SET NOT NULL;
+! write ALTER TABLE parts ADD CONSTRAINT name CHECK (id IS NOT NULL)
+ALTER TABLE parts ADD CONSTRAINT name CHECK (id IS NOT NULL);
+ALTER TABLE parts CHANGE id key INT;
+! write ALTER TABLE parts RENAME COLUMN id TO key
+ALTER TABLE parts ADD COLUMN IF NOT EXISTS more BIGINT;
+! write ALTER TABLE parts ADD COLUMN more BIGINT
+ALTER TABLE parts ADD COLUMN more BIGINT;
+ALTER TABLE parts DROP PRIMARY KEY;
+! write ALTER TABLE parts DROP CONSTRAINT name
+ALTER TABLE parts DROP CONSTRAINT name;
+ALTER TABLE parts RENAME COLUMN id TO key;
+ALTER TABLE parts DROP FEATURE deletionVectors TRUNCATE HISTORY;
+! write REORG TABLE parts APPLY (PURGE)
+REORG TABLE parts APPLY (PURGE);
+ALTER TABLE parts SET WRITE DISTRIBUTION HASH;
+! write ALTER TABLE parts WRITE DISTRIBUTED BY PARTITION
+ALTER TABLE parts WRITE DISTRIBUTED BY PARTITION;
+ALTER TABLE parts SET MANAGED;
+! write CREATE TABLE other DEEP CLONE parts
+CREATE TABLE other DEEP CLONE parts;
+ALTER TABLE parts ENABLE PREDICTIVE OPTIMIZATION;
+! write OPTIMIZE parts, and then VACUUM parts
+ALTER TABLE parts EXECUTE OPTIMIZE;
+! write OPTIMIZE parts
+ANALYZE TABLE parts COMPUTE DELTA STATISTICS;
+! write ANALYZE TABLE parts COMPUTE STATISTICS
+ALTER TABLE parts SET ROW FILTER f ON (key);
+! write CREATE TEMPORARY VIEW name AS SELECT * FROM parts WHERE condition
+UPDATE parts SET more = s.more FROM other AS s WHERE s.key = parts.key;
+! write MERGE INTO parts AS t USING source AS s ON t.key = s.key WHEN MATCHED THEN UPDATE SET column = s.column
+MERGE INTO parts AS t USING other AS s ON t.key = s.key WHEN MATCHED THEN UPDATE SET more = s.more;
+DELETE FROM parts USING other AS s WHERE s.key = parts.key;
+! write MERGE INTO parts AS t USING source AS s ON t.key = s.key WHEN MATCHED THEN DELETE
+MERGE INTO parts AS t USING other AS s ON t.key = s.key WHEN MATCHED THEN DELETE;
+INSERT INTO parts SELECT * FROM other ON CONFLICT DO NOTHING;
+! write MERGE INTO parts AS t USING source AS s ON t.key = s.key WHEN NOT MATCHED THEN INSERT *
+MERGE INTO parts AS t USING other AS s ON t.key = s.key WHEN NOT MATCHED THEN INSERT *;
+UPSERT INTO parts SELECT * FROM other;
+! write MERGE INTO parts AS t USING source AS s ON t.key = s.key WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *
+MERGE INTO parts AS t USING other AS s ON t.key = s.key WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *;
+CREATE BLOOMFILTER INDEX ON TABLE parts FOR COLUMNS (key);
+! write CREATE INDEX name ON parts USING bloomfilter (key)
+CREATE INDEX name ON parts USING bloomfilter (key);
+SHOW BRANCHES IN parts;
+! write SELECT * FROM lance.`db`.parts.refs
+SELECT name FROM lance.`db`.parts.refs;
+> main
+SHOW SNAPSHOTS parts;
+! write SELECT * FROM lance.`db`.parts.snapshots
+SHOW HISTORY parts;
+! write DESCRIBE HISTORY parts
+SELECT * FROM delta.`{root}/b` AS b;
+! for a Lance table write SELECT * FROM lance.`{root}/b` AS b
+SELECT * FROM lance.`{root}/b` AS b;
+> 1
 /* from /* a */ tool */ OPTIMIZE h -- WHERE nope = 1
 ;
 ALTER TABLE h /* not the key */ SET IDENTIFIER FIELDS id -- , s
@@ -188,7 +313,7 @@ DROP INDEX IF EXISTS i ON h;
 ALTER TABLE h DROP INDEX words;
 CREATE TEMPORARY VIEW values_of AS SELECT id, id + 1 AS next FROM h;
 ALTER TABLE h ADD COLUMNS next FROM values_of;
-! CALL <catalog>.system.add_columns_from('h', source => 'values_of', keys => '<key columns>', columns => 'next')
+! CALL lance.system.add_columns_from('h', source => 'values_of', keys => '<key columns>', columns => 'next')
 CALL lance.system.add_columns_from('h', source => 'values_of', keys => 'id', columns => 'next');
 SELECT count(*) FROM h WHERE next = id + 1;
 > 31

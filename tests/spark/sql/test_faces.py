@@ -709,7 +709,7 @@ HINTS: tuple[Any, ...] = (
     ),
     (
         "FSCK REPAIR TABLE d.h",
-        "write CALL <catalog>.system.verify('d.h')",
+        "write CALL lance.system.verify('d.h')",
         ("CALL lance.system.verify('d.h')",),
     ),
     (

@@ -36,12 +36,11 @@ import org.lance.spark.shim.Shim;
  */
 @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceParser extends scala.runtime.AbstractFunction2 implements InvocationHandler {
-  private static final String NAME = "(?:`(?:[^`]|``)+`|\\w+)";
-  private static final String NAMES = "(" + NAME + "(?:\\." + NAME + ")*";
+  private static final String NAME = LanceForms.NAME;
+  private static final String NAMES = LanceForms.NAMES;
   private static final String TEXT = "('(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\")";
-  // A name, or a path in quotes.
-  private static final String TABLE = "\\s+(?:TABLE\\s+)?" + NAMES + "|'[^']+'|\"[^\"]+\")";
-  private static final String ALTER = "ALTER\\s+TABLE\\s+" + NAMES + ")\\s+";
+  private static final String TABLE = LanceForms.TABLE;
+  private static final String ALTER = LanceForms.ALTER;
   private static final String AT = "(?:\\s+AS\\s+OF\\s+VERSION\\s+(\\d+))?";
   private static final String RETAIN = "(?:\\s+RETAIN\\s+(\\d+\\s+(?:DAYS?|HOURS?|MINUTES?)))?";
   private static final String SNAPSHOT_RETENTION = "(?:\\s+WITH\\s+SNAPSHOT\\s+RETENTION\\s+(\\d+\\s+\\w+(?:\\s+\\d+\\s+\\w+)?))?";
@@ -114,49 +113,6 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       "old text", "field text", "name name"},
     {ALTER + "WRITE\\s+(?:UNORDERED(?:\\s+DISTRIBUTED\\s+BY\\s+PARTITION)?|DISTRIBUTED\\s+BY\\s+PARTITION(?:\\s+UNORDERED)?)",
       "set_sort_order"},
-  };
-  // The beginning of a statement that does not parse as a whole, and the form to write.
-  private static final String[][] FORMS = {
-    {"OPTIMIZE" + TABLE, "OPTIMIZE %s [FULL] [WHERE condition] [ZORDER BY (columns)]"},
-    {"VACUUM" + TABLE + "\\s+USING\\s+INVENTORY\\b", "VACUUM %s, as it lists the table's files itself"},
-    {"VACUUM" + TABLE, "VACUUM %s [RETAIN number HOURS] [DRY RUN]"},
-    {"RESTORE" + TABLE, "RESTORE TABLE %s TO VERSION AS OF number, or TIMESTAMP AS OF 'time'"},
-    {"REORG" + TABLE + "\\s+APPLY\\s*\\(\\s*UPGRADE\\b",
-      "CREATE TABLE other USING iceberg AS SELECT * FROM %s, as it has no metadata of other formats"},
-    {"REORG" + TABLE, "REORG TABLE %s [WHERE condition] APPLY (PURGE)"},
-    {"GENERATE\\s+\\w+\\s+FOR" + TABLE, "SELECT file_path FROM %s.data_files, as there is no other list of files"},
-    {"(?:CREATE\\s+(?:OR\\s+REPLACE\\s+)?|REPLACE\\s+)TABLE\\s+(?:IF\\s+NOT\\s+EXISTS\\s+)?" + NAMES
-      + ")\\s+(?:SHALLOW\\s+|DEEP\\s+)?CLONE\\b",
-      "CREATE [OR REPLACE] TABLE [IF NOT EXISTS] %s [SHALLOW | DEEP] CLONE source [VERSION AS OF number | TIMESTAMP AS OF "
-        + "'time'] [TBLPROPERTIES (...)]"},
-    {ALTER + "CLUSTER\\s+BY\\b", "ALTER TABLE %s CLUSTER BY (columns), or CLUSTER BY NONE"},
-    {"(?:CREATE\\s+(?:OR\\s+REPLACE\\s+)?|REPLACE\\s+)TABLE\\s+(?:IF\\s+NOT\\s+EXISTS\\s+)?" + NAMES + ").*\\bCLUSTER\\s+BY\\s+AUTO\\b",
-      "CREATE TABLE %s ... CLUSTER BY (columns)"},
-    {ALTER + "WRITE\\b", "ALTER TABLE %s WRITE [LOCALLY] ORDERED BY columns, WRITE DISTRIBUTED BY PARTITION, or WRITE UNORDERED"},
-    {"DESC(?:RIBE)?\\s+HISTORY" + TABLE, "SELECT * FROM %s.history [WHERE condition] [LIMIT number]"},
-    {"DESC(?:RIBE)?\\s+DETAIL" + TABLE, "DESCRIBE DETAIL %s"},
-    {ALTER + "(?:SET|DROP)\\s+IDENTIFIER\\s+FIELDS\\b", "ALTER TABLE %s SET | DROP IDENTIFIER FIELDS column, ..."},
-    {"CONVERT\\s+TO\\s+\\w+\\s+" + NAMES + ")", "CONVERT TO LANCE %s [NO STATISTICS] [PARTITIONED BY (column type, ...)]"},
-    {"CONVERT\\s+TO\\s+\\w+\\s+['\"]([^'\"]+)['\"]", "CONVERT TO LANCE parquet.`%s`"},
-    {"FSCK\\s+REPAIR" + TABLE, "CALL <catalog>.system.verify('%s')"},
-    {"COPY\\s+INTO" + TABLE, "INSERT INTO %s SELECT * FROM parquet.`/path`"},
-    {ALTER + "(?:ADD|DROP|REPLACE)\\s+PARTITION\\s+FIELD\\b",
-      "ALTER TABLE %1$s ADD PARTITION FIELD transform [AS name], DROP PARTITION FIELD transform, or "
-        + "REPLACE PARTITION FIELD transform WITH transform [AS name]"},
-    {".*\\bFROM\\s+" + NAMES + ")\\s+CHANGES\\s+FROM\\s+(?:VERSION|TIMESTAMP)\\b",
-      "SELECT * FROM table_changes('%s', start[, end]), where both are versions or times"},
-    {"CREATE\\s+UNIQUE\\s+INDEX\\b.*?\\s+ON\\s+(?:TABLE\\s+)?" + NAMES + ")",
-      "ALTER TABLE %s SET TBLPROPERTIES ('primary_key' = 'column'), as its indexes allow equal values"},
-    {ALTER + "ADD\\s+COLUMNS?\\s+([^()]+?)\\s+FROM\\s+" + NAMES + ")",
-      "CALL <catalog>.system.add_columns_from('%1$s', source => '%3$s', keys => '<key columns>', columns => '%2$s')"},
-    {"CREATE\\s+(?:OR\\s+REPLACE\\s+)?INDEX\\b.*?\\s+ON\\s+(?:TABLE\\s+)?" + NAMES + ")",
-      "CREATE [OR REPLACE] INDEX [IF NOT EXISTS] name ON %s [USING type] (column) [OPTIONS (name = value, ...)]"},
-    {ALTER + "CREATE\\s+(?:OR\\s+REPLACE\\s+)?INDEX\\b",
-      "ALTER TABLE %s CREATE [OR REPLACE] INDEX [IF NOT EXISTS] name [USING type] (column) [WITH (name = value, ...)]"},
-    {ALTER + "ADD\\s+CONSTRAINT\\b", "ALTER TABLE %s ADD CONSTRAINT name CHECK (condition)"},
-    {ALTER + "(?:CREATE|DROP|REPLACE)\\s+(?:OR\\s+REPLACE\\s+)?(?:TAG|BRANCH)\\b",
-      "ALTER TABLE %s CREATE [OR REPLACE] TAG | BRANCH [IF NOT EXISTS] name [AS OF VERSION number] [RETAIN number DAYS], "
-        + "or DROP TAG | BRANCH [IF EXISTS] name"},
   };
   private static final String EVOLUTION = "INSERT\\s+WITH\\s+SCHEMA\\s+EVOLUTION\\s+(INTO|OVERWRITE)";
   private static final String AUTO_MERGE = "spark.databricks.delta.schema.autoMerge.enabled";
@@ -252,6 +208,8 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       }
       refuseDirectory(statement);
       refuseSetting(statement);
+      refuseFolderOfDelta(statement);
+      refuseOfCatalogs(statement);
       arguments = (Object[]) arguments.clone();
       arguments[0] = withEvolution((String) arguments[0]);
     }
@@ -426,8 +384,53 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     }
   }
 
+  /** Refuses delta.`/path` in a query, unless the session has Delta Lake. */
+  private void refuseFolderOfDelta(String text) {
+    String pattern = "\\b(FROM|JOIN|INTO|OVERWRITE|TABLE|UPDATE)\\s+delta\\.`(?=[^`]*/)";
+    if (!text.toLowerCase().contains("delta.`") || hasDelta()) {
+      return;
+    }
+    Matcher match = Pattern.compile(pattern, Pattern.CASE_INSENSITIVE).matcher(text.trim());
+    if (match.find() && !isOfOtherFormat(text)) {
+      throw new IllegalArgumentException("a folder of Lance is named by the catalog: for a Lance table write "
+          + match.replaceAll("$1 " + Matcher.quoteReplacement(catalog) + ".`"));
+    }
+  }
+
+  /** Refuses statements that Spark would refuse for a Lance table without saying what to write. */
+  private void refuseOfCatalogs(String text) {
+    for (String[] form : LanceForms.REFUSED) {
+      Matcher match = matcher(form[0], text, ".*");
+      if (match.matches() && isLanceTable(unquoted(match.group(1)))) {
+        if (form[1].contains("NOT NULL") && !isNullable(match.group(1), match.group(2))) {
+          return;
+        }
+        throw new IllegalArgumentException("this statement is not for Lance tables: write "
+            + String.format(form[1], match.group(1), match.groupCount() > 1 ? match.group(2) : ""));
+      }
+    }
+  }
+
+  private static boolean isNullable(String table, String column) {
+    try {
+      return active().table(table).select(column).schema().apply(0).nullable();
+    } catch (Exception problem) {
+      return false;
+    }
+  }
+
   private static boolean hasDelta() {
-    return ((SQLConf) SQLConf$.MODULE$.get()).getConfString("spark.sql.extensions", "").contains("delta");
+    SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
+    if (settings.getConfString("spark.sql.extensions", "").contains("delta")
+        || settings.getConfString("spark.sql.catalog.delta", "").length() > 0) {
+      return true;
+    }
+    try {
+      Class.forName("org.apache.spark.sql.delta.sources.DeltaDataSource", false, Thread.currentThread().getContextClassLoader());
+      return true;
+    } catch (ClassNotFoundException problem) {
+      return false;
+    }
   }
 
   /** Adds WITH SCHEMA EVOLUTION to a MERGE INTO a table of this package, if Delta's setting of the session asks for it. */
@@ -589,17 +592,22 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     if (replaces != null) {
       return replaces;
     }
-    for (String[] form : FORMS) {
+    for (String[] form : LanceForms.FORMS) {
       Matcher match = matcher(form[0], text, ".*");
       if (match.matches()) {
         Object[] parts = new Object[match.groupCount()];
         for (int j = 0; j < parts.length; j++) {
           parts[j] = match.group(j + 1);
         }
-        if (form[1].contains("FROM %s.")) {
+        String remedy = form[1];
+        if (remedy.contains("FROM %s.") || remedy.contains("%1$s.`")) {
           parts[0] = fullName((String) parts[0]);
+        } else if (remedy.contains("<catalog>")) {
+          String owner = catalogOf((String) parts[0]);
+          remedy = remedy.replace("<catalog>", (owner == null ? catalog : owner).replace("%", "%%"));
+          parts[0] = unquoted((String) parts[0]);
         }
-        return "this statement is not understood: for a Lance table write " + String.format(form[1], parts);
+        return "this statement is not understood: for a Lance table write " + String.format(remedy, parts);
       }
     }
     return null;
