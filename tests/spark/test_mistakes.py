@@ -152,6 +152,20 @@ MISTAKES = [
     ("LanceTable.forName(session, 'orders')", "A", "such as lance.orders"),
     ("LanceTable.create(session).location('/x').addColumn('a', 'bigit')", "A", "type 'bigit' is not known"),
     ("spark_lance.enable(session, rot='/x')", "A", "did you mean 'root'?"),
+    ("read(columns='address.cty')", "A", "write the whole column, 'address'"),
+    ("table.update('order_id = 1', {'address.cty': '1'})", "A", "did you mean 'city'?"),
+    ("table.update('order_id = 1', {'order_id': \"'x'\"})", "A", "write cast(value AS bigint)"),
+    ("table.merge(rows, 'order_id = order_id').whenMatchedDelete().execute()", "A", "as in t.order_id"),
+    ("table.merge('rows', 'order_id')", "A", "takes a DataFrame, such as spark.table(name), not 'rows'"),
+    ("table.addColumns(['x'])", "A", "write a dict from names to SQL expressions"),
+    ("table.optimizeIndices('order_idx')", "A", "did you mean 'order_id_idx'?"),
+    ("append(rows, enable_stable_row_ids='true')", "A", "is only for new tables: leave it out"),
+    ("session.read.format('lance').load(path + '/..')", "A", "the folder holds the tables orders.lance"),
+    (
+        "CALL lance.system.create_changelog_view('orders', identifier_columns => array('ordr_id'))",
+        "A",
+        "did you mean 'order_id'?",
+    ),
     ("LanceTable.forPath(path, session)", "A", "write LanceTable.forPath(spark, path)"),
 ]  # fmt: skip
 

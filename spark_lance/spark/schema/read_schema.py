@@ -103,7 +103,9 @@ def find_column(schema: Schema, name: str) -> Field:
         return (exact or folded)[0]
     table_names = [field.name for field in schema.fields]
     there = ", ".join(table_names)
-    raise SchemaError(f"no column {name!r} in the table, which has {there}{suggestion(name, table_names)}")
+    top = name.partition(".")[0]
+    remedy = f"; write the whole column, {top!r}" if top in table_names else suggestion(name, table_names)
+    raise SchemaError(f"no column {name!r} in the table, which has {there}{remedy}")
 
 
 def resolve_projection(table: Schema, projection: st.StructType) -> tuple[tuple[str, ...], tuple[Field, ...]]:

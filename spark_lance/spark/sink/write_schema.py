@@ -409,7 +409,7 @@ def _check_append_options(table: Manifest, options: WriteOptions) -> None:
         )
     stable = options.enable_stable_row_ids
     if stable is not None and stable != table.uses_stable_row_ids:
-        raise OptionError("option 'enable_stable_row_ids' cannot be changed once there is a table")
+        raise OptionError("option 'enable_stable_row_ids' is only for new tables: leave it out")
 
 
 def _new_schema(schema: st.StructType, options: WriteOptions, old: Schema | None) -> pa.Schema:

@@ -15,7 +15,13 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFoundError
+from spark_lance.errors import (
+    ColumnNotFoundError,
+    OptionError,
+    UnsupportedFormatError,
+    VersionNotFoundError,
+    suggestion,
+)
 from spark_lance.io.locations import join
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name
 from spark_lance.spark.sql.foreign_tables import migrate_table, register_table, snapshot_table, source_rows
@@ -434,6 +440,11 @@ def _create_changelog_view(request: BridgeRequest, table: LanceTable, a: Mapping
         raise OptionError("compute_updates needs identifier_columns => array('id')")
     rows = _read_changes(table, a["options"] or {})
     columns = [name for name in rows.columns if name not in FEED_COLUMNS]
+    for key in keys if updates else []:
+        if key.lower() not in (name.lower() for name in columns):
+            raise ColumnNotFoundError(
+                f"identifier_columns has {key!r}; there are {', '.join(columns)}{suggestion(key, columns)}"
+            )
     rows = _iceberg_changes(rows, keys if updates else [], columns)
     if a["net_changes"]:
         rows = _net_changes(rows, columns)

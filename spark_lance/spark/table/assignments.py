@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyspark.sql.types as st
 
-from spark_lance.errors import SchemaError
+from spark_lance.errors import SchemaError, suggestion
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.jsonb.columns import text_field
 from spark_lance.spark.schema.blobs import BlobValue, is_description
@@ -276,7 +276,11 @@ def _resolve_path(schema: Schema, name: str, alias: str | None) -> list[str]:
         inside = [child for child in field.children if child.name.lower() == part.lower()]
         exact = [child for child in inside if child.name == part]
         if field.kind not in ("struct", "packed_struct") or len(exact or inside) != 1:
-            raise SchemaError(f"there is no field {part!r} to set in {'.'.join(path)!r}")
+            names = [child.name for child in field.children] if field.kind != "list" else []
+            raise SchemaError(
+                f"there is no field {part!r} to set in {'.'.join(path)!r}, which has "
+                f"{', '.join(names) or 'no fields'}{suggestion(part, names)}"
+            )
         field = (exact or inside)[0]
         path.append(field.name)
     return path

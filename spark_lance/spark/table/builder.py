@@ -455,7 +455,7 @@ class TableBuilder(Generic[Table]):
             )
         stable = options.enable_stable_row_ids
         if stable is not None and stable != existing.uses_stable_row_ids:
-            raise OptionError("option 'enable_stable_row_ids' cannot be changed once there is a table")
+            raise OptionError("option 'enable_stable_row_ids' is only for new tables: leave it out")
         # An overwrite cannot remove settings, so "" means no partitions.
         former = {PARTITION_FIELDS: ""} if existing.config.get(PARTITION_FIELDS) else {}
         operation = overwrite_message(plan.schema, [], {**former, **self._properties})

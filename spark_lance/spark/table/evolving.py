@@ -590,7 +590,10 @@ def _source_kind(columns: Any) -> tuple[str, tuple[str, ...]]:
         return "a schema", ()
     if callable(columns):
         return "a function", ("inputs", "outputs", "schema", "where")
-    raise OptionError(f"columns cannot be made of {type(columns).__name__}")
+    raise OptionError(
+        f"columns cannot be made of {type(columns).__name__}: write a dict from names to SQL expressions, "
+        "a DataFrame with on=, a function with inputs=, or a schema"
+    )
 
 
 def _null_columns(columns: Any, sizes: ColumnSettings) -> pa.Schema | None:

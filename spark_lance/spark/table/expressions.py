@@ -151,11 +151,14 @@ def analysis_errors(what: str, columns: Iterable[str] = ()) -> Iterator[None]:
 
 
 # Spark's message about an unknown name: the name, and the suggested names.
+_AMBIGUOUS = re.compile(r"\[AMBIGUOUS_REFERENCE\] Reference `([^`]+)` is ambiguous")
 _UNRESOLVED = re.compile(r"with name (\S+) cannot be resolved\.(?: Did you mean .*?\[(.*?)\])?")
 
 
 def _error_reason(text: str, columns: list[str]) -> str:
     """Return Spark's first line, or our own message for an unknown name, without internal columns."""
+    if ambiguous := _AMBIGUOUS.search(text):
+        return f"column {ambiguous[1]!r} is ambiguous: write an alias before it, as in t.{ambiguous[1]}"
     match = _UNRESOLVED.search(text)
     if match is None:
         return text
@@ -235,8 +238,8 @@ def cast_for_storage(
         return _cast_map(functions, value, actual, target, place, ansi)
     if not _assignable(actual, target):
         raise SchemaError(
-            f"column {place} is {target.simpleString()}; values of type {actual.simpleString()} do not fit it"
-            " (a cast may help)"
+            f"column {place} is {target.simpleString()}; values of type {actual.simpleString()} do not fit"
+            f" it: write cast(value AS {target.simpleString()})"
         )
     if ansi or isinstance(actual, st.NullType) or isinstance(target, st.StringType):
         return value.cast(target)

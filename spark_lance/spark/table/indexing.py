@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.index import list_extendable_indexes
 from spark_lance.datasets.spelling import snake_options
-from spark_lance.errors import IndexNotFoundError
+from spark_lance.errors import IndexNotFoundError, suggestion
 from spark_lance.index.base.columns import leaf_field
 from spark_lance.index.base.entries import (
     Segment,
@@ -224,7 +224,10 @@ class TableIndexes(TableRepr):
         table = self.table.dataset()
         names = list_extendable_indexes(table.manifest)
         if name is not None and name not in names:
-            raise IndexNotFoundError(f"there is no index {name!r} that can be extended here")
+            raise IndexNotFoundError(
+                f"there is no index {name!r} that can be extended here; the table has "
+                f"{', '.join(names) or 'none'}{suggestion(name, names)}"
+            )
         with operation(self.table.spark, "extension of the indexes", self.table.path):
             for one in names if name is None else [name]:
                 with step(self.table.spark, f"index new rows in {one}"):

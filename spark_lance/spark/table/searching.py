@@ -21,6 +21,7 @@ import pyspark.sql.types as st
 from spark_lance.datasets.hybrid import RELEVANCE, HybridQuery, fuse
 from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.datasets.spelling import suggest_arguments
+from spark_lance.errors import ColumnNotFoundError
 from spark_lance.index.base.search_rows import allowed_rows
 from spark_lance.index.fusion import RANK_CONSTANT
 from spark_lance.index.text.search import TextQuery, TextSearch, TextTopK, parse_text_query
@@ -169,6 +170,12 @@ class TableSearches:
         )
         plan = plan_search(table.snapshot, query, filter)
         schema = result_columns(table.manifest, columns, DISTANCE, _QUERY_ID)
+        for argument, name in (("queryId", queryId), ("queryVector", queryVector)):
+            top = name.partition(".")[0].strip("`").lower()
+            if name not in queries.columns and top not in (each.lower() for each in queries.columns):
+                raise ColumnNotFoundError(
+                    f"the queries have no column {name!r}, but {', '.join(queries.columns)}: set {argument}="
+                )
         vectors = queries.select(F.col(queryId).alias(_QUERY_ID), F.col(queryVector))
         return search_each_vector(plan, table.manifest, schema, vectors, _QUERY_ID)
 

@@ -442,6 +442,8 @@ class LanceTable(SearchableTable):
             condition: SQL or a Column that is true if a table row and a source row match. Null keys match
                 nothing.
         """
+        if not hasattr(source, "sparkSession"):
+            raise OptionTypeError(f"merge() takes a DataFrame, such as spark.table(name), not {source!r}")
         return MergeBuilder(self, source, condition)
 
     @property

@@ -413,7 +413,8 @@ def _tables_in(folder: Path) -> list[str]:
             names = [entry.name for entry in islice(entries, _MAX_ENTRIES)]
     except OSError:
         return []
-    return [name for name in names if (folder / name / VERSIONS_DIR).is_dir()]
+    # Names of a directory namespace's own tables begin with two underscores.
+    return [name for name in names if name[:2] != "__" and (folder / name / VERSIONS_DIR).is_dir()]
 
 
 def _find_first_listed(store: Store, directory: str) -> VersionFile | None:
