@@ -62,6 +62,8 @@ _BLOCK = 32
 _SUM_ROUNDING = 1e-5
 # Scores are combined in a dense array if postings exceed 1 / `_DENSE` of the texts.
 _DENSE = 32
+# A binary search takes the time of this many steps of a pass over an array.
+_SEARCH = 8
 # Number of queries whose words are kept.
 _MAX_QUERIES = 256
 
@@ -259,7 +261,7 @@ class _Terms:
         lists.sort(key=len)
         rows = lists[0]
         for other in lists[1:]:
-            rows = rows[_find_sorted(rows, other)[1]]
+            rows = other[_find_common(rows, other, len(texts.lengths))]
         return rows
 
     def _scores_by_word(self, texts: _Texts, rows: Ints | None) -> list[tuple[Ints, npt.NDArray[np.float32]]]:
@@ -267,8 +269,8 @@ class _Terms:
         parts = []
         for word, (documents, frequencies) in enumerate(texts.postings):
             if rows is not None:
-                places, are_present = _find_sorted(rows, documents)
-                documents, frequencies = rows[are_present], frequencies[places[are_present]]
+                places = _find_common(rows, documents, len(texts.lengths))
+                documents, frequencies = documents[places], frequencies[places]
             scores = self._weights(texts, word, documents, frequencies, rows is None)
             times = self.times[word]
             parts.append((documents, scores if times == 1 else times * scores))
@@ -301,6 +303,16 @@ def _kth_score(scores: npt.NDArray[np.float32], count: int) -> np.float32:
     return np.partition(scores, len(scores) - count)[len(scores) - count]  # type: ignore[no-any-return]
 
 
+def _find_common(rows: Ints, others: Ints, count: int) -> Ints:
+    """Return the positions in `others` of the texts that are in both. Texts ascend and are below `count`."""
+    if _SEARCH * len(rows) < len(others) + count // _SEARCH:
+        places, are_present = _find_sorted(rows, others)
+        return places[are_present]
+    is_row = np.zeros(count, np.bool_)
+    is_row[rows] = True
+    return np.flatnonzero(is_row[others])
+
+
 def _find_sorted(rows: Ints, others: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Return the positions of rows in the ascending `others`, and the mask of rows that are in `others`."""
     if not len(others):
@@ -329,13 +341,14 @@ def _add_scores(
         hits = np.flatnonzero(table > 0)
         return hits, table[hits]
     hits = np.concatenate([np.empty(0, np.int32), *(rows for rows, _ in parts)])
+    scores = np.concatenate([np.empty(0, np.float32), *(scores for _, scores in parts)])
+    if not len(hits):
+        return hits, scores
     # Each part is sorted, so the stable sort merges them.
-    hits.sort(kind="stable")
-    hits = hits[np.flatnonzero(np.diff(hits, prepend=-1))]
-    result = np.zeros(len(hits), np.float32)
-    for rows, scores in parts:
-        result[np.searchsorted(hits, rows)] += scores
-    return hits, result
+    order = hits.argsort(kind="stable")
+    hits = hits[order]
+    firsts = np.flatnonzero(np.diff(hits, prepend=-1))
+    return hits[firsts], np.add.reduceat(scores[order], firsts)
 
 
 class TextSearch:
@@ -640,7 +653,7 @@ def _match_positions(texts: _Texts, rows: Ints, words: Sequence[int], places: In
     assert texts.positions is not None
     spots: dict[int, tuple[Ints, Ints]] = {}
     for word in set(words):
-        lists = np.searchsorted(texts.postings[word][0], rows)
+        lists = _find_common(rows, texts.postings[word][0], len(texts.lengths))
         positions = texts.positions[word]
         begins, ends = positions.starts[lists], positions.starts[lists + 1]
         counts = ends - begins
