@@ -89,6 +89,25 @@ def decode_mini_block(rle: pb.Rle, chunks: Chunks, resolver: Resolver) -> FixedW
     return _expand(values, lengths, chunks.counts, _widths(rle))
 
 
+def decode_items(rle: pb.Rle, chunks: Chunks, items: FixedWidth) -> FixedWidth | None:
+    """Return the dictionary items whose indices are flat runs, with one lookup per run instead of per value.
+
+    Returns None if an index has no item, which is valid for nulls.
+    """
+    if len(chunks.buffers) != 2:
+        return None
+    widths = _widths(rle)
+    values, lengths = chunks.buffers
+    run_lengths, _, _ = _check_runs(values, lengths, chunks.counts, widths)
+    indices = values.concat().view(f"<u{widths.value}")
+    size = items.bits // 8
+    words = items.data[: items.count * size].view(f"<u{size}")
+    if not len(indices) or int(indices.max()) >= len(words):
+        return None
+    expanded = np.repeat(words[indices], run_lengths)
+    return FixedWidth(items.bits, len(expanded), expanded.view(np.uint8))
+
+
 def decode_block(rle: pb.Rle, chunks: Chunks, resolver: Resolver) -> FixedWidth:
     """Decode buffers that contain values and lengths."""
     if not is_flat(rle):

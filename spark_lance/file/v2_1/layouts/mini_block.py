@@ -70,7 +70,15 @@ from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, ChunkValues, EncodedBlock, flat
 from spark_lance.file.v2_1.encodings.random_access import Unpack, levels_pickable, pick, pick_levels, pickable
-from spark_lance.file.v2_1.encodings.rle import RunChunks, Runs, block_runs, describe_runs, find_runs
+from spark_lance.file.v2_1.encodings.rle import (
+    RunChunks,
+    Runs,
+    block_runs,
+    decode_items,
+    describe_runs,
+    find_runs,
+    is_flat,
+)
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.levels.ravel import Leaf
 from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
@@ -82,6 +90,7 @@ U16 = npt.NDArray[np.uint16]
 _WORD = 16
 _BLOCK = 1024
 _LANES = _BLOCK // _WORD
+_WORD_BITS = (8, 16, 32, 64)
 # Runs must be smaller than this fraction of the packed blocks, because readers unpack blocks faster.
 _RUNS_SHARE = 0.75
 _RUN_BYTES = 3
@@ -329,9 +338,11 @@ def decode_chunks(
         at += 1
     if not layout.HasField("value_compression"):
         raise FormatError("a mini-block page without a value encoding")
-    values = resolver.mini_block(layout.value_compression, Chunks(tuple(parts[at:]), counts))
-    if items is not None:
-        values = _with_dictionary(values, items)
+    chunks = Chunks(tuple(parts[at:]), counts)
+    values: Block | None = _repeated_items(layout.value_compression, chunks, items)
+    if values is None:
+        values = resolver.mini_block(layout.value_compression, chunks)
+        values = values if items is None else _with_dictionary(values, items)
     levels = Levels(number_layers(layout.layers), rep, definition)
     return DecodedChunks(levels, values, level_counts)
 
@@ -495,6 +506,18 @@ def _with_dictionary(values: Block, items: Items) -> DictionaryBlock:
     if not isinstance(values, FixedWidth):
         raise FormatError("dictionary indices must be numbers")
     return DictionaryBlock(values, items())
+
+
+def _repeated_items(
+    encoding: pb.CompressiveEncoding, chunks: Chunks, items: Items | None
+) -> FixedWidth | None:
+    """Return numbers from a dictionary whose indices are runs; None for other values and encodings."""
+    if items is None or compression_name(encoding) != "rle" or not is_flat(encoding.rle):
+        return None
+    dictionary = items()
+    if not isinstance(dictionary, FixedWidth) or dictionary.bits not in _WORD_BITS:
+        return None
+    return decode_items(encoding.rle, chunks, dictionary)
 
 
 PageParts = tuple[pb.PageLayout, list[U8]]

@@ -154,12 +154,14 @@ class PageForm:
         weight: size plus reading time, in bytes.
         policy: chunk sizes.
         build: returns the encoded chunks.
+        runs: number of runs; None if the form has no runs. Readers look up one dictionary item per run.
     """
 
     nbytes: float
     weight: float
     policy: ChunkPolicy
     build: Callable[[], ChunkValues]
+    runs: int | None = None
 
 
 def choose_form(words: _Words, weights: CostModel, filled_words: _Words | None = None) -> PageForm:
@@ -210,7 +212,7 @@ def _candidate_forms(words: _Words, weights: CostModel, filled_words: _Words | N
 def _run_form(words: _Words, starts: npt.NDArray[np.int64], weights: CostModel) -> PageForm:
     runs = RunChunks.of(words, starts)
     weight = runs.nbytes + weights.bytes_per_ns * _RUN_NS * len(starts)
-    return PageForm(runs.nbytes, weight, NUMBER_POLICY, lambda: runs)
+    return PageForm(runs.nbytes, weight, NUMBER_POLICY, lambda: runs, len(starts))
 
 
 def _compressed_word_forms(
@@ -529,7 +531,8 @@ def _dictionary_of_words(
     if settings.dictionary_ratio is not None:
         is_smaller = nbytes < settings.dictionary_ratio * plain.nbytes
     else:
-        weight = form.weight + items.data.nbytes + weights.bytes_per_ns * LOOKUP_NS * len(words)
+        lookups = len(words) if form.runs is None else form.runs
+        weight = form.weight + items.data.nbytes + weights.bytes_per_ns * LOOKUP_NS * lookups
         is_smaller = weight < (1 - _DICTIONARY_SAVING) * plain.weight
     return MiniBlock(form.build(), items, form.policy) if is_smaller else None
 

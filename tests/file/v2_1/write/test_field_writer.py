@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_lance.file.v2_1.base.blocks import FixedWidth
+from spark_lance.file.v2_1.base.chunks import Chunks, Ranges
 from spark_lance.file.v2_1.encodings.dictionary_writer import DictionaryLimits, number_words
 from spark_lance.file.v2_1.encodings.general import CompressedChunks, Compression
-from spark_lance.file.v2_1.encodings.plain_writer import FixedChunks
+from spark_lance.file.v2_1.encodings.plain_writer import FixedChunks, flat
+from spark_lance.file.v2_1.encodings.rle import decode_items
 from spark_lance.file.v2_1.write.field_writer import CostModel, MiniBlock, choose_form, fill_nulls_forward
 from spark_lance.file.v2_1.write.settings import Settings
+from spark_lance.proto import encodings21_pb2 as pb
 from tests.file.v2_1.test_write_pylance import VERSIONS, check
 from tests.file.v2_1.write.test_compression_writer import chosen, describe
 
@@ -171,3 +175,26 @@ def test_sparse_numbers(share: float, version: str) -> None:
     items = holed(pa.array(RNG.integers(0, 1 << 30, int(sizes[-1]))), share)
     columns["lists"] = pa.ListArray.from_arrays(pa.array(sizes, pa.int32()), items)
     check(pa.table(columns), version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_long_runs_of_few_wide_numbers_have_a_dictionary(version: str) -> None:
+    numbers = np.repeat(RNG.integers(0, 12, 200) + 2013, 100)
+    choice = chosen(pa.array(numbers))
+    assert isinstance(choice, MiniBlock)
+    assert choice.dictionary is not None
+    assert describe(choice).startswith("rle")
+    columns = {kind: of_type(numbers, kind) for kind in (pa.int64(), pa.int32(), pa.timestamp("us"))}
+    table = {str(kind): array for kind, array in columns.items()}
+    table |= {f"{kind} with nulls": holed(array, 0.1) for kind, array in columns.items()}
+    check(pa.table(table), version)
+
+
+def test_an_index_of_a_run_without_an_item_is_left_to_the_general_decoder() -> None:
+    lengths = Ranges(np.array([2, 3], np.uint8), np.array([0]), np.array([2]))
+    items = FixedWidth(64, 2, np.array([5, 7], "<u8").view(np.uint8))
+    message = pb.Rle(values=flat(8), run_lengths=flat(8))
+    for indices, expected in (([1, 0], [7, 7, 5, 5, 5]), ([1, 2], None)):
+        values = Ranges(np.array(indices, np.uint8), np.array([0]), np.array([2]))
+        block = decode_items(message, Chunks((values, lengths), np.array([5])), items)
+        assert (None if block is None else block.data.view("<u8").tolist()) == expected
