@@ -39,7 +39,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-near test-pure test-python smoke-python coverage fuzz test-slow test-s3 test-stores test-tpc test-spark-sql test-peers test-dbt test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-recall bench-search bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-memory-operations bench-commit bench-durability
-.PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-soak bench-start bench-training bench-delta bench-peers
+.PHONY: bench-encodings bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-soak bench-start bench-training bench-delta bench-peers
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -172,6 +172,9 @@ bench-file: $(VENV)/.installed-bench ## measure data files, by kind of column, a
 
 bench-size: $(VENV)/.installed-bench ## measure bytes per column against pylance and Parquet
 	$(BIN)/python -m benchmarks.bench_size $(ARGS)
+
+bench-encodings: $(VENV)/.installed-bench ## measure bytes, writes and reads of single columns against pylance and Parquet
+	$(BIN)/python -m benchmarks.bench_encodings $(ARGS)
 
 bench-write: $(VENV)/.installed-bench ## measure what a write spends its time on, stage by stage
 	$(BIN)/python -m benchmarks.bench_write $(ARGS)

@@ -504,6 +504,40 @@ def _large_tables(records: Sequence[Record], kind: str, caption: str) -> Iterato
     yield ""
 
 
+def encodings() -> Iterator[str]:
+    """Yield the ratios of bytes and times of single columns, as bench_encodings has stored them."""
+    records = [record for record in _records() if record.bench == "bench_encodings"]
+    ratios = {(record.case, record.metric, record.peer_name): record.ratio for record in records}
+    columns = {
+        name: key for name, key in _ENCODING_COLUMNS.items() if any(each[1:] == key for each in ratios)
+    }
+    cases = dict.fromkeys(record.case for record in records)
+    rows = ([case, *(_ratio(ratios.get((case, *key))) for key in columns.values())] for case in cases)
+    yield from markdown(("column", *columns), rows)
+    yield ""
+    if len(columns) < len(_ENCODING_COLUMNS):
+        yield "No times of this release are kept yet: `make bench-encodings ARGS=--keep` measures them."
+        yield ""
+    yield from sorted({f"{record.machine}; {record.date[:10]}." for record in records})
+
+
+_ENCODING_COLUMNS = {
+    "bytes: pylance": ("size", "pylance"),
+    "bytes: Parquet snappy": ("size", "Parquet snappy"),
+    "bytes: Parquet zstd": ("size", "Parquet zstd"),
+    "write: pylance": ("processor time, write", "pylance"),
+    "write: Parquet": ("processor time, write", "Parquet"),
+    "read its own file: pylance": ("processor time, read own", "pylance"),
+    "read its own file: Parquet": ("processor time, read own", "Parquet"),
+    "read pylance's file: pylance": ("processor time, read", "pylance"),
+    "the same with numba": ("processor time, read, numba", "pylance"),
+}
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
 def worker_memory() -> Iterator[str]:
     """Yield the most memory of a Python worker, by the kind of step, as bench_large has stored it."""
     peaks: dict[str, float] = {}
@@ -550,6 +584,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "figures": figures,
     "large tables": large_tables,
     "worker memory": worker_memory,
+    "encodings": encodings,
     "peers": peers,
 }
 
@@ -566,7 +601,8 @@ def filled(text: str) -> str:
 
 def pages() -> list[Path]:
     """Return the pages that have tables of this kind."""
-    return [path for path in sorted((ROOT / "docs").rglob("*.md")) if MARKS.search(path.read_text())]
+    paths = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "NOTES.md"]
+    return [path for path in paths if MARKS.search(path.read_text())]
 
 
 def main() -> int:
