@@ -15,7 +15,7 @@ from spark_lance.cli.inspect_commands import inspect as show
 from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, say, write_error
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.io.display import cell_text, counts_text, size_text
+from spark_lance.io.display import cell_text, count_text, counts_text, size_text
 from spark_lance.io.progress import reporting
 from spark_lance.release import RELEASE
 from spark_lance.table.metadata import metadata_table
@@ -70,7 +70,7 @@ def html_page(dataset: LanceDataset, release: str) -> str:
                 ("branch", detail.branch),
                 ("description", detail.description),
                 ("rows", f"{detail.num_rows:,}, {detail.num_deleted_rows:,} deleted"),
-                ("files", f"{detail.num_files:,} in {detail.num_fragments:,} fragments"),
+                ("files", f"{detail.num_files:,} in {count_text(detail.num_fragments, 'fragment')}"),
                 ("size", size_text(detail.size_bytes)),
                 ("file version", detail.data_storage_version),
                 ("row ids", "stable" if detail.stable_row_ids else "addresses"),

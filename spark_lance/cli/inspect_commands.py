@@ -22,7 +22,7 @@ from spark_lance.expressions.geo_functions import extension_name
 from spark_lance.file.base.extensions import GEOMETRY_TYPES
 from spark_lance.file.base.version import FileVersion
 from spark_lance.index.vector.kinds import is_multi
-from spark_lance.io.display import size_text
+from spark_lance.io.display import count_text, size_text
 from spark_lance.io.progress import reporting
 from spark_lance.redaction import redacted
 from spark_lance.table.format.features import FEATURES, feature_names
@@ -213,8 +213,8 @@ def inspect(arguments: Arguments) -> int:
             ("branch", detail.branch),
             ("version", f"{detail.version}, committed at {detail.last_modified:%F %T} UTC"),
             ("versions", detail.num_versions),
-            ("rows", f"{detail.num_rows}, {detail.num_deleted_rows} deleted"),
-            ("data files", f"{detail.num_files} in {detail.num_fragments} fragments"),
+            ("rows", f"{detail.num_rows:,}, {detail.num_deleted_rows:,} deleted"),
+            ("data files", f"{detail.num_files:,} in {count_text(detail.num_fragments, 'fragment')}"),
             ("bytes", f"{size_text(detail.size_bytes)}"),
             ("file version", detail.data_storage_version),
             ("row ids", "stable" if detail.stable_row_ids else "addresses"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_lance.errors import FormatError
 from spark_lance.file.reader import open_file
-from spark_lance.io.display import counts_text, day_text, html_table, size_text
+from spark_lance.io.display import count_text, counts_text, day_text, html_table, size_text
 from spark_lance.table.format.data_files import column_numbers
 from spark_lance.table.maintenance.verify import verify
 from spark_lance.table.metadata import metadata_table
@@ -108,8 +108,8 @@ def html(dataset: LanceDataset) -> str:
         else f" ({len(fields) - len(shown_fields)} columns are not shown)"
     )
     title = (
-        f"<b>{escape(dataset.uri)}</b> version {dataset.version}, {dataset.count_rows():,} rows, "
-        f"{len(dataset.manifest.fragments)} fragments, {_size_text(dataset)}{more}"
+        f"<b>{escape(dataset.uri)}</b> version {dataset.version}, {count_text(dataset.count_rows(), 'row')}, "
+        f"{count_text(len(dataset.manifest.fragments), 'fragment')}, {_size_text(dataset)}{more}"
     )
     names = [f"{field.name}: {kind}" for field, kind in zip(shown_fields, head.schema.types, strict=True)]
     columns = [column.to_pylist() for column in head.columns]
@@ -163,21 +163,21 @@ def _square(number: int, picture: PlanPicture) -> str:
     )
 
 
-def index_rows(dataset: LanceDataset) -> list[tuple[str, str, str, int | None, str]]:
+def index_rows(dataset: LanceDataset) -> list[tuple[str, str, str, str, str]]:
     """Return the name, type, columns, indexed rows and size of each index."""
     return [
         (
             index.name,
             index.index_type,
             ", ".join(index.field_names),
-            index.num_rows_indexed,
+            "unknown" if index.num_rows_indexed is None else count_text(index.num_rows_indexed, "row"),
             size_text(index.total_size_bytes),
         )
         for index in dataset.describe_indices()
     ]
 
 
-INDEX_COLUMNS = ("name", "type", "columns", "indexed rows", "size")
+INDEX_COLUMNS = ("name", "type", "columns", "indexed", "size")
 HISTORY_COLUMNS = ("version", "timestamp", "operation", "operationMetrics")
 
 

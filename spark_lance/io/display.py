@@ -23,6 +23,11 @@ def size_text(count: float | None) -> str:
     raise AssertionError
 
 
+def count_text(number: int, noun: str) -> str:
+    """Return a number of things, such as "1 row" or "1,200 rows"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def day_text(moment: datetime | None) -> str:
     """Return a time as text, to the second; "" if it is unknown."""
     return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"

@@ -37,7 +37,7 @@ def test_parts_of_a_table_are_lines_and_tables(table: LanceDataset) -> None:
     for part, line in (
         (table.tags, "checked  main  version 2  20"),
         (table.branches, "audit  from main  version 2  20"),
-        (table.indices, "n_idx  BTree  n  4,000  "),
+        (table.indices, "n_idx  BTree  n  4,000 rows  "),
         (table.history, "CREATE INDEX"),
     ):
         first = repr(part).splitlines()[1]
