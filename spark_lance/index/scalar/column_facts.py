@@ -200,11 +200,13 @@ def nulls_of_zones(index: FullCoverageIndex) -> int | None:
 
 
 def bounds_of_zones(index: FullCoverageIndex) -> Bounds | None:
-    """Return bounds of all values; None for floats, or if a zone has only one bound."""
+    """Return bounds of all values; None for floats, or if a zone with values has no bounds or only one."""
     table = _zone_table(index)
     if table is None or pa.types.is_floating(table["min"].type) or index.resolver.has_remaps:
         return None
-    if (pc.is_null(table["min"]).to_numpy() != pc.is_null(table["max"]).to_numpy()).any():
+    lacks_min, lacks_max = (pc.is_null(table[name]).to_numpy() for name in ("min", "max"))
+    has_values = table["null_count"].to_numpy() < table["zone_length"].to_numpy()
+    if (lacks_min != lacks_max).any() or (lacks_min & has_values).any():
         return None
     return bounds_between([(table["min"], table["max"])], int(table["null_count"].to_numpy().sum()), None)
 

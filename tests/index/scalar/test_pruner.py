@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -13,6 +14,7 @@ import spark_lance
 from spark_lance.expressions.predicate import Condition, compile_predicate
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.scalar.bitmap import Bitmap
+from spark_lance.index.scalar.column_facts import column_bounds
 from spark_lance.index.scalar.pruner import ScalarPruner
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.system_columns import filterable_schema
@@ -201,3 +203,14 @@ def test_what_is_told_of_indices(
 def test_nothing_is_told_without_indices(tmp_path: Path) -> None:
     plain = spark_lance.write_dataset(rows(0, 5), tmp_path / "plain")
     assert ScalarPruner(plain.snapshot).explain(condition(plain, "a = 1")) == []
+
+
+def test_zones_without_bounds_are_read(tmp_path: Path) -> None:
+    """pylance stores null bounds of dictionaries, although the zones have values."""
+    values = pa.array(["b", None, "a"] * 50).dictionary_encode()
+    lance.write_dataset(pa.table({"x": values}), tmp_path).create_scalar_index("x", "ZONEMAP")
+    table = spark_lance.dataset(tmp_path)
+    for condition, count in (("x = 'a'", 50), ("x > 'a'", 50), ("x is null", 50), ("x = 'c'", 0)):
+        assert table.count_rows(condition) == count
+    bounds = column_bounds(table.snapshot, ["x"])
+    assert bounds is None, "a zone with values but without bounds answers nothing"
