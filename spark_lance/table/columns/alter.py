@@ -6,6 +6,7 @@ The old values remain in files that also have other columns.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from spark_lance.errors import CommitError, SchemaError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.proto import table_pb2
+from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.columns.evolve import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -29,9 +30,11 @@ from spark_lance.table.columns.work import ColumnWork, UnchangedColumns
 from spark_lance.table.commits.commit import CONFLICT_RETRIES, commit_operation, retry_operation
 from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec
 from spark_lance.table.format.reserved_names import MEM_WAL
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.operations.project import drop_idle_files, project_message
+from spark_lance.table.operations.update_config import text_updates
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.changes import (
     Alteration,
@@ -45,6 +48,8 @@ from spark_lance.table.schema.changes import (
 )
 from spark_lance.table.schema.keys import forget_key, primary_key
 from spark_lance.table.writing.column_files import each_fragment
+
+logger = logging.getLogger("spark_lance")
 
 
 def drop_columns(
@@ -170,7 +175,29 @@ def alter_columns(
         operation = project_message(schema_protos(altered.schema, version), keeps_nulls=not not_null_ids)
         return commit_operation(at.table, operation, read_version=version.version, env=env)
 
-    return with_files(files, lambda: retry_operation(snapshot, attempt, reruns, env))
+    committed = with_files(files, lambda: retry_operation(snapshot, attempt, reruns, env))
+    return _rename_partition_columns(snapshot, committed, env)
+
+
+def _rename_partition_columns(snapshot: Snapshot, committed: Manifest, env: CommitEnv) -> Manifest:
+    """Update the names of renamed columns in the partition fields, and return the newest version.
+
+    If this fails, the version with the new names is committed all the same, so the failure is logged.
+    """
+    spec = PartitionSpec.of_config(committed.config).present(snapshot.schema)
+    renamed = spec.renamed(committed.schema)
+    if renamed == spec:
+        return committed
+    operation = transaction_pb2.Transaction.UpdateConfig(
+        config_updates=text_updates({PARTITION_FIELDS: renamed.text()})
+    )
+    try:
+        return commit_operation(snapshot.table, operation, read_version=committed.version, env=env)
+    except CommitError as error:
+        logger.warning(
+            "the partition fields of %s keep the former name of a column: %s", snapshot.root, error
+        )
+        return committed
 
 
 def _check_not_indexed(version: Manifest, altered: AlteredSchema) -> None:

@@ -8,8 +8,10 @@ partition fields, with the keys and transforms of Iceberg's partition specs:
      {"name": "id_bucket", "source": "id", "source-id": 1, "transform": "bucket[16]"},
      {"name": "s_trunc", "source": "s", "source-id": 2, "transform": "truncate[4]"}]
 
-`source-id` is the id of the column's field, so a renamed column remains a partition column. If the columns of
-the table were replaced, fields are matched by name. Writers that do not know the setting may ignore it.
+A partition field belongs to the column that `source` names; a rename by this package updates the name.
+`source-id` is the id of the column's field at the declaration. It is not used, because an overwrite of the
+table gives the columns new ids, which can start at 0 again: the id may be that of another column. Writers
+that do not know the setting may ignore it. If they rename the column, declare the field again.
 
 The transforms follow Iceberg's specification; the transform of null is null:
 
@@ -62,7 +64,7 @@ class PartitionField:
         source: the name of the column.
         transform: "identity", "year", "month", "day", "hour", "bucket" or "truncate".
         width: the number of buckets, or the width of `truncate`; 0 for others.
-        source_id: the id of the column's field; None before the table exists.
+        source_id: the id of the column's field; None before the field is bound to columns.
     """
 
     name: str
@@ -201,6 +203,13 @@ class PartitionSpec:
                 continue
         return PartitionSpec(tuple(fields))
 
+    def renamed(self, schema: Schema) -> PartitionSpec:
+        """Return the spec with the names that its columns have in a schema, by field id."""
+        names = {column.id: column.name for column in schema.fields}
+        return PartitionSpec(
+            tuple(replace(field, source=names.get(field.source_id, field.source)) for field in self.fields)
+        )
+
     def values(self, rows: pa.Table) -> pa.Table:
         """Return the partition of each row: a column for each field, with the name of the field.
 
@@ -295,11 +304,10 @@ def _parse_field(item: Mapping[str, Any]) -> PartitionField:
 
 
 def _find_column(field: PartitionField, schema: Schema) -> Field:
-    """Return the column of a partition field: by field id, or by name if the columns were replaced."""
-    by_id = [column for column in schema.fields if column.id == field.source_id]
+    """Return the column that a partition field names, in any case if no column has exactly this name."""
     exact = [column for column in schema.fields if column.name == field.source]
     alike = [column for column in schema.fields if column.name.lower() == field.source.lower()]
-    columns = by_id or exact or alike
+    columns = exact or alike
     if len(columns) != 1:
         names = ", ".join(column.name for column in schema.fields)
         raise SchemaError(

@@ -6,11 +6,13 @@ from __future__ import annotations
 import base64
 import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import spark_lance
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.file.base.schema import Schema
 from spark_lance.table.format.partition_bounds import (
@@ -69,7 +71,7 @@ def test_values(text: str, kind: pa.DataType, values: list[Any], expected: list[
     assert spec.values(pa.table({"c": pa.array(values, kind)}))["f"].to_pylist() == expected
 
 
-def test_a_declaration_follows_columns_by_their_ids() -> None:
+def test_a_declaration_is_bound_to_columns() -> None:
     columns = Schema.from_arrow(
         pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us")), ("s", pa.string())])
     )
@@ -82,7 +84,7 @@ def test_a_declaration_follows_columns_by_their_ids() -> None:
     renamed = Schema.from_arrow(
         pa.schema([("number", pa.int64()), ("ts", pa.timestamp("us")), ("s", pa.string())])
     )
-    assert [field.source for field in again.bound(renamed).fields] == ["number", "ts", "number", "s"]
+    assert [field.source for field in spec.renamed(renamed).fields] == ["number", "ts", "number", "s"]
     with pytest.raises(SchemaError, match=r"DROP PARTITION FIELD days\(ts\)"):
         again.bound(Schema.from_arrow(pa.schema([("id", pa.int64())])))
     assert [
@@ -91,6 +93,35 @@ def test_a_declaration_follows_columns_by_their_ids() -> None:
         "id",
         "bucket(16, id)",
     ]
+
+
+@pytest.mark.reference
+def test_fields_follow_their_columns_by_name(tmp_path: Path) -> None:
+    import lance
+
+    def column() -> str:
+        dataset = spark_lance.dataset(path)
+        (field,) = PartitionSpec.of_config(dataset.config()).bound(dataset.lance_schema).fields
+        return field.source
+
+    path = str(tmp_path / "t")
+    dataset = spark_lance.write_dataset(pa.table({"a": [1], "b": [2]}), path)
+    spec = PartitionSpec((parse_transform("bucket(4, b)"),)).bound(dataset.lance_schema)
+    dataset.update_config({PARTITION_FIELDS: spec.text()})
+    # Both writers give replaced columns new ids.
+    lance.write_dataset(pa.table({"c": [1], "a": [1], "b": [2]}), path, mode="overwrite")
+    assert column() == "b"
+    spark_lance.write_dataset(pa.table({"b": [2], "c": [1]}), path, mode="overwrite")
+    assert column() == "b"
+    # This package renames the column of the field, too. A later column of the former name is another one.
+    spark_lance.dataset(path).alter_columns({"path": "b", "name": "d"}, {"path": "c", "name": "b"})
+    assert column() == "d"
+    lance.dataset(path).alter_columns({"path": "d", "name": "e"})
+    with pytest.raises(SchemaError, match=r"DROP PARTITION FIELD bucket\(4, d\)"):
+        column()
+    lance.write_dataset(pa.table({"x": [1], "y": [2], "z": [3]}), path, mode="overwrite")
+    with pytest.raises(SchemaError, match="the table has x, y, z"):
+        column()
 
 
 @pytest.mark.parametrize(

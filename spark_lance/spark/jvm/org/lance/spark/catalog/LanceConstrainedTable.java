@@ -4,7 +4,11 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.spark.sql.catalyst.expressions.CheckConstraint;
+import org.apache.spark.sql.catalyst.plans.logical.AddCheckConstraint;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.constraints.Check;
 import org.apache.spark.sql.connector.catalog.constraints.Constraint;
@@ -13,9 +17,13 @@ import org.apache.spark.sql.connector.catalog.constraints.PrimaryKey;
 import org.apache.spark.sql.connector.catalog.constraints.Unique;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
+import org.lance.spark.shim.Shim;
 
 /**
  * A table with constraints (Spark 4.1 and newer).
@@ -42,6 +50,23 @@ public class LanceConstrainedTable extends LanceTable {
 
   public Constraint[] constraints() {
     return constraints;
+  }
+
+  /**
+   * Returns the physical plan of ALTER TABLE ... ADD CONSTRAINT ... CHECK. The catalog checks the rows of the table,
+   * and its error names the constraint and a row. Spark's own plan reads the rows, too, and its error names neither.
+   *
+   * @param statement an AddCheckConstraint over a scan of the table
+   */
+  public static SparkPlan planPhysical(LogicalPlan statement) {
+    LogicalPlan rows = statement;
+    while (rows.children().size() == 1) {
+      rows = (LogicalPlan) rows.children().head();
+    }
+    DataSourceV2Relation relation = ((DataSourceV2ScanRelation) rows).relation();
+    CheckConstraint check = ((AddCheckConstraint) statement).checkConstraint();
+    return Shim.alterTable(
+        (TableCatalog) relation.catalog().get(), (Identifier) relation.identifier().get(), TableChange.addConstraint(check.toV2Constraint(), null));
   }
 
   private static Constraint constraint(Map<String, Object> values) {

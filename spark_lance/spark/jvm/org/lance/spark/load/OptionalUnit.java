@@ -35,6 +35,11 @@ public final class OptionalUnit {
     return find(name, loader == null ? OptionalUnit.class.getClassLoader() : loader);
   }
 
+  /** Returns whether an object is an instance of the unit. */
+  public boolean isClassOf(Object object) {
+    return type.isInstance(object);
+  }
+
   /** Calls a static method, whose name must be unique, and throws what it throws. */
   public Object call(String method, Object... arguments) {
     for (Method each : type.getMethods()) {

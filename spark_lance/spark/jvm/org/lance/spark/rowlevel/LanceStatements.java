@@ -53,6 +53,7 @@ import org.slf4j.LoggerFactory;
  * unchanged, and Spark refuses the statement. The strategy also calls LanceWriteRows (writes of few rows),
  * LanceWriteColumns (writes of columns) and LanceLateral (searches for each row). LanceShardDistribution plans
  * micro-batches of upserts, and LanceLocalProjection computes values over few rows in the driver.
+ * LanceConstrainedTable plans ADD CONSTRAINT ... CHECK.
  */
 public final class LanceStatements {
   private static final String RELATIONS = "org.lance.spark.catalog.LanceRelations";
@@ -71,6 +72,7 @@ public final class LanceStatements {
   private static final String FILE_METADATA = "_metadata";
   private static final String ROW_TRACKING = "org.lance.spark.scan.LanceRowTracking";
   private static final String COLUMNS = "org.lance.spark.write.LanceWriteColumns";
+  private static final String CONSTRAINED = "org.lance.spark.catalog.LanceConstrainedTable";
   private static final String SEARCHES = "org.lance.spark.search.LanceLateral";
   private static final String STREAM = "org.lance.spark.write.LanceWrite$Stream";
   private static final String ROUTES = "org.lance.spark.write.LanceShardDistribution";
@@ -398,8 +400,23 @@ public final class LanceStatements {
       scala.collection.immutable.Seq<SparkPlan> none = Seqs.empty();
       SparkPlan physical = plan instanceof RewrittenStatement ? ((RewrittenStatement) plan).physicalPlan() : planWrite(plan);
       physical = physical == null ? planSearch(plan) : physical;
+      physical = physical == null ? planConstraint(plan) : physical;
       physical = physical == null ? planProjection(plan) : physical;
       return physical == null ? none : Seqs.append(none, physical);
+    }
+
+    /** Returns the physical plan of ADD CONSTRAINT ... CHECK on a table with constraints; null for other plans. */
+    private static SparkPlan planConstraint(LogicalPlan plan) {
+      if (!plan.getClass().getSimpleName().equals("AddCheckConstraint")) {
+        return null;
+      }
+      LogicalPlan rows = (LogicalPlan) plan.children().head();
+      while (rows.children().size() == 1) {
+        rows = (LogicalPlan) rows.children().head();
+      }
+      Object table = rows instanceof DataSourceV2ScanRelation ? ((DataSourceV2ScanRelation) rows).relation().table() : rows;
+      OptionalUnit unit = OptionalUnit.find(CONSTRAINED, table.getClass().getClassLoader());
+      return unit != null && unit.isClassOf(table) ? planWithUnit(CONSTRAINED, table, plan, "A constraint") : null;
     }
 
     /** Returns the physical plan of a search for each row of a relation; null for other plans. */

@@ -41,11 +41,15 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.util.CharVarcharUtils$;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.ColumnDefaultValue;
+import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.errors.QueryCompilationErrors$;
+import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.command.RefreshTableCommand;
+import org.apache.spark.sql.execution.datasources.v2.AlterTableExec;
 import org.apache.spark.sql.execution.datasources.v2.PushDownUtils$;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
@@ -181,6 +185,23 @@ public final class Shim {
       parts.add(Boolean.FALSE); // Spark 4.1: not from UPDATE SET *
     }
     return (MergeAction) construct(UpdateAction.class, parts.toArray());
+  }
+
+  /** Returns the physical plan of a change of a table. */
+  public static SparkPlan alterTable(TableCatalog catalog, Identifier table, TableChange change) {
+    List<Object> parts = new ArrayList<>(Arrays.<Object>asList(catalog, table, Seqs.of(change)));
+    if (AlterTableExec.class.getConstructors()[0].getParameterTypes().length > parts.size()) {
+      parts.add(new NoRefresh()); // newer than Spark 4.1: refreshes cached tables
+    }
+    return (SparkPlan) construct(AlterTableExec.class, parts.toArray());
+  }
+
+  /** Refreshes nothing, because a constraint changes no row. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  private static final class NoRefresh extends scala.runtime.AbstractFunction0 {
+    public Object apply() {
+      return scala.runtime.BoxedUnit.UNIT;
+    }
   }
 
   /**
