@@ -205,7 +205,7 @@ class PartitionSpec:
 
     def renamed(self, schema: Schema) -> PartitionSpec:
         """Return the spec with the names that its columns have in a schema, by field id."""
-        names = {column.id: column.name for column in schema.fields}
+        names: dict[int | None, str] = {column.id: column.name for column in schema.fields}
         return PartitionSpec(
             tuple(replace(field, source=names.get(field.source_id, field.source)) for field in self.fields)
         )

@@ -116,7 +116,7 @@ def test_fields_follow_their_columns_by_name(tmp_path: Path) -> None:
     # This package renames the column of the field, too. A later column of the former name is another one.
     spark_lance.dataset(path).alter_columns({"path": "b", "name": "d"}, {"path": "c", "name": "b"})
     assert column() == "d"
-    lance.dataset(path).alter_columns({"path": "d", "name": "e"})
+    lance.dataset(path).alter_columns({"path": "d", "name": "e"})  # type: ignore[dict-item]
     with pytest.raises(SchemaError, match=r"DROP PARTITION FIELD bucket\(4, d\)"):
         column()
     lance.write_dataset(pa.table({"x": [1], "y": [2], "z": [3]}), path, mode="overwrite")
