@@ -538,6 +538,29 @@ def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
+def memory_of_operations() -> Iterator[str]:
+    """Yield the peak memory of each process by operation, a column for each table, from the results."""
+    records = [record for record in _records() if record.bench == "bench_memory_operations"]
+    peaks: dict[tuple[str, str], dict[tuple[int, int], float]] = {}
+    for record in records:
+        operation, rows, width = re.fullmatch(r"(.+), (\d+) rows of (\d+) bytes", record.case).groups()  # type: ignore[union-attr]
+        process = record.metric.removeprefix("peak of ")
+        peaks.setdefault((operation, process), {})[int(width), int(rows)] = record.ours
+    tables = sorted({table for by_table in peaks.values() for table in by_table})
+    heads = ("operation", "process", *(f"{rows:,} rows of {width:,} bytes" for width, rows in tables))
+    yield from markdown(
+        heads,
+        (
+            (*key, *(f"{by_table[table]:.0f}" if table in by_table else "" for table in tables))
+            for key, by_table in sorted(
+                peaks.items(), key=lambda item: (item[0][0].startswith("Spark"), item[0])
+            )
+        ),
+    )
+    yield ""
+    yield from sorted({f"{record.machine}; {record.date[:10]}." for record in records})
+
+
 def worker_memory() -> Iterator[str]:
     """Yield the most memory of a Python worker, by the kind of step, as bench_large has stored it."""
     peaks: dict[str, float] = {}
@@ -585,6 +608,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "large tables": large_tables,
     "worker memory": worker_memory,
     "encodings": encodings,
+    "memory of operations": memory_of_operations,
     "peers": peers,
 }
 
