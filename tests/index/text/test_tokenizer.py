@@ -1,4 +1,4 @@
-"""Text searches in columns of JSON, by indices of either side: rows and scores are those of pylance."""
+"""Words of texts, and text searches in columns of JSON, by indices of either side, compared with pylance."""
 
 from __future__ import annotations
 
@@ -14,10 +14,30 @@ import pytest
 import spark_lance
 import spark_lance.query
 from spark_lance.errors import ColumnTypeError, LanceError, OptionError
+from spark_lance.index.text.tokenizer import Tokenizer
 
 WORDS = ["red", "fish", "Running", "the", "dogs", "Äpfel", "one", "two", "b1"]
 KEYS = ["a", "b", "Key", "x.y", "", "c,d"]
 LEAVES: list[Any] = [None, True, False, 0, -3, 7, 1.5, 1e-7, 1e300, 2**63, -0.0, ""]
+
+
+@pytest.mark.parametrize("base", ["simple", "whitespace"])
+def test_every_character_is_in_a_word_or_between_words_as_in_pylance(base: str) -> None:
+    tokenizer = Tokenizer(base, max_length=None, lower=False, stem=False, stops=False, fold=False)
+    characters = [chr(code) for code in range(1, 0x110000) if not 0xD800 <= code < 0xE000]
+    for start in range(0, len(characters), 50_000):
+        text = "".join(f"a{character}b " for character in characters[start : start + 50_000])
+        tokens = lance.tokenize(
+            text,
+            base_tokenizer=base,
+            max_token_length=None,
+            lower_case=False,
+            stem=False,
+            remove_stop_words=False,
+            ascii_folding=False,
+        )
+        query = tokenizer.cut_query(text)
+        assert query.distinct.take(pa.array(query.word)).to_pylist() == [token.text for token in tokens]
 
 
 def value(rng: random.Random, depth: int) -> Any:
