@@ -299,8 +299,8 @@ def query_triples(query: str, cut: Cut) -> Triples:
 
 
 # Alphabetic characters of Unicode 17 besides letters and numbers, as ranges of hexadecimal numbers: vowel
-# signs, letters in circles, and letters that RE2's older tables lack. Accents such as U+0301 are not alphabetic:
-# as in other engines, "e\u0301te" has two words, and "\u00e9te" has one.
+# signs, letters in circles, and letters that RE2's older tables lack. Accents such as U+0301 are not
+# alphabetic: as in other engines, "e\u0301te" has two words, and "\u00e9te" has one.
 _ALPHABETIC = (
     "345 363-36f 5b0-5bd 5bf 5c1-5c2 5c4-5c5 5c7 610-61a 64b-657 659-65f 670 6d6-6dc 6e1-6e8 6ed "
     "711-73f 7a6-7b0 816-817 81b-82c 88f 897 8d4-8df 8e3-8e9 8f0-93b 93e-94c 94e-94f 955-963 981-983 "
