@@ -154,6 +154,7 @@ def alter_columns(
     Raises:
         SchemaError: see `alter_fields`. Also raised if a NOT NULL field would have nulls, a value cannot be
             cast, a cast field has an index, or the same call casts fields and makes fields NOT NULL.
+        OptionError: the setting of the partition fields is damaged.
         CommitError: the commit conflicted; see its subclasses.
         UnsupportedFormatError: the table uses a feature that we cannot write.
     """
@@ -175,18 +176,24 @@ def alter_columns(
         operation = project_message(schema_protos(altered.schema, version), keeps_nulls=not not_null_ids)
         return commit_operation(at.table, operation, read_version=version.version, env=env)
 
+    spec = PartitionSpec.of_config(snapshot.manifest.config)  # Refuse a damaged setting before the commit.
     committed = with_files(files, lambda: retry_operation(snapshot, attempt, reruns, env))
-    return _rename_partition_columns(snapshot, committed, env)
+    if any(alteration.name is not None for alteration in alterations):
+        return _rename_partition_columns(snapshot, spec, committed, env)
+    return committed
 
 
-def _rename_partition_columns(snapshot: Snapshot, committed: Manifest, env: CommitEnv) -> Manifest:
+def _rename_partition_columns(
+    snapshot: Snapshot, spec: PartitionSpec, committed: Manifest, env: CommitEnv
+) -> Manifest:
     """Update the names of renamed columns in the partition fields, and return the newest version.
 
     If this fails, the version with the new names is committed all the same, so the failure is logged.
     """
-    spec = PartitionSpec.of_config(committed.config).present(snapshot.schema)
-    renamed = spec.renamed(committed.schema)
-    if renamed == spec:
+    renamed = spec.renamed(snapshot.schema, committed.schema)
+    if [(field.name, field.source) for field in renamed.fields] == [
+        (field.name, field.source) for field in spec.fields
+    ]:
         return committed
     operation = transaction_pb2.Transaction.UpdateConfig(
         config_updates=text_updates({PARTITION_FIELDS: renamed.text()})

@@ -203,12 +203,17 @@ class PartitionSpec:
                 continue
         return PartitionSpec(tuple(fields))
 
-    def renamed(self, schema: Schema) -> PartitionSpec:
-        """Return the spec with the names that its columns have in a schema, by field id."""
-        names: dict[int | None, str] = {column.id: column.name for column in schema.fields}
-        return PartitionSpec(
-            tuple(replace(field, source=names.get(field.source_id, field.source)) for field in self.fields)
-        )
+    def renamed(self, before: Schema, after: Schema) -> PartitionSpec:
+        """Return the spec after a rename of columns. A field with the name of its column is renamed, too."""
+        names: dict[int | None, str] = {column.id: column.name for column in after.fields}
+        fields = []
+        for field in self.fields:
+            for bound in PartitionSpec((field,)).present(before).fields:
+                source = names.get(bound.source_id, bound.source)
+                name = source if bound.name == bound.source else bound.name
+                field = replace(bound, name=name, source=source)
+            fields.append(field)
+        return PartitionSpec(tuple(fields))
 
     def values(self, rows: pa.Table) -> pa.Table:
         """Return the partition of each row: a column for each field, with the name of the field.

@@ -84,7 +84,12 @@ def test_a_declaration_is_bound_to_columns() -> None:
     renamed = Schema.from_arrow(
         pa.schema([("number", pa.int64()), ("ts", pa.timestamp("us")), ("s", pa.string())])
     )
-    assert [field.source for field in spec.renamed(renamed).fields] == ["number", "ts", "number", "s"]
+    assert [(field.name, field.source) for field in spec.renamed(columns, renamed).fields] == [
+        ("number", "number"),
+        ("ts_day", "ts"),
+        ("id_bucket", "number"),
+        ("s_trunc", "s"),
+    ]
     with pytest.raises(SchemaError, match=r"DROP PARTITION FIELD days\(ts\)"):
         again.bound(Schema.from_arrow(pa.schema([("id", pa.int64())])))
     assert [
