@@ -421,16 +421,8 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
 
   private static boolean hasDelta() {
     SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
-    if (settings.getConfString("spark.sql.extensions", "").contains("delta")
-        || settings.getConfString("spark.sql.catalog.delta", "").length() > 0) {
-      return true;
-    }
-    try {
-      Class.forName("org.apache.spark.sql.delta.sources.DeltaDataSource", false, Thread.currentThread().getContextClassLoader());
-      return true;
-    } catch (ClassNotFoundException problem) {
-      return false;
-    }
+    return settings.getConfString("spark.sql.extensions", "").contains("delta")
+        || settings.getConfString("spark.sql.catalog.delta", "").length() > 0;
   }
 
   /** Adds WITH SCHEMA EVOLUTION to a MERGE INTO a table of this package, if Delta's setting of the session asks for it. */
