@@ -25,12 +25,16 @@ import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.ColumnDefaultValue;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.expressions.LiteralValue;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.LogicalWriteInfoImpl;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.execution.command.RefreshTableCommand;
+import org.apache.spark.sql.execution.datasources.v2.AlterTableExec;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonBatchWriterFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingWriterFactory;
@@ -100,6 +104,7 @@ public final class ShimCheck implements Callable {
     try {
       callers();
       columns();
+      changes(session);
       session(session);
       source();
       worker();
@@ -128,6 +133,12 @@ public final class ShimCheck implements Callable {
     check(!Callers.isResolvingRelations() && !Callers.isReadingRelations() && !Callers.isSchemaEvolution(), "nobody analyzes");
     check(!Callers.isMicroBatch() && !Callers.isStreaming() && !Callers.isStreamReader(), "nobody streams");
     check(!Callers.isExplaining(), "nobody explains");
+  }
+
+  private static void changes(SparkSession session) {
+    TableCatalog catalog = (TableCatalog) session.sessionState().catalogManager().currentCatalog();
+    Identifier table = Identifier.of(new String[] {"default"}, "t");
+    check(Shim.alterTable(catalog, table, TableChange.setProperty("a", "b")) instanceof AlterTableExec, "a change of a table");
   }
 
   private static void columns() {

@@ -289,7 +289,9 @@ def test_files_are_cut_by_rows_and_options_reach_the_table(spark: SparkSession, 
     assert "is 2.2, but the table's is 2.1" in error_of(
         lambda: save(spark.range(1), path, data_storage_version="2.2")
     )
-    assert "cannot be changed" in error_of(lambda: save(spark.range(1), path, enable_stable_row_ids="false"))
+    assert "is only for new tables" in error_of(
+        lambda: save(spark.range(1), path, enable_stable_row_ids="false")
+    )
 
 
 def read_inline(path: str) -> bytes:

@@ -243,7 +243,7 @@ def test_who_makes_a_table(spark: SparkSession, tmp_path: Path) -> None:
     assert theirs.schema.names == ["c"]
     with pytest.raises(OptionError, match="cannot change"):
         LanceTable.replace(spark, data_storage_version="2.0").location(path).addColumn("c", "int").execute()
-    with pytest.raises(OptionError, match="cannot be changed"):
+    with pytest.raises(OptionError, match="is only for new tables"):
         LanceTable.replace(spark, enable_stable_row_ids=True).location(path).addColumn("c", "int").execute()
 
 
