@@ -301,7 +301,7 @@ SHOW INDEXES IN lance.db.h;
 CREATE INDEX j ON h (id, m);
 ! an index has one column, not (id, m): create one index for each column
 CREATE INDEX j ON h (id) OPTIONS (nope = 3);
-! has no option nope
+! takes no options: leave out nope
 CREATE INDEX j ON h;
 ! CREATE [OR REPLACE] INDEX [IF NOT EXISTS] name ON h [USING type] (column)
 CREATE UNIQUE INDEX j ON h (id);

@@ -676,7 +676,7 @@ HINTS: tuple[Any, ...] = (
     ),
     (
         "RESTORE TABLE h TO TIMESTAMP AS OF '2999-01-01' + INTERVAL 1 DAY",
-        "RESTORE TABLE h TO VERSION AS OF number, or TIMESTAMP AS OF 'time'",
+        "RESTORE TABLE h TO VERSION AS OF number or 'tag', or TIMESTAMP AS OF 'time'",
         (
             "RESTORE TABLE h TO TIMESTAMP AS OF '2999-01-01'",
             "RESTORE TABLE h TO TIMESTAMP AS OF timestamp'2999-01-01 00:00:00'",

@@ -22,7 +22,7 @@ from dbt_common.clients.agate_helper import DEFAULT_TYPE_TESTER
 from dbt_common.contracts.constraints import ConstraintType
 from dbt_common.exceptions import DbtRuntimeError
 from dbt_common.utils import executor
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import types as T
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LanceAdapter"]
 
+# Errors of catalogs without views: conditions, and what Lance's catalogs say before Spark 4.2.
+_NO_VIEWS = ("MISSING_CATALOG_ABILITY", "UNSUPPORTED_FEATURE", "views in other catalogs from 4.2 on")
 _MISSING = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "NAMESPACE_NOT_FOUND")
 
 
@@ -94,7 +96,7 @@ class LanceAdapter(SparkAdapter):
     def list_relations_without_caching(self, schema_relation: BaseRelation) -> list[BaseRelation]:
         """Return the tables and views of a schema; none if the schema does not exist."""
         name = str(schema_relation.without_identifier())
-        views = self._names(f"SHOW VIEWS IN {name}", ("MISSING_CATALOG_ABILITY", "UNSUPPORTED_FEATURE"))
+        views = self._names(f"SHOW VIEWS IN {name}", _NO_VIEWS)
         tables = self._names(f"SHOW TABLES IN {name}", ())
         kinds = dict.fromkeys(tables, RelationType.Table) | dict.fromkeys(views, RelationType.View)
         return [
@@ -109,11 +111,11 @@ class LanceAdapter(SparkAdapter):
 
         Args:
             statement: SHOW TABLES or SHOW VIEWS.
-            lacking: conditions of errors of catalogs that do not have such things.
+            lacking: words of the errors of catalogs that do not have such things.
         """
         try:
             rows = self._spark.sql(statement).collect()
-        except AnalysisException as error:
+        except (AnalysisException, UnsupportedOperationException) as error:
             if any(word in str(error.getCondition() or error) for word in (*_MISSING, *lacking)):
                 return []
             raise DbtRuntimeError(str(error)) from error
@@ -125,11 +127,11 @@ class LanceAdapter(SparkAdapter):
         """Whether the catalog of a relation can hold views."""
         try:
             self._spark.sql(f"SHOW VIEWS IN {relation.without_identifier()}").collect()
-        except AnalysisException as error:
+        except (AnalysisException, UnsupportedOperationException) as error:
             condition = str(error.getCondition() or error)
             if any(word in condition for word in _MISSING):
                 return True
-            if "MISSING_CATALOG_ABILITY" in condition or "UNSUPPORTED_FEATURE" in condition:
+            if any(word in condition for word in _NO_VIEWS):
                 return False
             raise DbtRuntimeError(str(error)) from error
         return True
@@ -152,7 +154,7 @@ class LanceAdapter(SparkAdapter):
     def _fields(self, relation: BaseRelation) -> list[T.StructField]:
         try:
             return list(self._spark.table(str(relation)).schema.fields)
-        except AnalysisException as error:
+        except (AnalysisException, UnsupportedOperationException) as error:
             if any(word in str(error.getCondition() or error) for word in _MISSING):
                 return []
             raise DbtRuntimeError(str(error)) from error
