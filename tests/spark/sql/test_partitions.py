@@ -478,7 +478,7 @@ def test_a_join_by_partition_writes_no_shuffle(session: SparkSession, run: Run) 
     for key in BUCKETING:
         session.conf.unset(key)
     (exchanges, saved), (all_exchanges, written) = figures
-    assert (exchanges, all_exchanges) == (0, 2)
+    assert exchanges == 0 < all_exchanges
     assert saved < 10_000 < 10_000_000 < written, figures
 
 
