@@ -15,6 +15,7 @@ import pytest
 import spark_lance
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.file.base.schema import Schema
+from spark_lance.io.local import LocalStore
 from spark_lance.table.format.partition_bounds import (
     FieldBounds,
     bounds_text,
@@ -165,6 +166,19 @@ def test_bounds_in_names() -> None:
     assert read_bounds(new_data_file_name()) == ()
     for text in ("-p-", "-p-AAAA", "-p-!!!", "-p-" + "W10"):
         assert read_bounds(new_data_file_name("", text)) == ()
+
+
+def test_the_longest_names_with_bounds_can_be_written(tmp_path: Path) -> None:
+    store = LocalStore()
+    lengths = set()
+    for length in range(1, 80):
+        text = bounds_text([FieldBounds(0, "identity", "x" * length, "y", False)])
+        name = new_data_file_name("0123456789abcdef", text)
+        output = store.create(str(tmp_path / name))
+        output.write(b"a")
+        output.close()
+        lengths.add(len(name))
+    assert max(lengths) > 210
 
 
 @pytest.mark.parametrize(
