@@ -231,7 +231,7 @@ class RemoteOutput:
 def _put_and_rename(fs: fsspec.AbstractFileSystem, path: str, data: bytes) -> None:
     """Write a file on a file system (sftp, hdfs, ...) so that readers never see it incomplete."""
     directory, _, name = path.rpartition("/")
-    temporary = f"{directory}/.tmp{uuid.uuid4().hex}.{name}"
+    temporary = f"{directory}/{f'.tmp{uuid.uuid4().hex}.{name}'[:255]}"
     fs.makedirs(directory, exist_ok=True)
     fs.pipe_file(temporary, data)
     try:

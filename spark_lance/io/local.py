@@ -180,7 +180,8 @@ class LocalOutput:
     def __init__(self, path: str, sync: bool = False) -> None:
         self._sync = sync
         self._final = Path(path)
-        self._temporary = self._final.with_name(f".tmp{uuid.uuid4().hex}.{self._final.name}")
+        # A name has at most 255 bytes on most file systems.
+        self._temporary = self._final.with_name(f".tmp{uuid.uuid4().hex}.{self._final.name}"[:255])
         try:
             self._file = _with_folder(
                 self._final.parent, lambda: self._temporary.open("xb", buffering=1 << 20)

@@ -34,9 +34,7 @@ from spark_lance.table.format.partitions import PartitionField, PartitionSpec, s
 
 _MARK = "-p-"
 _NAME_CHARS = 50
-# A name has at most 255 bytes on most file systems, and stores write a temporary file first, whose name has 37
-# bytes more.
-_MOST_CHARS = 155
+_MOST_CHARS = 180
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MICRO = datetime.timedelta(microseconds=1)
 # Approximate memory of the bounds of one field.

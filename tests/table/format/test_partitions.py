@@ -171,14 +171,14 @@ def test_bounds_in_names() -> None:
 def test_the_longest_names_with_bounds_can_be_written(tmp_path: Path) -> None:
     store = LocalStore()
     lengths = set()
-    for length in range(1, 80):
+    for length in range(1, 120):
         text = bounds_text([FieldBounds(0, "identity", "x" * length, "y", False)])
         name = new_data_file_name("0123456789abcdef", text)
         output = store.create(str(tmp_path / name))
         output.write(b"a")
         output.close()
         lengths.add(len(name))
-    assert max(lengths) > 210
+    assert max(lengths) > 230
 
 
 @pytest.mark.parametrize(
