@@ -273,8 +273,9 @@ def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = column.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
     kind = column.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        texts = column.cast(pa.large_binary())
-        return pc.fill_null(pc.binary_join_element_wise(b"v", texts, pa.scalar(b"", pa.large_binary())), b"n")
+        mark, separator, null = (pa.scalar(text, pa.large_binary()) for text in (b"v", b"", b"n"))
+        texts = pc.binary_join_element_wise(mark, column.cast(pa.large_binary()), separator)
+        return pc.fill_null(texts, null)
     texts = column.cast(pa.string())
     return pc.fill_null(pc.binary_join_element_wise("v", texts, ""), "n")
 

@@ -112,7 +112,9 @@ def _fill_value(kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(b"", kind)
     if pa.types.is_fixed_size_binary(kind):
         return pa.scalar(bytes(kind.byte_width), kind)
-    return pa.scalar(0, pa.int64()).cast(kind) if not pa.types.is_date32(kind) else pa.scalar(0, kind)
+    if pa.types.is_date32(kind) or pa.types.is_decimal(kind):
+        return pa.scalar(0, kind)
+    return pa.scalar(0, pa.int64()).cast(kind)
 
 
 @dataclass(frozen=True)
